@@ -1,0 +1,167 @@
+"""A batch of samples: as readers yield it (NumPy, ids) and as a model sees it (tensors, embeddings)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap.errors import DataError
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class Jagged:
+    """Ids of one feature for all samples of a batch.
+
+    Sample `i` owns `values[offsets[i]:offsets[i + 1]]`; `offsets` is None when every sample has exactly one.
+
+    Args:
+        values: uint64[n].
+        offsets: int64[batch + 1], ascending from 0 to n, or None.
+        weights: float32[n], one per id, or None for all ones.
+
+    Raises:
+        DataError: shapes or dtypes do not fit.
+    """
+
+    values: Ids
+    offsets: Offsets | None = None
+    weights: Floats | None = None
+
+    def __post_init__(self) -> None:
+        if self.values.dtype != np.uint64 or self.values.ndim != 1:
+            raise DataError(f"ids must be uint64[n], got {self.values.dtype}{list(self.values.shape)}")
+        if self.offsets is not None:
+            _check_offsets(self.offsets, len(self.values))
+        if self.weights is not None and self.weights.shape != self.values.shape:
+            raise DataError(f"{len(self.values)} ids but weights of shape {list(self.weights.shape)}")
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+
+def _check_offsets(offsets: Offsets, count: int) -> None:
+    if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 1:
+        raise DataError(f"offsets must be int64[batch + 1], got {offsets.dtype}{list(offsets.shape)}")
+    if offsets[0] != 0 or offsets[-1] != count or np.any(np.diff(offsets) < 0):
+        raise DataError(f"offsets must ascend from 0 to the number of ids ({count})")
+
+
+@dataclass(slots=True)
+class Batch:
+    """Samples as a reader yields them, on the host.
+
+    Args:
+        size: number of samples.
+        ids: categorical feature -> `Jagged`, each of `size` samples.
+        numeric: float32[size, number of numeric features], columns in schema order; None without any.
+        labels: float32[size, number of labels] of 0 and 1, or None for prediction.
+        label_mask: bool[size, number of labels], False where a label is unknown; None when all are known.
+        weights: float32[size] sample weights >= 0, or None.
+        groups: uint64[size] group ids for grouped AUC, or None.
+        position: the reader's position just after this batch (plain JSON data), or None.
+    """
+
+    size: int
+    ids: Mapping[str, Jagged]
+    numeric: Floats | None = None
+    labels: Floats | None = None
+    label_mask: npt.NDArray[np.bool_] | None = None
+    weights: Floats | None = None
+    groups: Ids | None = None
+    position: Any = None
+
+    def __post_init__(self) -> None:
+        for name, jagged in self.ids.items():
+            if len(jagged) != self.size:
+                raise DataError(f"feature {name!r} has {len(jagged)} samples, the batch has {self.size}")
+        for name in ("numeric", "labels", "label_mask", "weights", "groups"):
+            array = getattr(self, name)
+            if array is not None and len(array) != self.size:
+                raise DataError(f"{name} has {len(array)} samples, the batch has {self.size}")
+
+
+@dataclass(slots=True)
+class JaggedRows:
+    """Embeddings of a feature with pooling "none": one row per id, in the order of the ids.
+
+    Args:
+        values: float32[n, dim].
+        offsets: int64[batch + 1]; sample `i` owns `values[offsets[i]:offsets[i + 1]]`.
+    """
+
+    values: Tensor
+    offsets: Tensor
+
+    def padded(self, length: int) -> tuple[Tensor, Tensor]:
+        """Return (float32[batch, length, dim] padded with zeros, bool[batch, length] True where real).
+
+        Longer lists keep their first `length` rows.
+        """
+        counts = self.offsets.diff()
+        position = torch.arange(length, device=self.values.device)
+        mask = position < counts.unsqueeze(1)
+        index = (self.offsets[:-1].unsqueeze(1) + position).clamp(max=max(len(self.values) - 1, 0))
+        if len(self.values) == 0:
+            return self.values.new_zeros(len(counts), length, self.values.shape[1]), mask
+        return self.values[index] * mask.unsqueeze(-1), mask
+
+
+@dataclass(slots=True)
+class EmbeddedBatch:
+    """What `model.forward` receives: embeddings and numbers as tensors on the model's device.
+
+    `batch["user"]` is the pooled embedding of feature "user", float32[size, dim] (or `JaggedRows` for
+    pooling "none"). `batch.stack()` and `batch.flat()` give the two shapes most networks start from.
+
+    Args:
+        size: number of samples.
+        embeddings: feature -> pooled rows.
+        numeric: float32[size, number of numeric features], possibly of zero columns.
+        blocks: tensors float32[size, features, dim] with the names of the features in them; `stack` uses
+            one of them as it is when it can.
+        source: the host batch, for models that want ids or groups.
+    """
+
+    size: int
+    embeddings: Mapping[str, Tensor | JaggedRows]
+    numeric: Tensor
+    blocks: Sequence[tuple[tuple[str, ...], Tensor]] = field(default_factory=tuple)
+    source: Batch | None = None
+
+    def __getitem__(self, feature: str) -> Tensor:
+        """Return the pooled embedding of a feature, float32[size, dim]."""
+        value = self.embeddings[feature]
+        if isinstance(value, JaggedRows):
+            raise TypeError(f"feature {feature!r} has pooling 'none': use batch.embeddings[{feature!r}]")
+        return value
+
+    def pooled(self) -> tuple[str, ...]:
+        """Return the names of the features that have one vector per sample, in schema order."""
+        return tuple(k for k, v in self.embeddings.items() if not isinstance(v, JaggedRows))
+
+    def stack(self) -> Tensor:
+        """Return float32[size, features, dim]: all pooled features, which must have the same dim."""
+        names = self.pooled()
+        for block_names, block in self.blocks:
+            if block_names == names:
+                return block
+        return torch.stack([self[name] for name in names], dim=1)
+
+    def flat(self) -> Tensor:
+        """Return float32[size, sum of dims + numeric]: all pooled features side by side, then the numbers."""
+        names = self.pooled()
+        for block_names, block in self.blocks:
+            if block_names == names:
+                return torch.cat([block.flatten(1), self.numeric], dim=1)
+        return torch.cat([*(self[name] for name in names), self.numeric], dim=1)

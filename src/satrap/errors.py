@@ -1,0 +1,71 @@
+"""What can go wrong, as one tree.
+
+```
+SatrapError
+├── ConfigError        the recipe or a schema says something impossible
+├── DataError          a file, column or value cannot be used
+├── StoreError         a request to the embedding store is refused
+├── CheckpointError    a saved run cannot be read or written
+├── TrainingError      a run had to stop (for example non-finite losses)
+└── ExchangeError      a peer did not answer as it must
+```
+
+`ConfigError` and `DataError` are the user's input (exit code 2 on the command line); the others are
+failures of a run (exit code 1).
+"""
+
+
+class SatrapError(Exception):
+    """Base of all errors satrap raises on purpose.
+
+    Args:
+        what: what happened, one sentence.
+        where: file and line, feature, table or host; empty when the call itself is the place.
+        why: why it matters; may be empty.
+        fix: what to do; may be empty.
+
+    `str(error)` joins the parts that are given, one per line: at most four lines.
+    """
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "") -> None:
+        self.what, self.where, self.why, self.fix = what, where, why, fix
+        lines = [what]
+        if where:
+            lines.append(f"  where: {where}")
+        if why:
+            lines.append(f"  why it matters: {why}")
+        if fix:
+            lines.append(f"  what to do: {fix}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the four parts when the error crosses a process or thread pool."""
+        return _rebuild, (type(self), self.what, self.where, self.why, self.fix)
+
+
+def _rebuild(kind: type[SatrapError], what: str, where: str, why: str, fix: str) -> SatrapError:
+    return kind(what, where=where, why=why, fix=fix)
+
+
+class ConfigError(SatrapError):
+    """A recipe, schema or argument is impossible or unknown. Exit code 2."""
+
+
+class DataError(SatrapError):
+    """A file, column or value of the user's data cannot be used. Exit code 2."""
+
+
+class StoreError(SatrapError):
+    """A request to the embedding store is refused; the store is unchanged."""
+
+
+class CheckpointError(SatrapError):
+    """A saved run cannot be read or written."""
+
+
+class TrainingError(SatrapError):
+    """A training run had to stop."""
+
+
+class ExchangeError(SatrapError):
+    """The exchange between workers and shards failed."""

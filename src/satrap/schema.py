@@ -1,0 +1,281 @@
+"""What a sample is: labels, features and the tables behind them.
+
+Nouns: a *feature* is a named input of a sample; a `Categorical` feature is a set of ids that select
+rows of a *table*, a `Numeric` feature is one number. A `Schema` names them all; readers, models, stores
+and predictions use the same schema, so an id means the same row everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from satrap.errors import ConfigError
+from satrap.optim import Optimizer
+
+Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
+MISSING_ID = 0
+"""The id of a missing single-valued categorical: an ordinary row that training may use."""
+
+MAX_DIM = 4096
+"""Widest row accepted; a larger number is nearly always a typing error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Categorical:
+    """A feature whose values are ids (integers or strings) that select embedding rows.
+
+    No vocabulary is declared: any value is hashed to a 64-bit id and its row is created on first use.
+
+    Args:
+        dim: width of its rows, 1..4096.
+        multi: several values per sample (a bag). Default: exactly one.
+        pooling: how a bag becomes one vector: "sum" (default), "mean", "max", "sqrtn" (sum divided by the
+            square root of the number of values) or "none" (the model sees every row).
+        table: name of the table; features that name the same table share its rows. Default: the feature's
+            own name.
+        column: column of the data, default the feature's name.
+        separator: splits a text value into several, for `multi`.
+        cross: two or more columns whose combination is the value.
+        boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
+        buckets: replace the id by `id % buckets`: a bounded table, at the price of collisions.
+        max_values: keep at most this many values per sample (the first ones), for `multi`.
+    """
+
+    dim: int
+    multi: bool = False
+    pooling: Pooling = "sum"
+    table: str | None = None
+    column: str | None = None
+    separator: str | None = None
+    cross: tuple[str, ...] | None = None
+    boundaries: tuple[float, ...] | None = None
+    buckets: int | None = None
+    max_values: int | None = None
+
+
+Transform = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numeric:
+    """A feature that is one number per sample.
+
+    Args:
+        transform: one step or a list of steps, applied in order: "log1p" (of max(x, 0)), "standardize"
+            (to mean 0, deviation 1; statistics are given as `{"standardize": {"mean": m, "std": s}}` or
+            measured on the training data), `{"clip": [low, high]}`.
+        column: column of the data, default the feature's name.
+        missing: value, after the transform, of a missing number; default 0.
+    """
+
+    transform: Transform | Sequence[Transform] | None = None
+    column: str | None = None
+    missing: float = 0.0
+
+
+Feature = Categorical | Numeric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A binary target.
+
+    Args:
+        name: name of the task.
+        column: column of the data, default the name.
+        positive: values (compared as text) that count as 1; every other value is 0. Default: the column
+            must hold 0 and 1.
+        threshold: numbers at or above it count as 1.
+        mask: name of a column that says, per row, whether this label is known (1) or to be ignored (0).
+    """
+
+    name: str
+    column: str | None = None
+    positive: tuple[str, ...] | None = None
+    threshold: float | None = None
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of one width with one optimizer.
+
+    Args:
+        name: name of the table.
+        dim: weights per row, 1..4096.
+        optimizer: how its rows learn; None takes the default of the store or trainer.
+        initial_scale: rows start uniform in (-initial_scale, initial_scale), as a pure function of
+            (seed, table, id); default 0.01.
+    """
+
+    name: str
+    dim: int = field(kw_only=True)
+    optimizer: Optimizer | None = field(default=None, kw_only=True)
+    initial_scale: float = field(default=0.01, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_dim(self.dim, f"table {self.name!r}")
+        if not self.initial_scale >= 0:
+            raise ConfigError(f"table {self.name!r}: initial_scale must be >= 0, got {self.initial_scale}")
+
+
+def check_dim(dim: int, where: str) -> None:
+    """Raise `ConfigError` unless `dim` is an integer in 1..4096."""
+    if not isinstance(dim, int) or isinstance(dim, bool) or not 1 <= dim <= MAX_DIM:
+        raise ConfigError(
+            f"{where}: dim must be a whole number from 1 to {MAX_DIM}, got {dim!r}",
+            why="a row of this width cannot be stored",
+            fix="typical widths are 8 to 128",
+        )
+
+
+class Schema:
+    """Labels and features of a data set: the one description readers, models and stores share.
+
+    ```python
+    schema = satrap.Schema(
+        labels=["clicked"],
+        features={
+            "user": satrap.Categorical(dim=16),
+            "genres": satrap.Categorical(dim=16, multi=True, pooling="mean"),
+            "price": satrap.Numeric(transform="log1p"),
+        },
+    )
+    ```
+
+    Args:
+        labels: names of 0/1 columns, or `Label` objects; may be empty for prediction only.
+        features: name -> `Categorical` or `Numeric`, at least one.
+        weight: column with a sample weight >= 0, optional.
+        group: column whose value groups samples for grouped AUC (for example the user), optional.
+        salt: mixed into every id hash; two projects with different salts share no ids. Default 0.
+
+    Raises:
+        ConfigError: an impossible combination; the message names the feature.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str | Label],
+        features: Mapping[str, Feature],
+        *,
+        weight: str | None = None,
+        group: str | None = None,
+        salt: int = 0,
+    ) -> None:
+        self.labels: tuple[Label, ...] = tuple(
+            Label(name=label) if isinstance(label, str) else label for label in labels
+        )
+        self.features: dict[str, Feature] = dict(features)
+        self.weight, self.group, self.salt = weight, group, salt
+        _check(self)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels, in order."""
+        return tuple(label.name for label in self.labels)
+
+    @property
+    def categorical(self) -> dict[str, Categorical]:
+        """The categorical features, in order."""
+        return {k: f for k, f in self.features.items() if isinstance(f, Categorical)}
+
+    @property
+    def numeric(self) -> dict[str, Numeric]:
+        """The numeric features, in order: the columns of `Batch.numeric`."""
+        return {k: f for k, f in self.features.items() if isinstance(f, Numeric)}
+
+    def table_of(self, feature: str) -> str:
+        """Name of the table that holds the rows of a categorical feature."""
+        return self.categorical[feature].table or feature
+
+    def replace(self, features: Mapping[str, Feature]) -> Schema:
+        """Return a copy in which the named features are exchanged."""
+        return Schema(
+            self.labels, {**self.features, **features}, weight=self.weight, group=self.group, salt=self.salt
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `Schema.from_dict` reads back; what checkpoints store."""
+        return {
+            "labels": [asdict(label) for label in self.labels],
+            "features": {
+                name: {"kind": type(feature).__name__.lower(), **asdict(feature)}
+                for name, feature in self.features.items()
+            },
+            "weight": self.weight,
+            "group": self.group,
+            "salt": self.salt,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Build a schema from `to_dict` data (lists may stand for tuples, as JSON writes them)."""
+        kinds: dict[str, type[Feature]] = {"categorical": Categorical, "numeric": Numeric}
+        features: dict[str, Feature] = {}
+        for name, raw in data["features"].items():
+            arguments: dict[str, Any] = {
+                k: tuple(v) if k in ("cross", "boundaries") and v else v for k, v in raw.items()
+            }
+            features[name] = kinds[arguments.pop("kind")](**arguments)
+        labels = [
+            replace(Label(**label), positive=tuple(label["positive"]) if label["positive"] else None)
+            for label in data["labels"]
+        ]
+        return cls(labels, features, weight=data["weight"], group=data["group"], salt=data["salt"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Schema(labels={list(self.label_names)}, features={self.features})"
+
+
+def _check(schema: Schema) -> None:
+    if not schema.features:
+        raise ConfigError("the schema has no features", fix="name at least one column to learn from")
+    names = schema.label_names
+    if len(set(names)) != len(names):
+        raise ConfigError(f"label names are not unique: {list(names)}")
+    for name, feature in schema.categorical.items():
+        _check_categorical(name, feature)
+    _check_tables(schema)
+
+
+def _check_categorical(name: str, feature: Categorical) -> None:
+    check_dim(feature.dim, f"feature {name!r}")
+    if feature.pooling not in get_args(Pooling):
+        raise ConfigError(
+            f"feature {name!r}: pooling {feature.pooling!r} is unknown",
+            fix=f"use one of {', '.join(get_args(Pooling))}",
+        )
+    if not feature.multi and (feature.separator or feature.max_values):
+        raise ConfigError(
+            f"feature {name!r}: separator and max_values need multi: true",
+            why="a single-valued feature has exactly one value per sample",
+        )
+    if feature.cross is not None and len(feature.cross) < 2:
+        raise ConfigError(f"feature {name!r}: cross needs two or more columns")
+    if feature.boundaries is not None and list(feature.boundaries) != sorted(set(feature.boundaries)):
+        raise ConfigError(f"feature {name!r}: boundaries must ascend: {list(feature.boundaries)}")
+    for key in ("buckets", "max_values"):
+        value = getattr(feature, key)
+        if value is not None and value < 1:
+            raise ConfigError(f"feature {name!r}: {key} must be >= 1, got {value}")
+
+
+def _check_tables(schema: Schema) -> None:
+    dims: dict[str, tuple[str, int]] = {}
+    for name, feature in schema.categorical.items():
+        table = schema.table_of(name)
+        first, dim = dims.setdefault(table, (name, feature.dim))
+        if dim != feature.dim:
+            raise ConfigError(
+                f"features {first!r} and {name!r} share table {table!r}: dims {dim} and {feature.dim} differ",
+                why="a table holds rows of one width",
+                fix="give both the same dim, or separate tables",
+            )
