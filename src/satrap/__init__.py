@@ -1,8 +1,59 @@
-"""satrap: deep recommender models whose embedding tables outgrow any one machine."""
+"""satrap: deep recommender models whose embedding tables outgrow any one machine.
+
+```python
+import satrap, torch
+
+schema = satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})
+model = satrap.models.DCNv2(schema, hidden=[256, 128])
+trainer = satrap.Trainer(
+    model, schema,
+    embedding_optimizer=satrap.optim.RowWiseAdagrad(lr=0.05),
+    dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+)
+trainer.fit(satrap.data.read("train/*.parquet", schema, batch_size=4096))
+```
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from satrap import optim
-from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.schema import Categorical, Label, Numeric, Schema, Table
 
+if TYPE_CHECKING:
+    from satrap import data, metrics, models, store
+    from satrap.batch import Batch, EmbeddedBatch, Jagged
+    from satrap.train import Trainer
+
 __version__ = "0.1.0"
-__all__ = ["Batch", "Categorical", "EmbeddedBatch", "Jagged", "Label", "Numeric", "Schema", "Table", "optim"]
+__all__ = [
+    "Batch",
+    "Categorical",
+    "EmbeddedBatch",
+    "Jagged",
+    "Label",
+    "Numeric",
+    "Schema",
+    "Table",
+    "Trainer",
+    "data",
+    "metrics",
+    "models",
+    "optim",
+    "store",
+]
+
+_LAZY = {"Batch": "batch", "EmbeddedBatch": "batch", "Jagged": "batch", "Trainer": "train"}
+"""Names whose modules import torch or numba: loaded on first use, so that the command line starts fast."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"satrap.{_LAZY[name]}"), name)
+    if name in __all__:
+        return import_module(f"satrap.{name}")
+    raise AttributeError(f"module 'satrap' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

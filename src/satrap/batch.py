@@ -130,6 +130,9 @@ class EmbeddedBatch:
         numeric: float32[size, number of numeric features], possibly of zero columns.
         blocks: tensors float32[size, features, dim] with the names of the features in them; `stack` uses
             one of them as it is when it can.
+        labels: float32[size, labels] of 0 and 1, or None for prediction.
+        label_mask: bool[size, labels], False where a label is unknown; None when all are known.
+        weights: float32[size] sample weights, or None.
         source: the host batch, for models that want ids or groups.
     """
 
@@ -137,6 +140,9 @@ class EmbeddedBatch:
     embeddings: Mapping[str, Tensor | JaggedRows]
     numeric: Tensor
     blocks: Sequence[tuple[tuple[str, ...], Tensor]] = field(default_factory=tuple)
+    labels: Tensor | None = None
+    label_mask: Tensor | None = None
+    weights: Tensor | None = None
     source: Batch | None = None
 
     def __getitem__(self, feature: str) -> Tensor:

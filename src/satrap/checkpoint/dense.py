@@ -1,0 +1,63 @@
+"""Dense weights and optimizer state as safetensors; no pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+
+def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the safetensors bytes of named tensors."""
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
+def unpack_tensors(data: bytes) -> dict[str, Tensor]:
+    """Return the named tensors of safetensors bytes."""
+    return load(data)
+
+
+def pack_optimizer(state: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a `torch.optim` state_dict: tensors as safetensors, the rest as JSON metadata."""
+    tensors, plain = {}, {}
+    for index, entry in state.get("state", {}).items():
+        for key, value in entry.items():
+            if isinstance(value, Tensor):
+                # Every tensor gets a storage of its own: safetensors refuses shared memory.
+                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous().clone()
+            else:
+                plain[f"{index}.{key}"] = value
+    metadata = {"plain": plain, "param_groups": state.get("param_groups")}
+    return save(tensors, metadata={"optimizer": json.dumps(metadata)})
+
+
+def unpack_optimizer(data: bytes) -> dict[str, Any]:
+    """Return the state_dict that `pack_optimizer` packed; empty when there was none."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    saved = json.loads(header["__metadata__"]["optimizer"])
+    if saved["param_groups"] is None:
+        return {}
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**unpack_tensors(data), **saved["plain"]}.items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    return {"state": state, "param_groups": [_tuples(group) for group in saved["param_groups"]]}
+
+
+def _tuples(group: dict[str, Any]) -> dict[str, Any]:
+    """Give `betas` back as a tuple, as torch holds it; JSON knows lists only."""
+    return {k: tuple(v) if k == "betas" else v for k, v in group.items()}
+
+
+def same_shapes(saved: Mapping[str, Tensor], model: torch.nn.Module) -> str:
+    """Return what differs between saved weights and a model's, in words; empty when nothing does."""
+    own = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    found = {name: tuple(t.shape) for name, t in saved.items()}
+    for name in sorted(own.keys() | found.keys()):
+        if own.get(name) != found.get(name):
+            return f"{name}: saved {found.get(name, 'nothing')}, model {own.get(name, 'nothing')}"
+    return ""

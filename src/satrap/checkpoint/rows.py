@@ -1,0 +1,81 @@
+"""Rows of a table as an Arrow IPC file: one record batch per chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from satrap.checkpoint.storage import DigestWriter
+from satrap.store import Chunk
+
+
+def write_rows(writer: DigestWriter, first: Chunk, others: Iterable[Chunk]) -> int:
+    """Write the chunks of one table; return how many rows.
+
+    Every array of a chunk becomes a column; a matrix becomes a fixed-size list. Columns of width 0 are
+    left out and come back from the widths in the file's metadata.
+    """
+    schema = _schema(first)
+    rows = 0
+    with pa.ipc.new_stream(pa.PythonFile(writer, mode="w"), schema) as stream:
+        for chunk in (first, *others):
+            stream.write_batch(_record_batch(chunk, schema))
+            rows += len(chunk.ids)
+    return rows
+
+
+def read_rows(source: Any) -> Iterator[Chunk]:
+    """Yield the chunks of a file that `write_rows` wrote."""
+    with pa.ipc.open_stream(source) as stream:
+        metadata = stream.schema.metadata
+        table = metadata[b"table"].decode()
+        layout: dict[str, tuple[str, int]] = json.loads(metadata[b"layout"])
+        for batch in stream:
+            yield _chunk(table, layout, batch)
+
+
+def _arrays(chunk: Chunk) -> dict[str, npt.NDArray[Any]]:
+    values = ((f.name, getattr(chunk, f.name)) for f in dataclasses.fields(chunk))
+    return {name: value for name, value in values if isinstance(value, np.ndarray)}
+
+
+def _schema(chunk: Chunk) -> pa.Schema:
+    fields, layout = [], {}
+    for name, array in _arrays(chunk).items():
+        width = array.shape[1] if array.ndim == 2 else -1
+        layout[name] = (array.dtype.str, width)
+        kind = pa.from_numpy_dtype(array.dtype)
+        if width != 0:
+            fields.append(pa.field(name, kind if width < 0 else pa.list_(kind, width)))
+    return pa.schema(fields, metadata={"table": chunk.table, "layout": json.dumps(layout)})
+
+
+def _record_batch(chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = _arrays(chunk)
+    columns = []
+    for field in schema:
+        flat = pa.array(np.ascontiguousarray(arrays[field.name]).reshape(-1))
+        if pa.types.is_fixed_size_list(field.type):
+            flat = pa.FixedSizeListArray.from_arrays(flat, field.type.list_size)
+        columns.append(flat)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch) -> Chunk:
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for name, (dtype, width) in layout.items():
+        if width == 0:
+            columns[name] = np.empty((len(batch), 0), dtype=dtype)
+            continue
+        column = batch.column(name)
+        if width < 0:
+            columns[name] = column.to_numpy()
+        else:
+            columns[name] = column.flatten().to_numpy().reshape(len(batch), width)
+    return Chunk(table=table, **columns)

@@ -1,0 +1,106 @@
+"""Rows back from the exchange become the tensors a model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.embedding.plan import EmbeddingPlan, Ticket
+from satrap.embedding.pooling import Bag, merge_runs, pool_features
+from satrap.schema import Categorical
+
+
+class Embeddings:
+    """Builds `EmbeddedBatch` objects on one device.
+
+    Args:
+        plan: where each feature's rows are.
+        device: where the model computes.
+    """
+
+    def __init__(self, plan: EmbeddingPlan, device: torch.device) -> None:
+        self.device = device
+        features = plan.schema.categorical
+        self._pooled = _by_group(plan, {k: f for k, f in features.items() if f.pooling != "none"})
+        self._jagged = [name for name, f in features.items() if f.pooling == "none"]
+        self._order = list(features)
+        self._features = features
+
+    def rows(self, arrays: Sequence[npt.NDArray[np.float32]]) -> list[Tensor]:
+        """Return the looked-up rows as autograd leaves on the device, one float32[n, dim] per request."""
+        return [torch.from_numpy(a).to(self.device).requires_grad_() for a in arrays]
+
+    def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
+        """Return the gradient of each leaf of `rows`, zeros where the model did not use it."""
+        return [
+            np.zeros(tuple(r.shape), dtype=np.float32) if r.grad is None else r.grad.cpu().numpy()
+            for r in rows
+        ]
+
+    def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
+        """Pool the rows of a batch.
+
+        Args:
+            ticket: the batch and its inverse.
+            rows: float32[distinct, dim] per request, as `rows` returns them.
+
+        Returns:
+            The model's input; one block float32[size, features, dim] per table group.
+        """
+        batch = ticket.batch
+        blocks: list[tuple[tuple[str, ...], Tensor]] = []
+        found: dict[str, Tensor | JaggedRows] = {}
+        for group, names in self._pooled:
+            block = pool_features(rows[group], merge_runs([self._bag(ticket, name) for name in names]))
+            blocks.append((tuple(names), block))
+            found.update(zip(names, block.unbind(1), strict=True))
+        for name in self._jagged:
+            found[name] = self._jagged_rows(ticket, name, rows)
+        numeric = self._to_device(batch.numeric)
+        return EmbeddedBatch(
+            size=batch.size,
+            embeddings={name: found[name] for name in self._order},
+            numeric=torch.zeros(batch.size, 0, device=self.device) if numeric is None else numeric,
+            blocks=blocks,
+            labels=self._to_device(batch.labels),
+            label_mask=self._to_device(batch.label_mask),
+            weights=self._to_device(batch.weights),
+            source=batch,
+        )
+
+    def _to_device(self, array: npt.NDArray[Any] | None) -> Tensor | None:
+        return None if array is None else torch.from_numpy(array).to(self.device)
+
+    def _bag(self, ticket: Ticket, name: str) -> Bag:
+        span, jagged = ticket.spans[name], ticket.batch.ids[name]
+        return Bag(
+            inverses=ticket.inverses[span.group],
+            start=span.start,
+            stop=span.stop,
+            offsets=jagged.offsets,
+            weights=jagged.weights,
+            mode=self._features[name].pooling,
+        )
+
+    def _jagged_rows(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> JaggedRows:
+        bag = self._bag(ticket, name)
+        offsets = np.arange(ticket.batch.size + 1) if bag.offsets is None else bag.offsets
+        index = torch.from_numpy(bag.inverse).to(self.device)
+        values = torch.nn.functional.embedding(index, rows[ticket.spans[name].group])
+        if bag.weights is not None:
+            values = values * torch.from_numpy(bag.weights).to(self.device).unsqueeze(1)
+        return JaggedRows(values, torch.from_numpy(offsets).to(self.device))
+
+
+def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, list[str]]]:
+    """List (request index, features in schema order) of the groups that have pooled features."""
+    of_group = [
+        [name for name in features if plan.schema.table_of(name) in group.tables] for group in plan.groups
+    ]
+    return [(index, names) for index, names in enumerate(of_group) if names]

@@ -1,0 +1,118 @@
+"""Which ids a batch needs: features gathered by table group, duplicates removed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.batch import Batch
+from satrap.errors import ConfigError
+from satrap.exchange import Request
+from satrap.optim import Optimizer
+from satrap.schema import Schema, Table
+from satrap.store import Group, distinct
+
+
+def tables_of(
+    schema: Schema, optimizer: Optimizer, dims: Mapping[str, int] | None = None, initial_scale: float = 0.01
+) -> list[Table]:
+    """Return the tables a schema needs, in order of first use.
+
+    Args:
+        schema: its categorical features name the tables.
+        optimizer: how their rows learn.
+        dims: feature -> width, where a model wants another width than the schema's.
+        initial_scale: rows start uniform in (-initial_scale, initial_scale).
+
+    Raises:
+        ConfigError: features that share a table want different widths.
+    """
+    tables: dict[str, Table] = {}
+    for name, feature in schema.categorical.items():
+        dim = (dims or {}).get(name, feature.dim)
+        table = Table(schema.table_of(name), dim=dim, optimizer=optimizer, initial_scale=initial_scale)
+        if tables.setdefault(table.name, table).dim != dim:
+            raise ConfigError(
+                f"feature {name!r} wants rows of width {dim} in table {table.name!r}, which has "
+                f"{tables[table.name].dim}",
+                fix="give the model equal embedding_dims for features that share a table",
+            )
+    return list(tables.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where one feature's ids stand: `inverse[start:stop]` of its group."""
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A batch with the lookup it needs.
+
+    Args:
+        batch: the samples.
+        requests: one per table group that occurs in the batch.
+        inverses: per request, int32[ids of the group]: position of each id in `request.ids`.
+        spans: feature -> its part of the inverse; `Span.group` counts requests.
+        distinct_ratio: distinct ids / ids, over all groups.
+    """
+
+    batch: Batch
+    requests: Sequence[Request]
+    inverses: Sequence[npt.NDArray[np.int32]]
+    spans: Mapping[str, Span]
+    distinct_ratio: float
+
+
+class EmbeddingPlan:
+    """Knows, for a schema and the groups of an exchange, which feature lives where.
+
+    Args:
+        schema: the features.
+        groups: the exchange's table groups, in order.
+    """
+
+    def __init__(self, schema: Schema, groups: Sequence[Group]) -> None:
+        self.schema = schema
+        self.groups = tuple(groups)
+        self._features = [
+            [[f for f in schema.categorical if schema.table_of(f) == table] for table in group.tables]
+            for group in groups
+        ]
+
+    def ticket(self, batch: Batch) -> Ticket:
+        """Remove duplicate ids of a batch, once per table group.
+
+        Args:
+            batch: samples with every categorical feature of the schema.
+
+        Returns:
+            The requests and, per id, the position of its row.
+        """
+        requests: list[Request] = []
+        inverses: list[npt.NDArray[np.int32]] = []
+        spans: dict[str, Span] = {}
+        total = 0
+        for group, features in zip(self.groups, self._features, strict=True):
+            arrays: list[npt.NDArray[np.uint64]] = []
+            splits, used = [0], 0
+            for of_table in features:
+                for feature in of_table:
+                    values = batch.ids[feature].values
+                    arrays.append(values)
+                    spans[feature] = Span(len(requests), used, used + len(values))
+                    used += len(values)
+                splits.append(used)
+            ids, id_splits, inverse = distinct(np.concatenate(arrays), np.array(splits, dtype=np.int64))
+            requests.append(Request(group.index, ids, id_splits))
+            inverses.append(inverse)
+            total += used
+        ratio = sum(len(r.ids) for r in requests) / max(total, 1)
+        return Ticket(batch, requests, inverses, spans, ratio)

@@ -1,0 +1,165 @@
+"""Pool the rows of many features into one block float32[size, features, dim].
+
+On the CPU the store's kernels do it, with gradients summed in a fixed order; on other devices PyTorch's
+`embedding_bag`. Both give the same values to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from satrap.schema import Pooling
+from satrap.store import gather_features, gather_features_backward, pool, pool_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """The ids of one feature, as positions of distinct rows.
+
+    Args:
+        inverses: int32, position of each id's row, of all features of a group.
+        start: first id of this feature in `inverses`.
+        stop: one past the last.
+        offsets: int64[size + 1] bounds of the samples, or None for exactly one id each.
+        weights: float32 per id, or None.
+        mode: how a sample's rows become one: "sum", "mean" (divided by the sum of weights), "max"
+            (weights are ignored), "sqrtn" (sum divided by the root of the sum of squared weights). An
+            empty bag gives zeros.
+        features: > 1 for a run of features with one id per sample each, whose ids follow one another.
+    """
+
+    inverses: npt.NDArray[np.int32]
+    start: int
+    stop: int
+    offsets: npt.NDArray[np.int64] | None = None
+    weights: npt.NDArray[np.float32] | None = None
+    mode: Pooling = "sum"
+    features: int = 1
+
+    @property
+    def inverse(self) -> npt.NDArray[np.int32]:
+        """Positions of this feature's rows."""
+        return self.inverses[self.start : self.stop]
+
+    @property
+    def plain(self) -> bool:
+        """True when every sample has one id and weight 1: pooling is a gather."""
+        return self.offsets is None and self.weights is None
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return (self.stop - self.start) // self.features if self.offsets is None else len(self.offsets) - 1
+
+
+def merge_runs(bags: Sequence[Bag]) -> list[Bag]:
+    """Join neighbours that are plain and adjacent in `inverses`: one kernel call serves them all."""
+    merged: list[Bag] = []
+    for bag in bags:
+        last = merged[-1] if merged else None
+        if last is not None and last.plain and bag.plain and last.stop == bag.start:
+            merged[-1] = replace(last, stop=bag.stop, features=last.features + bag.features)
+        else:
+            merged.append(bag)
+    return merged
+
+
+def pool_features(rows: Tensor, bags: Sequence[Bag]) -> Tensor:
+    """Return float32[size, features, dim]: each feature's rows pooled per sample.
+
+    Args:
+        rows: float32[distinct, dim], differentiable.
+        bags: the features in order, all of the same number of samples.
+    """
+    if rows.device.type == "cpu":
+        return _KernelPooling.apply(rows, bags)  # type: ignore[no-any-return,no-untyped-call]
+    return torch.cat([_torch_pool(rows, bag) for bag in bags], dim=1)
+
+
+class _KernelPooling(torch.autograd.Function):
+    """Pooling by the store's kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag]) -> Tensor:
+        source = rows.detach().numpy()
+        out = torch.empty(bags[0].size, sum(bag.features for bag in bags), rows.shape[1])
+        target, first, argmaxes = out.numpy(), 0, []
+        for bag in bags:
+            argmax = None
+            if bag.plain:
+                gather_features(
+                    source, bag.inverse, bag.features, out=target[:, first : first + bag.features]
+                )
+            else:
+                argmax = pool(
+                    source,
+                    bag.inverse,
+                    bag.offsets,
+                    mode=bag.mode,
+                    weights=bag.weights,
+                    out=target[:, first],
+                )[1]
+            argmaxes.append(argmax)
+            first += bag.features
+        ctx.bags, ctx.argmaxes, ctx.distinct = bags, argmaxes, len(rows)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
+        gradient = outputs[0].contiguous().numpy()
+        into = np.zeros((ctx.distinct, gradient.shape[2]), dtype=np.float32)
+        first = 0
+        for bag, argmax in zip(ctx.bags, ctx.argmaxes, strict=True):
+            part = gradient[:, first : first + bag.features]
+            if bag.plain:
+                gather_features_backward(part, bag.inverse, ctx.distinct, into=into)
+            else:
+                pool_backward(
+                    part[:, 0],
+                    bag.inverse,
+                    bag.offsets,
+                    ctx.distinct,
+                    mode=bag.mode,
+                    weights=bag.weights,
+                    argmax=argmax,
+                    into=into,
+                )
+            first += bag.features
+        return torch.from_numpy(into), None
+
+
+def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:
+    """Return float32[size, features, dim] of one bag, in plain PyTorch."""
+    inverse = torch.from_numpy(bag.inverse).to(rows.device)
+    if bag.plain:
+        return F.embedding(inverse.view(bag.features, -1).T, rows)
+    bounds = np.arange(bag.size + 1) if bag.offsets is None else bag.offsets
+    offsets = torch.from_numpy(bounds.astype(np.int32)).to(rows.device)
+    if bag.mode == "max":
+        return F.embedding_bag(inverse, rows, offsets, mode="max", include_last_offset=True).unsqueeze(1)
+    weights = None if bag.weights is None else torch.from_numpy(bag.weights).to(rows.device)
+    summed = F.embedding_bag(
+        inverse, rows, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
+    )
+    return (summed / _divisor(offsets, weights, bag.mode).unsqueeze(1)).unsqueeze(1)
+
+
+def _divisor(offsets: Tensor, weights: Tensor | None, mode: Pooling) -> Tensor:
+    """Return float32[size]: what the sum of a bag is divided by; 1 for an empty bag."""
+    counts = offsets.diff()
+    if weights is None:
+        total = counts.float()
+    else:
+        mass = weights if mode == "mean" else weights * weights
+        sample = torch.repeat_interleave(torch.arange(len(counts), device=offsets.device), counts)
+        total = torch.zeros(len(counts), device=offsets.device).index_add_(0, sample, mass)
+    total = torch.where((total == 0) | (mode == "sum"), torch.ones_like(total), total)
+    return total if mode == "mean" else total.sqrt()

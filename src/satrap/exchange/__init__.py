@@ -1,0 +1,11 @@
+"""How a worker's ids reach the rows and how gradients return.
+
+One protocol, `Exchange`; `LocalExchange` keeps the store in this process. A request names, per table
+group, the distinct ids of a batch; the answer is one array of rows per group. Requests of one worker are
+served in the order they are made: that order *is* the training schedule.
+"""
+
+from satrap.exchange.local import LocalExchange
+from satrap.exchange.protocol import Exchange, Request
+
+__all__ = ["Exchange", "LocalExchange", "Request"]

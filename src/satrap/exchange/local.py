@@ -1,0 +1,93 @@
+"""The exchange of one process: the store is here, one background thread serves it in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from satrap.exchange.protocol import Request, Rows
+from satrap.store import Chunk, Group, Shard
+
+
+class LocalExchange:
+    """Lookups and updates on a `Shard` of this process, run by one thread in the order issued.
+
+    The store's kernels release the interpreter lock, so lookups ahead and updates behind overlap with the
+    caller's own work (`hybrid`); a caller that waits for each lookup trains `sync`.
+
+    Args:
+        shard: the store; the exchange owns it from now on and closes it.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
+        self._last_update: Future[None] | None = None
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """The table groups of the shard."""
+        return self.shard.groups
+
+    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+        """See `Exchange.lookup`."""
+        return self._thread.submit(self._lookup, requests, create)
+
+    def _lookup(self, requests: Sequence[Request], create: bool) -> list[Rows]:
+        if create:
+            return [self.shard.lookup_group(r.group, r.ids, r.splits) for r in requests]
+        return [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests]
+
+    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
+        """See `Exchange.update`."""
+        self._raise_failed()
+        self._last_update = self._thread.submit(
+            self._update, requests, gradients, lr_scale, self._last_update
+        )
+
+    def _update(
+        self,
+        requests: Sequence[Request],
+        gradients: Sequence[Rows],
+        lr_scale: float,
+        before: Future[None] | None,
+    ) -> None:
+        if before is not None:
+            before.result()  # a refused update stops the ones behind it, so that the error is not lost
+        for request, gradient in zip(requests, gradients, strict=True):
+            self.shard.update_group(request.group, request.ids, request.splits, gradient, lr_scale=lr_scale)
+
+    def _raise_failed(self) -> None:
+        if self._last_update is not None and self._last_update.done():
+            self._last_update.result()
+
+    def flush(self) -> None:
+        """Wait until everything issued so far has been applied; raise what an update raised."""
+        self._thread.submit(lambda: None).result()
+        self._raise_failed()
+
+    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
+        """Yield every row as (table, chunk), after everything issued so far has been applied."""
+        self.flush()
+        for group in self.groups:
+            for table in group.tables:
+                for chunk in self.shard.export(table):
+                    yield table, chunk
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """Insert or overwrite rows with their optimizer state."""
+        self._thread.submit(self.shard.load, table, chunk).result()
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._thread.submit(self.shard.clear).result()
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return the shard's counters."""
+        return self.shard.statistics()
+
+    def close(self) -> None:
+        """Apply what was issued, then release the store."""
+        self._thread.shutdown(wait=True)
+        self.shard.close()

@@ -1,0 +1,81 @@
+"""What every exchange does: lookups and updates of distinct ids, in the order they are issued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.store import Chunk, Group
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The distinct ids of one batch in one table group.
+
+    Args:
+        group: index of the table group.
+        ids: uint64[n], distinct inside each table.
+        splits: int64[tables + 1]: `ids[splits[t]:splits[t + 1]]` belong to the group's table `t`.
+    """
+
+    group: int
+    ids: npt.NDArray[np.uint64]
+    splits: npt.NDArray[np.int64]
+
+
+Rows = npt.NDArray[np.float32]
+
+
+class Exchange(Protocol):
+    """Carries ids to rows and gradients back; requests of one caller are served in the order issued."""
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """The table groups, which requests refer to by index."""
+
+    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+        """Issue a lookup; returns at once.
+
+        Args:
+            requests: one per group that has ids in this batch.
+            create: True in training: unknown ids get their row. False in evaluation: nothing changes and
+                an unknown id reads the row it would be created with.
+
+        Returns:
+            A future of float32[n, dim] per request, valid until the caller drops them.
+        """
+
+    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
+        """Issue one optimizer step for the rows of each request; returns at once.
+
+        Args:
+            requests: the requests of an earlier lookup.
+            gradients: float32[n, dim] per request; handed over, the caller must not write to them again.
+            lr_scale: factor on every table's learning rate.
+
+        Raises:
+            StoreError: an earlier update was refused.
+        """
+
+    def flush(self) -> None:
+        """Wait until everything issued so far has been applied."""
+
+    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
+        """Yield every row as (table, chunk), after everything issued so far has been applied."""
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """Insert or overwrite rows with their optimizer state."""
+
+    def clear(self) -> None:
+        """Forget every row, after everything issued so far has been applied."""
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return counters of the store(s); see `satrap.store.Shard.statistics`."""
+
+    def close(self) -> None:
+        """Apply what was issued and release everything. Further calls are errors."""

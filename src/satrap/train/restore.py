@@ -1,0 +1,49 @@
+"""From a checkpoint back to the arguments of a trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from satrap import models
+from satrap.checkpoint import Checkpoint
+from satrap.checkpoint.dense import same_shapes
+from satrap.errors import ConfigError
+from satrap.optim import from_dict
+from satrap.schema import Schema
+
+
+def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str) -> dict[str, Any]:
+    """Return the constructor arguments a checkpoint describes.
+
+    Raises:
+        ConfigError: the model is not given and not one of `satrap.models`, or is not the saved one.
+    """
+    settings = checkpoint.settings
+    schema = Schema.from_dict(settings["schema"])
+    if model is None:
+        model = _zoo_model(settings["model"], schema, url)
+    difference = same_shapes(checkpoint.model, model)
+    if difference:
+        raise ConfigError(
+            "the model is not the one that was saved",
+            where=f"{url}: {difference}",
+            fix="build it with the arguments it was trained with",
+        )
+    return {
+        "model": model,
+        "schema": schema,
+        "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
+        **{key: settings[key] for key in ("mode", "staleness", "seed", "initial_scale")},
+    }
+
+
+def _zoo_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:
+    if recipe is None:
+        raise ConfigError(
+            "the saved model is not one of satrap.models",
+            where=url,
+            fix="pass it: Trainer.load(url, model=...)",
+        )
+    return models.create(recipe["name"], schema, **recipe["arguments"])

@@ -1,0 +1,39 @@
+"""A cheap AUC of the latest training samples, for the progress line."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from satrap.batch import Batch
+from satrap.metrics import BinaryMetrics
+
+WINDOW_SAMPLES = 50_000
+"""Samples per window: an AUC of that many has a standard error of about 0.003."""
+
+
+class AUCWindow:
+    """AUC of each full window of training samples, scored before they were learnt from.
+
+    Args:
+        labels: names of the labels; the value is the mean over them.
+    """
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self._metrics = BinaryMetrics(labels)
+        self._samples = 0
+        self.value = math.nan
+
+    def add(self, batch: Batch, logits: Tensor) -> float:
+        """Take a batch and its logits float32[size, labels]; return the AUC of the last full window."""
+        assert batch.labels is not None
+        probabilities = torch.sigmoid(logits.float()).cpu().numpy()
+        self._metrics.update(batch.labels, probabilities, mask=batch.label_mask, weights=batch.weights)
+        self._samples += batch.size
+        if self._samples >= WINDOW_SAMPLES:
+            self.value = self._metrics.compute()["auc"]
+            self._metrics.reset()
+            self._samples = 0
+        return self.value

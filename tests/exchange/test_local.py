@@ -1,0 +1,76 @@
+"""The local exchange: order is the schedule, errors are not lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from satrap.errors import StoreError
+from satrap.exchange import LocalExchange, Request
+from satrap.optim import SGD
+from satrap.schema import Table
+from satrap.store import Shard
+
+
+@pytest.fixture
+def exchange() -> LocalExchange:
+    tables = [Table("a", dim=4), Table("b", dim=4), Table("c", dim=2)]
+    made = LocalExchange(Shard(tables, seed=5, optimizer=SGD(lr=1.0)))
+    yield made
+    made.close()
+
+
+def request(group: int, *ids: list[int]) -> Request:
+    flat = np.array([i for part in ids for i in part], dtype=np.uint64)
+    return Request(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
+
+
+def test_lookup_sees_exactly_the_updates_issued_before_it(exchange: LocalExchange) -> None:
+    wanted = [request(0, [1, 2], [1]), request(1, [9])]
+    start = exchange.lookup(wanted, create=True).result()
+    futures = []
+    for step in range(50):
+        futures.append(exchange.lookup(wanted, create=True))
+        exchange.update(wanted, [np.full_like(r, 0.5) for r in start], lr_scale=1.0 if step % 2 else 2.0)
+    moved = 0.0
+    for step, future in enumerate(futures):
+        for before, now in zip(start, future.result(), strict=True):
+            np.testing.assert_allclose(now, before - moved, atol=1e-5)
+        moved += 0.5 if step % 2 else 1.0
+
+
+def test_same_id_in_two_tables_is_two_rows(exchange: LocalExchange) -> None:
+    [rows] = exchange.lookup([request(0, [1], [1])], create=True).result()
+    assert not np.array_equal(rows[0], rows[1])
+
+
+def test_without_create_nothing_changes_and_rows_are_the_initial_ones(exchange: LocalExchange) -> None:
+    wanted = [request(0, [3], [4])]
+    [seen] = exchange.lookup(wanted, create=False).result()
+    assert exchange.statistics()["rows"] == 0
+    [created] = exchange.lookup(wanted, create=True).result()
+    np.testing.assert_array_equal(seen, created)
+
+
+def test_a_refused_update_is_raised_by_the_next_call(exchange: LocalExchange) -> None:
+    wanted = [request(1, [9])]
+    [rows] = exchange.lookup(wanted, create=True).result()
+    exchange.update(wanted, [np.full_like(rows, np.nan)], lr_scale=1.0)
+    with pytest.raises(StoreError):
+        exchange.flush()
+    [after] = exchange.lookup(wanted, create=False).result()
+    np.testing.assert_array_equal(after, rows)
+
+
+def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
+    wanted = [request(0, [1, 2, 3], [1]), request(1, [5])]
+    rows = exchange.lookup(wanted, create=True).result()
+    exchange.update(wanted, [np.ones_like(r) for r in rows], lr_scale=1.0)
+    saved = list(exchange.snapshot())
+    assert {table: len(chunk.ids) for table, chunk in saved} == {"a": 3, "b": 1, "c": 1}
+    exchange.clear()
+    assert exchange.statistics()["rows"] == 0
+    for table, chunk in saved:
+        exchange.load(table, chunk)
+    for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):
+        np.testing.assert_allclose(now, before - 1.0)

@@ -1,0 +1,159 @@
+"""The oracle: the same model and schedule in plain PyTorch, with dense tables and delayed updates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import satrap
+from satrap.batch import Batch, EmbeddedBatch, Jagged
+
+VOCABULARY = 50
+"""Ids of the test data are 0 .. 49, so that a dense table of 50 rows is the whole store."""
+
+
+class Batches:
+    """A data set of ready-made batches."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.items = list(batches)
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        return iter(self.items)
+
+    def num_rows(self) -> int:
+        return sum(batch.size for batch in self.items)
+
+
+def make_schema(**kinds: Any) -> satrap.Schema:
+    features = {
+        "user": satrap.Categorical(dim=8),
+        "item": satrap.Categorical(dim=8),
+        "tags": satrap.Categorical(dim=8, multi=True, pooling="mean"),
+        "price": satrap.Numeric(),
+    }
+    return satrap.Schema(labels=["clicked"], features={**features, **kinds})
+
+
+def make_batches(count: int, size: int = 32, seed: int = 0) -> list[Batch]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        lengths = rng.integers(0, 5, size)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        made.append(
+            Batch(
+                size=size,
+                ids={
+                    "user": Jagged(_ids(rng, size)),
+                    "item": Jagged(_ids(rng, size)),
+                    "tags": Jagged(_ids(rng, int(offsets[-1])), offsets),
+                },
+                numeric=rng.standard_normal((size, 1)).astype(np.float32),
+                labels=rng.integers(0, 2, (size, 1)).astype(np.float32),
+            )
+        )
+    return made
+
+
+def _ids(rng: np.random.Generator, n: int) -> np.ndarray:
+    # A skewed draw: every batch holds duplicates, within and across samples.
+    return (rng.random(n) ** 2 * VOCABULARY).astype(np.uint64)
+
+
+class Tower(nn.Module):
+    """A small network on the pooled embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(25, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        return self.net(batch.flat())
+
+
+class PlainModel:
+    """Dense `nn.EmbeddingBag` tables; lookups see updates `staleness` steps late."""
+
+    def __init__(self, tower: Tower, tables: dict[str, np.ndarray], staleness: int) -> None:
+        self.tower, self.staleness = tower, staleness
+        self.bags = {
+            name: nn.EmbeddingBag.from_pretrained(torch.tensor(rows), freeze=False, mode="mean", sparse=False)
+            for name, rows in tables.items()
+        }
+
+    def train(self, batches: Sequence[Batch], optimizers: dict[str, Any], dense: Any) -> None:
+        # The rows a lookup returns are those of `staleness` updates ago; the gradient is taken there and
+        # applied to the newest rows.
+        seen = {name: deque([bag.weight.detach().clone()]) for name, bag in self.bags.items()}
+        for batch in batches:
+            stale = {name: versions[0].clone().requires_grad_() for name, versions in seen.items()}
+            loss = self._loss(batch, stale)
+            dense.zero_grad()
+            loss.backward()
+            dense.step()
+            for name, bag in self.bags.items():
+                optimizers[name](bag.weight, stale[name].grad, _touched(batch, name))
+                seen[name].append(bag.weight.detach().clone())
+                while len(seen[name]) > self.staleness + 1:
+                    seen[name].popleft()
+
+    def _loss(self, batch: Batch, tables: dict[str, Tensor]) -> Tensor:
+        pooled = []
+        for name, table in tables.items():
+            jagged = batch.ids[name]
+            offsets = np.arange(batch.size + 1) if jagged.offsets is None else jagged.offsets
+            pooled.append(
+                nn.functional.embedding_bag(
+                    torch.tensor(jagged.values.astype(np.int64)),
+                    table,
+                    torch.tensor(offsets),
+                    mode="mean",
+                    include_last_offset=True,
+                )
+            )
+        flat = torch.cat([*pooled, torch.tensor(batch.numeric)], dim=1)
+        return nn.functional.binary_cross_entropy_with_logits(
+            self.tower.net(flat), torch.tensor(batch.labels)
+        )
+
+
+def _touched(batch: Batch, name: str) -> Tensor:
+    return torch.tensor(np.unique(batch.ids[name].values).astype(np.int64))
+
+
+def lazy(make: Any) -> Any:
+    """A `torch.optim` optimizer per row, stepped only when the row is touched."""
+    rows: dict[int, tuple[Tensor, Any]] = {}
+
+    def step(weight: Tensor, gradient: Tensor, touched: Tensor) -> None:
+        for index in touched.tolist():
+            if index not in rows:
+                parameter = weight.detach()[index].clone().requires_grad_()
+                rows[index] = (parameter, make([parameter]))
+            parameter, optimizer = rows[index]
+            parameter.grad = gradient[index].clone()
+            optimizer.step()
+            with torch.no_grad():
+                weight[index] = parameter
+
+    return step
+
+
+def rowwise_adagrad(lr: float, eps: float = 1e-10) -> Any:
+    """Row-wise Adagrad by its definition: one accumulator of mean squared gradients per row."""
+    accumulators: dict[int, float] = {}
+
+    def step(weight: Tensor, gradient: Tensor, touched: Tensor) -> None:
+        with torch.no_grad():
+            for index in touched.tolist():
+                g = gradient[index]
+                accumulators[index] = accumulators.get(index, 0.0) + float((g.double() ** 2).mean())
+                weight[index] -= lr * g / (accumulators[index] ** 0.5 + eps)
+
+    return step

@@ -1,0 +1,240 @@
+"""The trainer against plain PyTorch: every row and weight, for every optimizer and schedule."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import satrap
+from satrap.errors import ConfigError, TrainingError
+from satrap.train import Trainer, lookahead
+from tests.train.plain import (
+    VOCABULARY,
+    Batches,
+    PlainModel,
+    Tower,
+    lazy,
+    make_batches,
+    make_schema,
+    rowwise_adagrad,
+)
+
+FEATURES = ("user", "item", "tags")
+OPTIMIZERS: dict[str, tuple[Any, Any]] = {
+    "sgd": (satrap.optim.SGD(lr=0.1), lambda: lazy(lambda p: torch.optim.SGD(p, lr=0.1))),
+    "adagrad": (satrap.optim.Adagrad(lr=0.05), lambda: lazy(lambda p: torch.optim.Adagrad(p, lr=0.05))),
+    "rowwise": (satrap.optim.RowWiseAdagrad(lr=0.05), lambda: rowwise_adagrad(0.05)),
+    "adam": (satrap.optim.Adam(lr=0.01), lambda: lazy(lambda p: torch.optim.Adam(p, lr=0.01))),
+}
+
+
+def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def make_trainer(**arguments: Any) -> Trainer:
+    torch.manual_seed(3)
+    defaults: dict[str, Any] = {
+        "embedding_optimizer": satrap.optim.RowWiseAdagrad(lr=0.05),
+        "dense_optimizer": adam,
+        "initial_scale": 0.5,
+    }
+    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **{**defaults, **arguments})
+
+
+def all_rows(trainer: Trainer, table: str) -> np.ndarray:
+    ids = np.arange(VOCABULARY, dtype=np.uint64)
+    return trainer.exchange.shard.peek(table, ids)[0]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
+def test_equals_plain_pytorch_after_200_steps(optimizer: str, mode: str, staleness: int) -> None:
+    embedding_optimizer, make_oracle = OPTIMIZERS[optimizer]
+    trainer = make_trainer(embedding_optimizer=embedding_optimizer, mode=mode, staleness=staleness)
+    batches = make_batches(200)
+    tower = copy.deepcopy(trainer.model)
+    plain = PlainModel(tower, {name: all_rows(trainer, name) for name in FEATURES}, staleness)
+    plain.train(batches, {name: make_oracle() for name in FEATURES}, adam(list(tower.parameters())))
+
+    trainer.fit(Batches(batches))
+
+    for name in FEATURES:
+        expected = plain.bags[name].weight.detach().numpy()
+        np.testing.assert_allclose(all_rows(trainer, name), expected, atol=1e-5, rtol=0)
+    for own, other in zip(trainer.model.parameters(), tower.parameters(), strict=True):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=0)
+    trainer.close()
+
+
+def test_hybrid_differs_from_sync() -> None:
+    """The schedule matters: otherwise the equality above would prove nothing."""
+    rows = []
+    for mode in ("sync", "hybrid"):
+        trainer = make_trainer(mode=mode)
+        trainer.fit(Batches(make_batches(20)))
+        rows.append(all_rows(trainer, "user"))
+        trainer.close()
+    assert np.abs(rows[0] - rows[1]).max() > 1e-4
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_same_seed_same_bytes(mode: str) -> None:
+    digests = []
+    for _ in range(2):
+        trainer = make_trainer(mode=mode)
+        trainer.fit(Batches(make_batches(60)), epochs=2)
+        weights = b"".join(p.detach().numpy().tobytes() for p in trainer.model.parameters())
+        rows = b"".join(
+            chunk.ids.tobytes() + chunk.weights.tobytes() + chunk.state.tobytes()
+            for _, chunk in trainer.exchange.snapshot()
+        )
+        digests.append((weights, rows))
+        trainer.close()
+    assert digests[0] == digests[1]
+
+
+def test_staleness_is_exact() -> None:
+    trainer = make_trainer(mode="hybrid", staleness=3)
+    result = trainer.fit(Batches(make_batches(20)))
+    assert result.staleness == {0: 1, 1: 1, 2: 1, 3: 17}
+    trainer.close()
+
+
+def test_lookahead_issues_tau_ahead() -> None:
+    issued: list[int] = []
+    seen = []
+    for item, _ in lookahead(range(6), issued.append, 2):
+        seen.append((item, list(issued)))
+    assert seen[0] == (0, [0, 1, 2])
+    assert seen[3] == (3, [0, 1, 2, 3, 4, 5])
+    assert [item for item, _ in seen] == list(range(6))
+
+
+def test_steps_end_the_run_and_leave_no_unused_rows() -> None:
+    trainer = make_trainer(mode="hybrid", staleness=4)
+    batches = make_batches(30)
+    result = trainer.fit(Batches(batches), steps=7, epochs=9)
+    assert (result.steps, result.stopped) == (7, "steps")
+    touched = {int(i) for b in batches[:7] for i in b.ids["user"].values}
+    ids = np.arange(VOCABULARY, dtype=np.uint64)
+    assert trainer.exchange.shard.peek("user", ids)[1].sum() == len(touched)
+    trainer.close()
+
+
+def test_non_finite_step_is_refused_whole() -> None:
+    batches = make_batches(12)
+    assert batches[5].numeric is not None
+    batches[5].numeric[3] = np.inf
+    trainer = make_trainer(mode="sync")
+    result = trainer.fit(Batches(batches))
+    assert result.refused == 1
+
+    other = make_trainer(mode="sync")
+    other.fit(Batches(batches[:5] + batches[6:]))
+    ids = np.unique(np.concatenate([b.ids["user"].values for b in batches]))
+    np.testing.assert_array_equal(
+        trainer.exchange.shard.peek("user", ids)[0], other.exchange.shard.peek("user", ids)[0]
+    )
+    trainer.close()
+    other.close()
+
+
+def test_divergence_ends_the_run() -> None:
+    batches = make_batches(120)
+    for batch in batches:
+        assert batch.numeric is not None
+        batch.numeric[:] = np.nan
+    trainer = make_trainer()
+    with pytest.raises(TrainingError, match="100 steps in a row"):
+        trainer.fit(Batches(batches))
+    trainer.close()
+
+
+def test_clip_norm_bounds_the_step() -> None:
+    trainer = make_trainer(
+        embedding_optimizer=satrap.optim.SGD(lr=1.0),
+        dense_optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+        clip_norm=1e-3,
+        mode="sync",
+    )
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    tables = {name: all_rows(trainer, name) for name in FEATURES}
+    trainer.fit(Batches(make_batches(1)))
+    moved = sum(float(((p - q) ** 2).sum()) for p, q in zip(trainer.model.parameters(), before, strict=True))
+    moved += sum(float(((all_rows(trainer, n) - rows) ** 2).sum()) for n, rows in tables.items())
+    assert moved**0.5 == pytest.approx(1e-3, rel=1e-2)
+    trainer.close()
+
+
+def test_best_weights_are_restored_when_patience_runs_out() -> None:
+    batches = make_batches(40)
+    trainer = make_trainer(
+        embedding_optimizer=satrap.optim.Adagrad(lr=0.5), patience=2, plateau=0.1, mode="sync"
+    )
+    validation = Batches(make_batches(20, seed=9))  # labels are noise: training must overfit
+    result = trainer.fit(Batches(batches), validation=validation, epochs=30)
+    assert result.stopped == "patience"
+    best = max(m["auc"] for m in result.history)
+    assert result.history[-1]["auc"] < best
+    assert result.metrics["auc"] == best
+    assert trainer.evaluate(validation)["auc"] == pytest.approx(best, abs=1e-12)
+    assert trainer.control.lr_scale < 1
+    trainer.close()
+
+
+def test_evaluation_learns_and_creates_nothing() -> None:
+    trainer = make_trainer()
+    trainer.evaluate(Batches(make_batches(5)))
+    assert trainer.statistics()["rows"] == 0
+    trainer.close()
+
+
+def test_save_and_load_give_the_same_predictions(tmp_path: Any) -> None:
+    schema = make_schema()
+    torch.manual_seed(3)
+    model = satrap.models.DCNv2(schema, hidden=[16])
+    trainer = Trainer(
+        model, schema, embedding_optimizer=satrap.optim.Adagrad(lr=0.1), dense_optimizer=adam, mode="sync"
+    )
+    batches = Batches(make_batches(30))
+    trainer.fit(batches)
+    trainer.save(str(tmp_path / "model"))
+    expected = np.concatenate(list(trainer.predict(batches)))
+    loaded = Trainer.load(str(tmp_path / "model"), dense_optimizer=adam)
+    np.testing.assert_array_equal(np.concatenate(list(loaded.predict(batches))), expected)
+    trainer.fit(batches)
+    loaded.fit(batches)
+    np.testing.assert_array_equal(
+        np.concatenate(list(loaded.predict(batches))), np.concatenate(list(trainer.predict(batches)))
+    )
+    trainer.close()
+    loaded.close()
+
+
+def test_load_of_own_model_needs_it(tmp_path: Any) -> None:
+    trainer = make_trainer()
+    trainer.fit(Batches(make_batches(2)))
+    trainer.save(str(tmp_path / "m"))
+    with pytest.raises(ConfigError, match=r"model=\.\.\."):
+        Trainer.load(str(tmp_path / "m"))
+    other = Trainer.load(str(tmp_path / "m"), model=Tower())
+    other.close()
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "eager"}, "mode 'eager' is unknown"),
+        ({"staleness": -1}, "staleness must be >= 0"),
+        ({"device": "cuda:99"}, "CUDA"),
+    ],
+)
+def test_impossible_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(**arguments)
