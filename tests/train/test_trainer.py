@@ -165,7 +165,8 @@ def test_clip_norm_bounds_the_step() -> None:
     before = [p.detach().clone() for p in trainer.model.parameters()]
     tables = {name: all_rows(trainer, name) for name in FEATURES}
     trainer.fit(Batches(make_batches(1)))
-    moved = sum(float(((p - q) ** 2).sum()) for p, q in zip(trainer.model.parameters(), before, strict=True))
+    after = [p.detach() for p in trainer.model.parameters()]
+    moved = sum(float(((p - q) ** 2).sum()) for p, q in zip(after, before, strict=True))
     moved += sum(float(((all_rows(trainer, n) - rows) ** 2).sum()) for n, rows in tables.items())
     assert moved**0.5 == pytest.approx(1e-3, rel=1e-2)
     trainer.close()

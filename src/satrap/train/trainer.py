@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from satrap import models
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.data import prefetch
@@ -264,7 +265,7 @@ class Trainer:
         return Checkpoint(
             settings={
                 "schema": self.schema.to_dict(),
-                "model": getattr(self.model, "recipe", None),
+                "model": models.describe(self.model),
                 "embedding_optimizer": self.embedding_optimizer.to_dict(),
                 "mode": self.mode,
                 "staleness": self.staleness,

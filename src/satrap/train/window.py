@@ -22,7 +22,7 @@ class AUCWindow:
     """
 
     def __init__(self, labels: tuple[str, ...]) -> None:
-        self._metrics = BinaryMetrics(labels)
+        self._metrics = BinaryMetrics(labels, exact_limit=0, bins=4096)
         self._samples = 0
         self.value = math.nan
 

@@ -1,0 +1,217 @@
+"""What is remembered about the predictions of one label, and the metrics computed from it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.metrics.auc import (
+    Bools,
+    Doubles,
+    Floats,
+    Ids,
+    add_to_histogram,
+    binned_auc,
+    blocks,
+    exact_auc,
+    grouped_auc,
+    new_histogram,
+)
+
+Columns = tuple[Floats, Bools, Floats, Ids]
+"""Predictions, labels, weights, groups; `groups` is empty unless AUC is wanted per group."""
+
+EPSILON = float(np.finfo(np.float32).eps)
+"""Logloss takes probabilities as if within [EPSILON, 1 - EPSILON], as scikit-learn does for float32."""
+
+SAMPLES, POSITIVES, WEIGHT, POSITIVE_WEIGHT, PREDICTED, LOSS = range(6)
+"""Places in `totals`: two counts, then sums of w, w * y, w * p and w * loss."""
+
+
+class LabelMetrics:
+    """Sums, samples and histogram of one label.
+
+    Samples are kept up to `limit`. With more, the histogram takes over for AUC, and the kept samples serve
+    only grouped AUC: those of the groups whose hash ends up in the first 2^-level of the range, with the
+    smallest level that fits. Both are the same whatever the order of updates and merges.
+
+    Args:
+        limit: samples to keep.
+        bins: bins of the histogram.
+        grouped: keep groups.
+    """
+
+    def __init__(self, limit: int, bins: int, grouped: bool) -> None:
+        self.limit, self.bins, self.grouped = limit, bins, grouped
+        self.totals: Doubles = np.zeros(6)
+        self.histogram: Doubles | None = None
+        self.level = 0
+        self._chunks: list[Columns] = []
+        self._kept = 0
+
+    def add(self, columns: Columns) -> None:
+        """Add samples; the arrays `[n]` must not change afterwards."""
+        for block in blocks(*columns[:3]):
+            self.totals += _sums(*block)
+        self._remember(columns)
+
+    def merge(self, other: LabelMetrics) -> None:
+        """Add everything another has seen; `other` does not change."""
+        self.totals += other.totals
+        if other.histogram is not None:
+            self._fold()
+            assert self.histogram is not None
+            self.histogram += other.histogram
+            self._narrow(max(self.level, other.level))
+            self._keep(other.columns())
+        else:
+            self._remember(other.columns())
+
+    def columns(self) -> Columns:
+        """Return the kept samples."""
+        if not self._chunks:
+            return (
+                np.empty(0, np.float32),
+                np.empty(0, np.bool_),
+                np.empty(0, np.float32),
+                np.empty(0, np.uint64),
+            )
+        if len(self._chunks) > 1:
+            predictions, labels, weights, groups = (
+                np.concatenate(parts) for parts in zip(*self._chunks, strict=True)
+            )
+            self._chunks = [(predictions, labels, weights, groups)]
+        return self._chunks[0]
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return everything as arrays; `histogram` is empty while all samples are kept."""
+        predictions, labels, weights, groups = self.columns()
+        return {
+            "totals": self.totals.copy(),
+            "histogram": np.empty((2, 0)) if self.histogram is None else self.histogram.copy(),
+            "level": np.array(self.level),
+            "predictions": predictions,
+            "labels": labels,
+            "weights": weights,
+            "groups": groups,
+        }
+
+    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Take over what `state` returned."""
+        self.totals = np.array(state["totals"], np.float64)
+        histogram = np.array(state["histogram"], np.float64)
+        self.histogram = histogram if histogram.size else None
+        self.level = int(state["level"])
+        self._chunks = [
+            (
+                np.array(state["predictions"], np.float32),
+                np.array(state["labels"], np.bool_),
+                np.array(state["weights"], np.float32),
+                np.array(state["groups"], np.uint64),
+            )
+        ]
+        self._kept = len(self._chunks[0][0])
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics; NaN where one is not defined."""
+        samples, positives, weight, positive, predicted, loss = self.totals.tolist()
+        auc, bound = self._auc()
+        base = positive / weight if weight > 0 else math.nan
+        logloss = loss / weight if weight > 0 else math.nan
+        entropy = -base * math.log(base) - (1 - base) * math.log1p(-base) if 0 < base < 1 else math.nan
+        values = {
+            "auc": auc,
+            "logloss": logloss,
+            "ne": logloss / entropy,
+            "calibration": predicted / positive if positive > 0 else math.nan,
+            "auc_error_bound": bound,
+            "samples": int(samples),
+            "positives": int(positives),
+        }
+        return values | (self._grouped() if self.grouped else {})
+
+    def _auc(self) -> tuple[float, float]:
+        if math.isnan(self.totals[LOSS]):
+            return math.nan, math.nan
+        if self.histogram is not None:
+            return binned_auc(self.histogram)
+        auc = exact_auc(*self.columns()[:3])
+        return auc, math.nan if math.isnan(auc) else 0.0
+
+    def _grouped(self) -> dict[str, float]:
+        predictions, labels, weights, groups = self.columns()
+        result = grouped_auc(groups, predictions, labels, weights)
+        return {
+            "gauc": math.nan if math.isnan(self.totals[LOSS]) else result.value,
+            "gauc_groups": result.groups,
+            "gauc_skipped": result.skipped,
+            "gauc_share": 0.5**self.level,
+        }
+
+    def _remember(self, columns: Columns) -> None:
+        if self.histogram is not None:
+            add_to_histogram(self.histogram, *columns[:3])
+            self._keep(columns)
+            return
+        self._append(columns)
+        if self._kept > self.limit:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Move the samples into a histogram; keep them as well as far as grouped AUC needs them."""
+        if self.histogram is None:
+            columns = self.columns()
+            self.histogram = new_histogram(self.bins)
+            add_to_histogram(self.histogram, *columns[:3])
+            self._chunks, self._kept = [], 0
+            self._keep(columns)
+
+    def _keep(self, columns: Columns) -> None:
+        """Keep samples of a share of the groups, a smaller one whenever they are too many."""
+        if not self.grouped:
+            return
+        self._append(_of_level(columns, self.level))
+        while self._kept > self.limit and self.level < 64:
+            self._narrow(self.level + 1)
+
+    def _narrow(self, level: int) -> None:
+        kept = _of_level(self.columns(), level)
+        self.level, self._chunks, self._kept = level, [], 0
+        self._append(kept)
+
+    def _append(self, columns: Columns) -> None:
+        self._chunks.append(columns)
+        self._kept += len(columns[0])
+
+
+def _sums(predictions: Floats, labels: Bools, weights: Floats) -> Doubles:
+    # Probability of what happened: p for a positive, 1 - p for a negative.
+    right = np.abs(np.subtract(~labels, predictions, dtype=np.float32))
+    loss = -np.log(np.clip(right, EPSILON, 1 - EPSILON))
+    sums = [
+        weights.sum(dtype=np.float64),
+        (weights * labels).sum(dtype=np.float64),
+        (weights * predictions).sum(dtype=np.float64),
+        (weights * loss).sum(dtype=np.float64),
+    ]
+    return np.array([len(labels), np.count_nonzero(labels), *sums])
+
+
+def _of_level(columns: Columns, level: int) -> Columns:
+    """Return the samples whose group's hash is below 2^(64 - level)."""
+    if level == 0:
+        return columns
+    predictions, labels, weights, groups = columns
+    keep = _mix(groups) >> np.uint64(64 - level) == 0
+    return predictions[keep], labels[keep], weights[keep], groups[keep]
+
+
+def _mix(values: Ids) -> Ids:
+    """Return well-mixed 64-bit hashes: SplitMix64, Steele et al., OOPSLA 2014."""
+    # Without the increment, id 0, that of a missing value, would hash to 0 and never be dropped.
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

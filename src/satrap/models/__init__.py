@@ -1,0 +1,107 @@
+"""Click-through models: each a plain `nn.Module` with `forward(batch: EmbeddedBatch) -> logits`.
+
+`satrap.models.DCNv2(schema, hidden=[256, 128])` in Python, `model: {name: dcnv2, hidden: [256, 128]}` in a
+recipe. A model may have an attribute `embedding_dims: dict[str, int]`, feature -> width of its rows, where
+that differs from the schema's dim; the trainer creates the tables accordingly.
+"""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+from typing import Any
+
+from torch import nn
+
+from satrap.errors import ConfigError
+from satrap.models.dcnv2 import DCNv2
+from satrap.models.deepfm import DeepFM
+from satrap.models.dlrm import DLRM
+from satrap.models.dnn import DNN
+from satrap.models.finalmlp import FinalMLP
+from satrap.models.fm import FM
+from satrap.models.lr import LR
+from satrap.models.wide_deep import WideDeep
+from satrap.schema import Schema
+
+__all__ = [
+    "DLRM",
+    "DNN",
+    "FM",
+    "LR",
+    "DCNv2",
+    "DeepFM",
+    "FinalMLP",
+    "WideDeep",
+    "arguments",
+    "create",
+    "describe",
+    "names",
+]
+
+_MODELS: dict[str, type[nn.Module]] = {
+    "lr": LR,
+    "fm": FM,
+    "dnn": DNN,
+    "wide_deep": WideDeep,
+    "deepfm": DeepFM,
+    "dcnv2": DCNv2,
+    "dlrm": DLRM,
+    "finalmlp": FinalMLP,
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names `create` knows, simplest model first."""
+    return tuple(_MODELS)
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """Return the arguments of a model besides the schema, with their defaults.
+
+    Raises:
+        ConfigError: unknown name; the message gives the nearest one.
+    """
+    parameters = inspect.signature(_find(name)).parameters
+    return {key: parameter.default for key, parameter in parameters.items() if key != "schema"}
+
+
+def create(name: str, schema: Schema, **options: Any) -> nn.Module:
+    """Build a model by its recipe name.
+
+    Args:
+        name: one of `names()`.
+        schema: labels and features.
+        options: arguments of that model, see `arguments(name)`.
+
+    Raises:
+        ConfigError: unknown name or argument (the message gives the nearest one), or the model refuses the
+            schema or a value.
+    """
+    allowed = arguments(name)
+    for key in options:
+        if key not in allowed:
+            raise ConfigError(f"model {name} has no argument {key!r}", fix=_suggest(key, allowed))
+    return _find(name)(schema, **options)
+
+
+def describe(model: nn.Module) -> dict[str, Any] | None:
+    """Return `{"name": ..., "arguments": {...}}` that `create` takes, or None for a model from elsewhere."""
+    for name, kind in _MODELS.items():
+        if type(model) is kind:
+            return {"name": name, "arguments": model.__dict__["arguments"]}
+    return None
+
+
+def _find(name: str) -> type[nn.Module]:
+    if name not in _MODELS:
+        raise ConfigError(f"unknown model {name!r}", fix=_suggest(name, _MODELS))
+    return _MODELS[name]
+
+
+def _suggest(word: str, allowed: dict[str, Any]) -> str:
+    if not allowed:
+        return "remove it: this model takes no arguments"
+    nearest = get_close_matches(str(word), allowed, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    return f"{hint}allowed: {', '.join(allowed)}"

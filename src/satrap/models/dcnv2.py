@@ -1,0 +1,79 @@
+"""DCN-V2: deep and cross network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.schema import Schema
+
+
+class CrossLayer(nn.Module):
+    """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
+
+    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2.
+    """
+
+    def __init__(self, width: int, rank: int | None) -> None:
+        super().__init__()
+        down = [] if rank is None else [xavier(nn.Linear(width, rank, bias=False))]
+        self.project = nn.Sequential(*down, xavier(nn.Linear(rank or width, width)))
+
+    def forward(self, x0: Tensor, x: Tensor) -> Tensor:
+        """Return float32[size, width] from the input of the first and of this layer, both that shape."""
+        return torch.addcmul(x, x0, self.project(x))
+
+
+class DCNv2(Ranker):
+    """Cross layers, which multiply features explicitly up to degree `cross_layers + 1`, beside an MLP.
+
+    Reference: Wang et al., "DCN V2: Improved Deep & Cross Network", WWW 2021.
+
+    Args:
+        schema: labels and features; dims may differ.
+        hidden: widths of the hidden layers, default 256 and 128.
+        dropout: probability of zeroing a hidden activation in training, default 0.
+        batch_norm: normalise before each ReLU, default off.
+        cross_layers: number of cross layers, default 3.
+        rank: rank of the cross matrices; default None, full rank. A quarter of the input width costs half.
+        structure: "parallel" (default; cross and MLP read the input) or "stacked" (the MLP reads the cross).
+
+    Raises:
+        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        cross_layers: int = 3,
+        rank: int | None = None,
+        structure: Literal["parallel", "stacked"] = "parallel",
+    ) -> None:
+        super().__init__()
+        check_whole("cross_layers", cross_layers)
+        check_whole("rank", 1 if rank is None else rank)
+        if structure not in ("parallel", "stacked"):
+            raise ConfigError(f"structure must be parallel or stacked, got {structure!r}")
+        width = input_width(schema, "DCNv2")
+        self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))
+        self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.parallel = structure == "parallel"
+        self.head = xavier(nn.Linear(deep_width + width * self.parallel, num_labels(schema)))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        x0 = x = batch.flat()
+        for layer in self.cross:
+            x = layer(x0, x)
+        logits: Tensor = self.head(torch.cat([x, self.deep(x0)], dim=1) if self.parallel else self.deep(x))
+        return logits

@@ -1,0 +1,66 @@
+"""DeepFM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.models.layers import (
+    FirstOrder,
+    Ranker,
+    SecondOrder,
+    equal_dim,
+    input_width,
+    mlp,
+    with_linear,
+    xavier,
+)
+from satrap.schema import Schema
+
+
+class DeepFM(Ranker):
+    """A factorization machine and an MLP that share the feature vectors, summed.
+
+    Rows are `[vector | first-order weight per label]` (`embedding_dims`). Numbers enter the factorization
+    machine with a learned vector times their value and the MLP as they are; scale them.
+
+    Reference: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
+    IJCAI 2017.
+
+    Args:
+        schema: labels and features, all categorical ones of one dim.
+        hidden: widths of the hidden layers, default 256 and 128.
+        dropout: probability of zeroing a hidden activation in training, default 0.
+        batch_norm: normalise before each ReLU, default off.
+
+    Raises:
+        ConfigError: no labels, unequal dims, no categorical feature, one with pooling "none", or an
+            impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dim = equal_dim(schema, "DeepFM")
+        self.embedding_dims = with_linear(schema)
+        self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
+        width = input_width(schema, "DeepFM")
+        self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.head = xavier(nn.Linear(width, len(schema.labels), bias=False))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        rows, numeric = batch.stack(), batch.numeric
+        vectors = rows[..., : self.dim]
+        shallow = self.first(rows[..., self.dim :].sum(1), numeric) + self.second(vectors, numeric)
+        logits: Tensor = shallow + self.head(self.deep(torch.cat([vectors.flatten(1), numeric], dim=1)))
+        return logits

@@ -1,0 +1,78 @@
+"""DLRM: deep learning recommendation model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.models.layers import Ranker, equal_dim, mlp, num_labels, xavier
+from satrap.schema import Schema
+
+
+def dot_interaction(vectors: Tensor, lower: Tensor) -> Tensor:
+    """Return the dot products of all pairs, float32[size, F * (F - 1) / 2], from float32[size, F, dim].
+
+    `lower` are the flat positions of the lower triangle without the diagonal, int64[F * (F - 1) / 2]. The
+    products are picked with `gather`, whose backward was measured fastest of the ways to index.
+    """
+    products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+    return products.gather(1, lower.expand(len(products), -1))
+
+
+class DLRM(Ranker):
+    """The numbers become one more vector by a bottom MLP; all pairs of vectors are multiplied; a top MLP.
+
+    The top MLP reads the pairwise dot products and the bottom MLP's output (without numbers, the products
+    alone).
+
+    Reference: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation
+    Systems", arXiv 1906.00091, 2019.
+
+    Args:
+        schema: labels and features, all categorical ones of one dim.
+        hidden: widths of the top MLP's hidden layers, default 256 and 128.
+        bottom: widths of the bottom MLP's hidden layers, default 128 and 64; one of width dim follows.
+        dropout: probability of zeroing a hidden activation of the top MLP in training, default 0.
+        batch_norm: normalise before each ReLU of both MLPs, default off.
+
+    Raises:
+        ConfigError: no labels, fewer than two vectors, unequal dims, a feature with pooling "none", or an
+            impossible argument.
+    """
+
+    lower: Tensor
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        hidden: Sequence[int] = (256, 128),
+        bottom: Sequence[int] = (128, 64),
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        dim, numbers = equal_dim(schema, "DLRM"), len(schema.numeric)
+        fields = len(schema.categorical) + (numbers > 0)
+        if fields < 2:
+            raise ConfigError("DLRM needs two vectors to multiply", fix="add a feature, or use dnn")
+        self.bottom = mlp(numbers, [*bottom, dim], batch_norm=batch_norm)[0] if numbers else None
+        row, column = torch.tril_indices(fields, fields, -1)
+        self.register_buffer("lower", row * fields + column, persistent=False)
+        width = len(self.lower) + (dim if numbers else 0)
+        self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.head = xavier(nn.Linear(width, num_labels(schema)))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        vectors, inputs = batch.stack(), []
+        if self.bottom is not None:
+            inputs = [self.bottom(batch.numeric)]
+            vectors = torch.cat([inputs[0].unsqueeze(1), vectors], dim=1)
+        inputs.append(dot_interaction(vectors, self.lower))
+        logits: Tensor = self.head(self.top(torch.cat(inputs, dim=1)))
+        return logits

@@ -1,0 +1,45 @@
+"""Deep neural network over concatenated embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.models.layers import Ranker, input_width, mlp, num_labels, xavier
+from satrap.schema import Schema
+
+
+class DNN(Ranker):
+    """Embeddings and numbers side by side through one MLP; several labels share it up to the last layer.
+
+    Reference: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016.
+
+    Args:
+        schema: labels and features; dims may differ.
+        hidden: widths of the hidden layers, default 256 and 128.
+        dropout: probability of zeroing a hidden activation in training, default 0.
+        batch_norm: normalise before each ReLU, default off.
+
+    Raises:
+        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        width = input_width(schema, "DNN")
+        self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+        self.head = xavier(nn.Linear(width, num_labels(schema)))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        logits: Tensor = self.head(self.deep(batch.flat()))
+        return logits

@@ -1,0 +1,39 @@
+"""Factorization machine."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from satrap.batch import EmbeddedBatch
+from satrap.models.layers import FirstOrder, Ranker, SecondOrder, equal_dim, with_linear
+from satrap.schema import Schema
+
+
+class FM(Ranker):
+    """Factorization machine: logistic regression plus the dot product of every pair of feature vectors.
+
+    Rows are `[vector | first-order weight per label]`, so they are wider than the schema's dim by the
+    number of labels (`embedding_dims`). Numbers take part with a learned vector times their value; scale
+    them (log1p, standardize). It has no hidden layers and takes no arguments but the schema.
+
+    Reference: Rendle, "Factorization Machines", ICDM 2010.
+
+    Args:
+        schema: labels and features, all categorical ones of one dim.
+
+    Raises:
+        ConfigError: no labels, unequal dims, no categorical feature, or one with pooling "none".
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        self.dim = equal_dim(schema, "FM")
+        self.embedding_dims = with_linear(schema)
+        self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        rows = batch.stack()
+        logits: Tensor = self.first(rows[..., self.dim :].sum(1), batch.numeric)
+        logits = logits + self.second(rows[..., : self.dim], batch.numeric)
+        return logits

@@ -1,0 +1,218 @@
+"""What the models share: checks of the schema, the MLP, first-order and pairwise terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.schema import Schema
+
+
+class Ranker(nn.Module):
+    """Base of the models here: remembers the arguments it was made with, so that a checkpoint can name them.
+
+    `arguments` holds what was given beside the schema; `satrap.models.create` with them makes the same model.
+    """
+
+    arguments: dict[str, Any]
+
+    def __new__(cls, *schema: Schema, **arguments: Any) -> Self:
+        """Keep the arguments; `__init__` checks them."""
+        model = super().__new__(cls)
+        model.__dict__["arguments"] = arguments
+        return model
+
+
+def num_labels(schema: Schema) -> int:
+    """Return the number of labels, one logit each; raise `ConfigError` if the schema has none."""
+    if not schema.labels:
+        raise ConfigError("the schema has no labels", why="a model has one output per label")
+    return len(schema.labels)
+
+
+def check_pooled(schema: Schema, model: str) -> None:
+    """Raise `ConfigError` if a feature has pooling "none": the models here take one vector per feature."""
+    unpooled = [name for name, feature in schema.categorical.items() if feature.pooling == "none"]
+    if unpooled:
+        raise ConfigError(
+            f"{model} takes one vector per feature, but {', '.join(unpooled)} has pooling none",
+            fix="set pooling to sum, mean, max or sqrtn, or write a model that reads every row",
+        )
+
+
+def check_whole(what: str, value: int) -> None:
+    """Raise `ConfigError` unless `value` is a whole number >= 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{what} must be a whole number >= 1, got {value!r}")
+
+
+def check_categorical(schema: Schema, model: str) -> None:
+    """Raise `ConfigError` if there is no categorical feature."""
+    if not schema.categorical:
+        raise ConfigError(f"{model} needs at least one categorical feature", fix="use lr or dnn")
+
+
+def input_width(schema: Schema, model: str) -> int:
+    """Return the columns of `batch.flat()`: all dims and one per number; `ConfigError` as `check_pooled`."""
+    check_pooled(schema, model)
+    return sum(feature.dim for feature in schema.categorical.values()) + len(schema.numeric)
+
+
+def equal_dim(schema: Schema, model: str) -> int:
+    """Return the one dim of all categorical features.
+
+    Raises:
+        ConfigError: dims differ (the message names the odd ones), there is no categorical feature, or one
+            has pooling "none".
+    """
+    check_pooled(schema, model)
+    check_categorical(schema, model)
+    dims = {name: feature.dim for name, feature in schema.categorical.items()}
+    dim = Counter(dims.values()).most_common(1)[0][0]
+    odd = [f"{name} has {other}" for name, other in dims.items() if other != dim]
+    if odd:
+        raise ConfigError(
+            f"{model} needs features of one dim: most have {dim}, but {', '.join(odd)}",
+            why="it multiplies the vectors of any two features",
+            fix=f"set dim: {dim} everywhere, or use dnn, wide_deep, dcnv2 or finalmlp",
+        )
+    return dim
+
+
+def with_linear(schema: Schema) -> dict[str, int]:
+    """Return feature -> row width `dim + labels`: the last columns are its first-order weights."""
+    return {name: feature.dim + num_labels(schema) for name, feature in schema.categorical.items()}
+
+
+def mlp(
+    width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
+) -> tuple[nn.Sequential, int]:
+    """Return a stack of Linear, [BatchNorm], ReLU, [Dropout] and its output width.
+
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases 0.
+
+    Args:
+        width: input columns.
+        hidden: output columns of each layer; an empty list passes the input on.
+        dropout: probability of zeroing an activation in training, in [0, 1).
+        batch_norm: normalise before each ReLU.
+
+    Raises:
+        ConfigError: a width below 1 or a dropout outside [0, 1).
+    """
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+        raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
+    for size in hidden:
+        check_whole("the width of a hidden layer", size)
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise ConfigError(f"dropout must be at least 0 and below 1, got {dropout!r}")
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers.append(xavier(nn.Linear(width, size)))
+        layers += [nn.BatchNorm1d(size)] if batch_norm else []
+        layers.append(nn.ReLU())
+        layers += [nn.Dropout(dropout)] if dropout else []
+        width = size
+    return nn.Sequential(*layers), width
+
+
+def xavier(linear: nn.Linear) -> nn.Linear:
+    """Initialise a linear layer in place: Xavier-uniform weights, zero bias; return it."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+class FirstOrder(nn.Module):
+    """`bias + sum of the rows' first-order weights + numbers @ w`: logistic regression's logit.
+
+    All its parameters start at 0, so the first logit comes from the rows alone.
+
+    Args:
+        schema: gives the numbers of labels and of numeric features.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__()
+        labels, numbers = num_labels(schema), len(schema.numeric)
+        self.bias = nn.Parameter(torch.zeros(labels))
+        self.weight = nn.Parameter(torch.zeros(numbers, labels)) if numbers else None
+
+    def forward(self, summed: Tensor, numeric: Tensor) -> Tensor:
+        """Return float32[size, labels] from the summed row weights [size, labels] and numbers [size, K]."""
+        bias = self.bias if self.weight is None else torch.addmm(self.bias, numeric, self.weight)
+        return summed + bias
+
+
+class SecondOrder(nn.Module):
+    """Sum of the dot products of all pairs of fields, in O(fields): `((sum v)^2 - sum v^2) / 2`.
+
+    Rendle, "Factorization Machines", ICDM 2010, eq. 5. A numeric field's vector is a learned vector times
+    its value. With several labels, each weighs the `dim` factors by itself; these weights start at 1.
+
+    Args:
+        schema: gives the numbers of labels and of numeric features.
+        dim: width of the vectors.
+    """
+
+    def __init__(self, schema: Schema, dim: int) -> None:
+        super().__init__()
+        labels, numbers = num_labels(schema), len(schema.numeric)
+        self.vectors = nn.Parameter(torch.randn(numbers, dim) * 0.01) if numbers else None
+        self.factors = nn.Parameter(torch.ones(dim, labels)) if labels > 1 else None
+
+    def forward(self, vectors: Tensor, numeric: Tensor) -> Tensor:
+        """Return float32[size, labels] from vectors [size, fields, dim] and numbers [size, K]."""
+        total, squares = vectors.sum(1), vectors.square().sum(1)
+        if self.vectors is not None:
+            total = total + numeric @ self.vectors
+            squares = squares + numeric.square() @ self.vectors.square()
+        pairs = 0.5 * (total.square() - squares)
+        return pairs.sum(1, keepdim=True) if self.factors is None else pairs @ self.factors
+
+
+class FeatureGate(nn.Module):
+    """Weights in (0, 2) for the columns of a network's input, made from chosen features.
+
+    `2 * sigmoid(MLP(features))`, one hidden layer; without features `2 * sigmoid(c)` with a learned c that
+    starts at 0, that is a gate of 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2.
+
+    Args:
+        schema: the features.
+        features: names of categorical features, may be empty.
+        hidden: width of the hidden layer.
+
+    Raises:
+        ConfigError: a name is not a categorical feature.
+    """
+
+    def __init__(self, schema: Schema, features: Sequence[str], *, hidden: int = 64) -> None:
+        super().__init__()
+        unknown = [name for name in features if name not in schema.categorical]
+        if unknown:
+            raise ConfigError(
+                f"context feature {unknown[0]!r} is not a categorical feature",
+                fix=f"choose from {', '.join(schema.categorical)}",
+            )
+        self.features = tuple(features)
+        width = sum(schema.categorical[name].dim for name in features)
+        columns = sum(f.dim for f in schema.categorical.values()) + len(schema.numeric)
+        self.score = (
+            nn.Sequential(*mlp(width, [hidden])[0], xavier(nn.Linear(hidden, columns))) if width else None
+        )
+        self.constant = None if width else nn.Parameter(torch.zeros(columns))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return float32[size, columns of batch.flat()], or [columns] without features."""
+        if self.score is None:
+            assert self.constant is not None
+            return 2 * torch.sigmoid(self.constant)
+        context = torch.cat([batch[name] for name in self.features], dim=1)
+        return 2 * torch.sigmoid(self.score(context))

@@ -1,0 +1,35 @@
+"""Initial weights and layer order of the shared MLP; Wide & Deep, which is made of shared parts only."""
+
+import math
+
+import torch
+from torch import nn
+
+from satrap.models import WideDeep
+from satrap.models.layers import mlp
+from tests.models.helpers import make_batch, make_schema
+
+
+def test_mlp_layers_and_initial_weights():
+    torch.manual_seed(0)
+    network, width = mlp(300, [200, 100], dropout=0.1, batch_norm=True)
+    assert width == 100
+    assert [type(layer) for layer in network] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout] * 2
+    bound = math.sqrt(6 / (300 + 200))
+    assert 0.99 * bound < network[0].weight.abs().max() <= bound
+    assert (network[0].bias == 0).all()
+
+
+def test_wide_deep_equals_its_formula():
+    torch.manual_seed(0)
+    for labels in (("y",), ("a", "b")):
+        schema = make_schema(dims=(4, 2, 7), labels=labels)
+        model = WideDeep(schema, hidden=[5])
+        nn.init.normal_(model.wide.weight)
+        nn.init.normal_(model.wide.bias)
+        batch = make_batch(model, schema)
+        rows, count = batch.embeddings.values(), len(labels)
+        wide = sum(r[:, -count:] for r in rows) + batch.numeric @ model.wide.weight + model.wide.bias
+        inputs = torch.cat([*(r[:, :-count] for r in rows), batch.numeric], dim=1)
+        deep = torch.relu(model.deep[0](inputs)) @ model.head.weight.T
+        torch.testing.assert_close(model(batch), wide + deep)

@@ -1,0 +1,204 @@
+"""What holds for every model of the zoo, and the registry."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from satrap import models
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.schema import Categorical, Schema
+from tests.models.helpers import fit, make_batch, make_schema
+
+VARIANTS = [
+    *((name, {}) for name in models.names()),
+    ("dnn", {"hidden": []}),
+    ("dnn", {"dropout": 0.3, "batch_norm": True}),
+    ("deepfm", {"hidden": [5], "batch_norm": True}),
+    ("dcnv2", {"rank": 3}),
+    ("dcnv2", {"structure": "stacked", "cross_layers": 1}),
+    ("dlrm", {"bottom": []}),
+    ("finalmlp", {"heads": 4, "hidden": [16], "hidden2": [8, 12]}),
+    ("finalmlp", {"context1": ["c0"], "context2": ["c1", "c2"]}),
+    ("finalmlp", {"context1": ["c0"]}),
+]
+NEED_EQUAL_DIMS = ["fm", "deepfm", "dlrm"]
+NEED_CATEGORICAL = [*NEED_EQUAL_DIMS, "wide_deep"]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize("labels", [("y",), ("a", "b", "c")])
+@pytest.mark.parametrize("numbers", [0, 2])
+def test_shape_and_gradients(name, options, labels, numbers):
+    schema = make_schema(numbers=numbers, labels=labels)
+    torch.manual_seed(1)
+    model = models.create(name, schema, **options)
+    batch = make_batch(model, schema, size=64)
+    logits = model(batch)
+    assert logits.shape == (64, len(labels))
+    assert logits.dtype == torch.float32
+    (logits * torch.randn(logits.shape)).sum().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.abs().sum() > 0, parameter_name
+    for feature, rows in batch.embeddings.items():
+        assert rows.grad.abs().sum() > 0, feature
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_each_label_has_its_own_output(name):
+    schema = make_schema(labels=("a", "b"))
+    torch.manual_seed(0)
+    model = models.create(name, schema, **({} if name in ("lr", "fm") else {"hidden": [16]}))
+    batch = make_batch(model, schema)
+    y = torch.tensor([[1.0, 0.0]]).expand(batch.size, 2)
+    optimizer = torch.optim.Adam([*model.parameters(), *batch.embeddings.values()], lr=0.05)
+    for _ in range(25):
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(model(batch), y).backward()
+        optimizer.step()
+    logits = model(batch)
+    assert (logits[:, 0] > 0).all()
+    assert (logits[:, 1] < 0).all()
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_a_block_gives_the_same_as_separate_tensors(name):
+    schema = make_schema()
+    model = models.create(name, schema)
+    batch = make_batch(model, schema)
+    with torch.no_grad():
+        block = torch.stack(list(batch.embeddings.values()), dim=1)
+        views = {feature: block[:, i] for i, feature in enumerate(batch.embeddings)}
+        blocked = EmbeddedBatch(batch.size, views, batch.numeric, blocks=[(tuple(views), block)])
+        assert torch.equal(model(batch), model(blocked))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_state_dict_restores_the_logits(name, options):
+    schema = make_schema()
+    first, second = (models.create(name, schema, **options).eval() for _ in range(2))
+    batch = make_batch(first, schema)
+    if "hidden" not in options and name not in ("lr", "fm"):
+        assert not torch.equal(first(batch), second(batch))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(batch), second(batch))
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_unequal_dims(name):
+    schema = make_schema(dims=(8, 8, 3))
+    if name in NEED_EQUAL_DIMS:
+        with pytest.raises(ConfigError, match="most have 8, but c2 has 3"):
+            models.create(name, schema)
+    else:
+        model = models.create(name, schema)
+        assert model(make_batch(model, schema)).shape == (6, 1)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_numbers_only(name):
+    schema = make_schema(dims=())
+    if name in NEED_CATEGORICAL:
+        with pytest.raises(ConfigError, match="at least one categorical"):
+            models.create(name, schema)
+    else:
+        model = models.create(name, schema)
+        assert model(make_batch(model, schema)).shape == (6, 1)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_unpooled_features_and_missing_labels_are_refused(name):
+    unpooled = Schema(
+        ["y"], {"a": Categorical(dim=4), "list": Categorical(dim=4, multi=True, pooling="none")}
+    )
+    with pytest.raises(ConfigError, match="list has pooling none"):
+        models.create(name, unpooled)
+    with pytest.raises(ConfigError, match="no labels"):
+        models.create(name, make_schema(labels=()))
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_an_empty_batch_gives_no_logits(name):
+    schema = make_schema()
+    model = models.create(name, schema).eval()
+    assert model(make_batch(model, schema, size=0)).shape == (0, 1)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_row_widths(name):
+    for labels in (("y",), ("a", "b")):
+        model = models.create(name, make_schema(labels=labels))
+        extra = getattr(model, "embedding_dims", None)
+        if name == "lr":
+            assert extra == dict.fromkeys(("c0", "c1", "c2"), len(labels))
+        elif name in ("fm", "wide_deep", "deepfm"):
+            assert extra == dict.fromkeys(("c0", "c1", "c2"), 8 + len(labels))
+        else:
+            assert extra is None
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_an_exclusive_or_needs_more_than_a_linear_model(name):
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(0, 10, (600, 2), generator=generator)
+    y = ((ids[:, :1] + ids[:, 1:]) % 2).float()
+    schema = make_schema(dims=(4, 4), numbers=1)
+    torch.manual_seed(0)
+    model = models.create(name, schema, **({} if name in ("lr", "fm") else {"hidden": [24]}))
+    logits = fit(model, schema, ids, torch.randn(600, 1, generator=generator), y, steps=120)
+    auc = roc_auc_score(y[:, 0], logits[:, 0])
+    assert auc < 0.65 if name == "lr" else auc > 0.98
+
+
+def test_unknown_names_and_arguments_are_refused_with_the_nearest():
+    schema = make_schema()
+    with pytest.raises(ConfigError, match=r"unknown model 'deep_fm'\n  what to do: did you mean deepfm\?"):
+        models.create("deep_fm", schema)
+    with pytest.raises(ConfigError, match=r"no argument 'hiden'\n  what to do: did you mean hidden\?"):
+        models.create("dnn", schema, hiden=[8])
+    with pytest.raises(ConfigError, match=r"model lr has no argument 'hidden'\n.*takes no arguments"):
+        models.create("lr", schema, hidden=[8])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dnn", {"hidden": 256}, "hidden must be a list"),
+        ("dnn", {"hidden": "256"}, "hidden must be a list"),
+        ("dnn", {"hidden": [0]}, "whole number >= 1, got 0"),
+        ("dnn", {"hidden": [1.5]}, r"whole number >= 1, got 1\.5"),
+        ("dnn", {"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ("dnn", {"dropout": "no"}, "dropout must be at least 0 and below 1"),
+        ("dcnv2", {"cross_layers": 0}, "cross_layers must be"),
+        ("dcnv2", {"rank": -1}, "rank must be"),
+        ("dcnv2", {"structure": "serial"}, "structure must be parallel or stacked"),
+        ("finalmlp", {"heads": 3}, "must divide the output widths 128 and 128"),
+        ("finalmlp", {"heads": 0}, "heads must be"),
+        ("finalmlp", {"context1": ["nobody"]}, "'nobody' is not a categorical feature"),
+    ],
+)
+def test_impossible_arguments_are_refused(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        models.create(name, make_schema(), **options)
+
+
+def test_dlrm_needs_two_vectors():
+    with pytest.raises(ConfigError, match="two vectors"):
+        models.create("dlrm", make_schema(dims=(4,), numbers=0))
+
+
+def test_arguments_lists_the_defaults():
+    assert models.arguments("fm") == {}
+    assert models.arguments("dnn") == {"hidden": (256, 128), "dropout": 0.0, "batch_norm": False}
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_each_model_is_one_short_file(name):
+    model = models.create(name, make_schema())
+    source = Path(inspect.getfile(type(model)))
+    assert source.stem == name
+    assert len(source.read_text().splitlines()) <= 80
