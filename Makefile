@@ -1,21 +1,29 @@
 # Every target creates what it needs: `make quickstart` and `make test` work on a fresh clone.
+# PYTHON: the interpreter to build .venv with. TORCH: how pip is to find PyTorch, for example a CPU-only build.
 PYTHON ?= python3
+TORCH  ?= "torch>=2.11,<2.14"
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 .PHONY: setup quickstart test test-slow check format bench clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "torch>=2.11,<2.14"
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "satrap needs Python 3.11 or newer; name one: make setup PYTHON=python3.12"; exit 1; }
+	@echo "setup 1/3  virtual environment in $(VENV) (a few seconds)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setup 2/3  PyTorch (about a minute; several with a slow network)"
+	@$(PIP) $(TORCH)
+	@echo "setup 3/3  satrap and its tools (about a minute)"
+	@$(PIP) --editable ".[dev]"
+	@touch $@
 
 quickstart: setup
-	$(BIN)/satrap quickstart
+	@$(BIN)/satrap quickstart
 
 test: setup
 	$(BIN)/python -m pytest
@@ -28,13 +36,15 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/python -m pytest tests/house
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.train_vs_pytorch
+	$(BIN)/python -m benchmarks.memory
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,7 +6,8 @@ first. State lives and dies with the row. `lr` is the base rate; a trainer may s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from satrap.errors import ConfigError
@@ -89,3 +90,36 @@ class Adam(Optimizer):
     name: ClassVar[str] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+
+
+KINDS: tuple[type[Optimizer], ...] = (SGD, Adagrad, RowWiseAdagrad, Adam)
+"""All of them; `Optimizer.__subclasses__()` would also list the classes that `slots=True` replaced."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the recipe names of all embedding optimizers."""
+    return tuple(kind.name for kind in KINDS)
+
+
+def from_dict(settings: Mapping[str, Any]) -> Optimizer:
+    """Build an optimizer from `{"name": ..., **arguments}`, as `to_dict` returns it.
+
+    Raises:
+        ConfigError: an unknown name or argument.
+    """
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    name = arguments.pop("name", None)
+    for kind in KINDS:
+        if kind.name == name:
+            return _build(kind, arguments)
+    raise ConfigError(f"embedding optimizer {name!r} is unknown", fix=f"use one of {', '.join(names())}")
+
+
+def _build(kind: type[Optimizer], arguments: dict[str, Any]) -> Optimizer:
+    known = [f.name for f in fields(kind)]
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(known)}")
+    if "lr" not in arguments:
+        raise ConfigError(f"{kind.name} needs a learning rate", fix="add lr")
+    return kind(**arguments)

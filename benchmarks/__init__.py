@@ -1,0 +1,1 @@
+"""Measurements behind the claims: each a module to run, with its raw results beside it."""

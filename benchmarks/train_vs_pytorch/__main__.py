@@ -1,0 +1,120 @@
+"""End-to-end samples/s of one DLRM in satrap and in plain PyTorch, in one run. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import satrap
+from benchmarks.record import write
+from benchmarks.train_vs_pytorch.plain import SPARSE_OPTIMIZERS, Bags, Plain
+from benchmarks.train_vs_pytorch.workload import Samples, cardinalities, generate, schema
+
+RESULTS = Path(__file__).parent / "results"
+OPTIMIZERS = {
+    "adagrad": satrap.optim.Adagrad,
+    "sgd": satrap.optim.SGD,
+    "adam": satrap.optim.Adam,
+    "rowwise_adagrad": satrap.optim.RowWiseAdagrad,
+}
+EMBEDDING_LR = 0.01
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.train_vs_pytorch", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of all tables together")
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--batch-size", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=60, help="steps of one measurement")
+    parser.add_argument("--repeats", type=int, default=7, help="measurements of each side, interleaved")
+    parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adagrad", help="satrap's")
+    parser.add_argument("--plain-optimizer", choices=list(SPARSE_OPTIMIZERS), default=None)
+    parser.add_argument("--mode", choices=["sync", "hybrid"], default="hybrid")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch, both sides")
+    return parser.parse_args()
+
+
+def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
+    """Return a function that trains satrap's trainer on samples, reading columns through `satrap.data`."""
+    described = schema(options.dim)
+    torch.manual_seed(1)
+    trainer = satrap.Trainer(
+        satrap.models.DLRM(described),
+        described,
+        embedding_optimizer=OPTIMIZERS[options.optimizer](lr=EMBEDDING_LR),
+        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+        mode=options.mode,
+        staleness=4 if options.mode == "hybrid" else 0,
+    )
+
+    def fit(samples: Samples) -> object:
+        data = satrap.data.read(samples.columns(), described, batch_size=options.batch_size, shuffle=False)
+        return trainer.fit(data)
+
+    return fit
+
+
+def plain_side(options: argparse.Namespace, layout: Any) -> Callable[[Samples], object]:
+    """Return a function that trains the plain PyTorch loop on samples."""
+    described = schema(options.dim)
+    torch.manual_seed(1)
+    bags = Bags(cardinalities(options.rows), options.dim, layout)
+    name = options.plain_optimizer or ("adagrad" if "adagrad" in options.optimizer else options.optimizer)
+    plain = Plain(satrap.models.DLRM(described), described, bags, optimizer=name, embedding_lr=EMBEDDING_LR)
+    return lambda samples: plain.fit(samples, options.batch_size)
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Run all sides in turn, each repeat on new samples; the first, unmeasured one compiles and warms up."""
+    sides = {
+        "satrap": satrap_side(options),
+        "pytorch_one_table": plain_side(options, "one_table"),
+        "pytorch_per_feature": plain_side(options, "per_feature"),
+    }
+    count = options.steps * options.batch_size
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(-1, options.repeats):
+        samples = generate(count, cardinalities(options.rows), seed=100 + repeat)
+        for name, fit in sides.items():
+            start, start_cpu = time.perf_counter(), time.process_time()
+            fit(samples)
+            seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
+            if repeat >= 0:
+                rates[name].append(count / seconds)
+                cpu[name].append(cpu_seconds / count * 1e6)
+            print(f"repeat {repeat:2}  {name:20} {count / seconds:10,.0f} samples/s", flush=True)
+    return {
+        name: {
+            "median_samples_per_second": round(statistics.median(rates[name])),
+            "samples_per_second": [round(rate) for rate in rates[name]],
+            "median_cpu_seconds_per_million_samples": round(statistics.median(cpu[name]), 2),
+        }
+        for name in sides
+    }
+
+
+def main() -> None:
+    """Measure, print and record."""
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    sides = measure(options)
+    best = max((n for n in sides if n != "satrap"), key=lambda n: sides[n]["median_samples_per_second"])
+    ratio = sides["satrap"]["median_samples_per_second"] / sides[best]["median_samples_per_second"]
+    path = write(
+        RESULTS,
+        vars(options),
+        {"sides": sides, "faster_pytorch": best, "satrap_over_pytorch": round(ratio, 3)},
+    )
+    print(f"\nsatrap / {best}: {ratio:.2f}   raw figures: {path}")
+
+
+if __name__ == "__main__":
+    main()

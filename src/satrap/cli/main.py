@@ -1,0 +1,80 @@
+"""The command group, and how errors leave it: exit code 0 done, 1 the run failed, 2 the user's input."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import click
+
+from satrap.cli.config import config
+from satrap.cli.options import debug_option
+from satrap.cli.quickstart import quickstart
+from satrap.cli.scoring import evaluate, predict
+from satrap.cli.train import train
+from satrap.errors import ConfigError, DataError, SatrapError
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+
+
+class InOrder(click.Group):
+    """A group that lists its commands in the order a newcomer needs them."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """Return the names in the order they were added."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("satrap"), message="satrap %(version)s")
+@debug_option
+def satrap() -> None:
+    """Train deep recommender models whose embedding tables outgrow any one machine."""
+
+
+for command in (quickstart, train, evaluate, predict, config):
+    satrap.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; errors are at most four lines on standard error.
+
+    Args:
+        arguments: default those of the process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    if not debug:
+        sys.excepthook = _internal_error
+    try:
+        code = satrap.main(given, prog_name="satrap", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else DONE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(WRONG_INPUT)
+    except SatrapError as error:
+        _fail(str(error), WRONG_INPUT if isinstance(error, ConfigError | DataError) else FAILED, debug)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted; nothing was kept", FAILED, debug)
+    except BrokenPipeError:
+        # The reader of our output has gone: the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except OSError as error:
+        _fail(f"the system refused: {error}", FAILED, debug)
+
+
+def _fail(message: str, code: int, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _internal_error(kind: type[BaseException], error: BaseException, _: object) -> None:
+    """Report a defect of satrap itself in place of a traceback; the process then exits with code 1."""
+    print(f"error: internal error: {kind.__name__}: {error}", file=sys.stderr)
+    print("  what to do: run again with --debug and report the traceback", file=sys.stderr)

@@ -1,0 +1,54 @@
+"""`satrap evaluate` and `satrap predict`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from satrap.cli.options import debug_option, json_option
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--input",
+    "sources",
+    multiple=True,
+    metavar="FILE",
+    help="Rows with labels; may be repeated. Default: the recipe's test rows, else its validation rows.",
+)
+@json_option
+@debug_option
+def evaluate(folder: str, sources: tuple[str, ...], as_json: bool) -> None:
+    """Print the metrics of the trained model in run folder DIR."""
+    from satrap import launch
+    from satrap.report.history import finite
+    from satrap.report.words import decimals, metric_name
+
+    metrics = launch.evaluate(launch.RunFolder.open(folder), sources)
+    if as_json:
+        click.echo(json.dumps(finite(metrics), indent=2))
+        return
+    width = max(len(metric_name(key)) for key in metrics)
+    for key, value in metrics.items():
+        shown = f"{value:,}" if isinstance(value, int) else decimals(value)
+        click.echo(f"{metric_name(key):<{width}}  {shown}")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--input", "sources", multiple=True, required=True, metavar="FILE", help="Rows to score; may be repeated."
+)
+@click.option("--output", required=True, metavar="FILE", help="New file: .parquet, .csv or .csv.gz.")
+@debug_option
+def predict(folder: str, sources: tuple[str, ...], output: str) -> None:
+    """Score rows with the trained model in run folder DIR.
+
+    The output has the input's columns and one <label>_probability column per label.
+    """
+    from satrap import launch
+
+    count = launch.predict(launch.RunFolder.open(folder), sources, output)
+    click.echo(f"{count:,} rows written to {output}")

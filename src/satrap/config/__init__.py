@@ -1,0 +1,10 @@
+"""Recipes: one complete configuration as a YAML file, checked key by key.
+
+`load` reads one; `keys.py` holds every key with its documentation; `satrap config --keys` prints them.
+"""
+
+from satrap.config.explain import unknown_value
+from satrap.config.recipe import Recipe, load
+from satrap.config.show import annotated, origins, reference, to_yaml
+
+__all__ = ["Recipe", "annotated", "load", "origins", "reference", "to_yaml", "unknown_value"]

@@ -1,0 +1,115 @@
+"""Recipe keys made from the dataclasses they fill, so that a key, its type, default and text exist once."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, create_model
+from pydantic_core import core_schema
+
+STRICT = ConfigDict(
+    extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+)
+
+
+class Keys(BaseModel):
+    """Base of all recipe sections: unknown keys and wrong types are errors, values are immutable."""
+
+    model_config = STRICT
+
+
+def as_list(value: object) -> object:
+    """Let one scalar stand for a list of one."""
+    return value if isinstance(value, list) or value is None else [value]
+
+
+def as_text(value: object) -> object:
+    """Let a number stand for the text it is written as; a truth value stays what it is (an error)."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(as_text)]
+Texts = Annotated[list[Text], BeforeValidator(as_list)]
+Sources = Annotated[list[str], BeforeValidator(as_list)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Annotation of a field whose mapping is checked by one of several models.
+
+    Args:
+        select: given the mapping, returns a key of `models`, or another value if there is none.
+        models: tag -> model; written `<tag>` in error locations, so that it is never taken for a key.
+        key: the key of the mapping that decides.
+    """
+
+    select: Callable[[Mapping[str, Any]], object]
+    models: Mapping[str, type[Keys]]
+    key: str
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.tagged_union_schema(
+            choices={f"<{tag}>": handler.generate_schema(model) for tag, model in self.models.items()},
+            discriminator=lambda v: f"<{self.select(v)}>" if isinstance(v, dict) else None,
+            custom_error_type="choice",
+            custom_error_message="Input should be one of the known kinds",
+            serialization=core_schema.simple_ser_schema("any"),
+        )
+
+
+def argument_docs(documented: type) -> dict[str, str]:
+    """Return argument -> text from the `Args:` part of a class docstring, white space normalised."""
+    text = inspect.cleandoc(documented.__doc__ or "")
+    _, _, part = text.partition("Args:\n")
+    part = re.split(r"\n(?=\S)", part)[0]
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", part, re.MULTILINE)
+    return {name: " ".join(body.split()) for name, body in entries}
+
+
+def _plain(annotation: Any) -> Any:
+    """Replace tuples by what YAML has: lists; text lists accept numbers and a single value."""
+    if annotation == tuple[str, ...]:
+        return Texts
+    if get_origin(annotation) is tuple:
+        inner = get_args(annotation)
+        if inner[-1] is Ellipsis:
+            return list[inner[0]]  # type: ignore[valid-type]
+        return Annotated[list[inner[0]], Field(min_length=len(inner), max_length=len(inner))]  # type: ignore[valid-type]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return Union[tuple(_plain(a) for a in get_args(annotation))]  # noqa: UP007
+    return annotation
+
+
+def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any]]) -> type[Keys]:
+    """Return the recipe keys that fill a dataclass: same names, defaults and documentation.
+
+    Args:
+        source: a dataclass with an `Args:` docstring (its bases' are read too).
+        title: name of the returned class.
+        replaced: field -> (annotation, default) to add or to use instead of the dataclass's own.
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(source.__mro__):
+        docs |= argument_docs(base)
+    hints = get_type_hints(source)
+    members: dict[str, Any] = dict(replaced)
+    for field in fields(source):
+        if field.name not in replaced:
+            default = ... if field.default is MISSING else _as_plain(field.default)
+            described = Field(default, description=docs[field.name])
+            members[field.name] = (_plain(hints[field.name]), described)
+    return create_model(title, __base__=Keys, **members)
+
+
+def _as_plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def literal(value: str | bool, description: str) -> tuple[Any, Any]:
+    """Return the (annotation, default) of a required key that has exactly one valid value."""
+    return Literal[value], Field(..., description=description)

@@ -1,0 +1,374 @@
+"""Every key of a recipe, with its type, default and meaning. The text below a key is its documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from satrap import optim, schema
+from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, keys_of, literal
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0)]
+UNITS = {"": 1} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+
+
+def as_bytes(value: object) -> object:
+    """Read `4GiB`, `512MiB` or a plain number of bytes."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB)", value)
+    if match is None:
+        raise ValueError("Input should be a size such as 512MiB or 4GiB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def as_device(value: object) -> object:
+    """Let only `cpu`, `cuda` and `cuda:N` pass."""
+    if isinstance(value, str) and not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise ValueError("Input should be cpu, cuda or cuda:N")
+    return value
+
+
+Device = Annotated[str, BeforeValidator(as_device)]
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]
+
+
+class Join(Keys):
+    """Columns of a second, small file looked up for every row."""
+
+    source: str
+    """File whose rows are looked up; relative to the recipe."""
+    on: str
+    """Key column of the rows."""
+    key: str | None = None
+    """Key column of `source`, unique there; default the name in `on`."""
+    columns: list[str] = Field(default_factory=list)
+    """Columns taken from `source`; default all but the key."""
+    prefix: str = ""
+    """Put before the names of the columns taken."""
+
+
+class Split(Keys):
+    """Row `i` belongs to part `i % modulo`; parts not named are for training."""
+
+    modulo: Positive
+    """Number of parts."""
+    validation: list[Count] = Field(default_factory=list)
+    """Parts of `data.train` kept for validation."""
+    test: list[Count] = Field(default_factory=list)
+    """Parts of `data.train` kept for the test."""
+
+
+class Data(Keys):
+    """Where the rows come from and how they are read."""
+
+    train: Sources
+    """Files, globs or URLs of the training rows, relative to the recipe; one or a list."""
+    validation: Sources | None = None
+    """Rows that decide the learning rate, the early stop and the best weights."""
+    test: Sources | None = None
+    """Rows scored once, after training."""
+    format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
+    """Default: by the file names' endings."""
+    batch_size: Positive = 4096
+    """Samples per step."""
+    shuffle: bool = True
+    """Mix the training rows, by file, row group and buffer, anew in each epoch."""
+    buffer_rows: Positive | None = None
+    """Rows mixed at a time; bounds the reader's memory."""
+    separator: str | None = None
+    """CSV: one character between columns; default a comma, a tab for .tsv."""
+    columns: list[str] | None = None
+    """CSV: column names, for files without a header line."""
+    comment: str | None = None
+    """CSV: lines that start with this are skipped."""
+    missing: Texts | None = None
+    """CSV: texts that mean a missing value; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
+    strip: bool | None = None
+    """CSV: drop blanks around values; default false."""
+    quote: str | None = None
+    """CSV: the character around values that hold separators; default a double quote, empty for none."""
+    encoding: str | None = None
+    """CSV: character encoding; default utf-8."""
+    join: list[Join] = Field(default_factory=list)
+    """Columns looked up in other files."""
+    split: Split | None = None
+    """Take validation and test rows out of `train` by row number."""
+
+
+class Model(Keys):
+    """The network. Other keys are the arguments of the named model, for example `hidden: [256, 128]`."""
+
+    model_config = ConfigDict({**STRICT, "extra": "allow"})
+
+    name: str
+    """Name of a built-in model, for example deepfm or dcnv2."""
+
+
+class Admission(Keys):
+    """Which new ids get a row."""
+
+    min_count: Positive = 1
+    """Uses of an id before its row is created."""
+
+
+class Eviction(Keys):
+    """Which rows leave when memory is full."""
+
+    policy: str
+    """Name of the policy."""
+
+
+EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
+    kind.name: keys_of(kind, f"{kind.__name__}Keys", {"name": literal(kind.name, "Name of the optimizer.")})
+    for kind in optim.KINDS
+}
+
+
+class TorchSGD(Keys):
+    """`torch.optim.SGD`."""
+
+    name: Literal["sgd"]
+    """Name of the optimizer."""
+    lr: Rate
+    """Learning rate."""
+    momentum: Share = 0.0
+    """Momentum factor."""
+    dampening: float = 0.0
+    """Dampening of the momentum."""
+    weight_decay: Share = 0.0
+    """L2 penalty."""
+    nesterov: bool = False
+    """Use Nesterov momentum."""
+
+
+class TorchAdagrad(Keys):
+    """`torch.optim.Adagrad`."""
+
+    name: Literal["adagrad"]
+    """Name of the optimizer."""
+    lr: Rate
+    """Learning rate."""
+    lr_decay: Share = 0.0
+    """Decay of the learning rate per step."""
+    weight_decay: Share = 0.0
+    """L2 penalty."""
+    initial_accumulator_value: Share = 0.0
+    """Start value of the squared sum."""
+    eps: Share = 1e-10
+    """Added to the root."""
+
+
+class TorchAdam(Keys):
+    """`torch.optim.Adam`."""
+
+    name: Literal["adam"]
+    """Name of the optimizer."""
+    lr: Rate
+    """Learning rate."""
+    betas: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(default=[0.9, 0.999])
+    """Decay of the two moments."""
+    eps: Share = 1e-8
+    """Added to the root."""
+    weight_decay: Share = 0.0
+    """L2 penalty."""
+    amsgrad: bool = False
+    """Use the AMSGrad variant."""
+
+
+class TorchAdamW(TorchAdam):
+    """`torch.optim.AdamW`."""
+
+    name: Literal["adamw"]  # type: ignore[assignment]
+    """Name of the optimizer."""
+    weight_decay: Share = 0.01
+    """Decoupled weight decay."""
+
+
+DENSE_OPTIMIZERS: dict[str, type[Keys]] = {
+    "sgd": TorchSGD,
+    "adagrad": TorchAdagrad,
+    "adam": TorchAdam,
+    "adamw": TorchAdamW,
+}
+
+
+def _name(value: Mapping[str, Any]) -> object:
+    return value.get("name")
+
+
+class Embedding(Keys):
+    """The embedding tables."""
+
+    optimizer: Annotated[Keys, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = EMBEDDING_OPTIMIZERS[
+        "rowwise_adagrad"
+    ].model_validate({"name": "rowwise_adagrad", "lr": 0.05})
+    """How rows learn."""
+    initial_scale: Share = 0.01
+    """New rows start uniform in (-initial_scale, initial_scale)."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the weights."""
+    memory: Bytes | None = None
+    """Budget of all tables, for example 4GiB; default no limit."""
+    admission: Admission = Admission()
+    """Which new ids get a row."""
+    eviction: Eviction | None = None
+    """Which rows leave when memory is full."""
+
+
+class Mesh(Keys):
+    """Devices along each way of dividing the dense network."""
+
+    data: Positive = 1
+    """Copies that share the batch."""
+    tensor: Positive = 1
+    """Parts of each layer."""
+    pipeline: Positive = 1
+    """Groups of layers."""
+
+
+class Dense(Keys):
+    """The dense network."""
+
+    optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(name="adam", lr=0.001)
+    """How its weights learn."""
+    mesh: Mesh = Mesh()
+    """How it is spread over devices."""
+    sharded: bool = False
+    """Spread weights and optimizer state over the data-parallel copies."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of its arithmetic."""
+
+
+class Training(Keys):
+    """The schedule and when to stop."""
+
+    mode: Literal["sync", "hybrid", "async"] = "hybrid"
+    """sync: every lookup sees all updates; hybrid: lookups run `staleness` steps ahead."""
+    staleness: Count = 4
+    """In hybrid mode, how many of the latest updates a lookup does not see."""
+    epochs: Positive = 1
+    """Passes over the training rows."""
+    steps: Positive | None = None
+    """Stop after this many steps; default by epochs alone."""
+    seed: Count = 1
+    """Start of every random choice: same seed, same result."""
+    clip_norm: Rate | None = None
+    """Largest norm of the dense gradient; default no limit."""
+    plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
+    """Multiply the learning rates by this after an evaluation without a better validation AUC."""
+    patience: Positive | None = 2
+    """Evaluations in a row without a better validation AUC that end training, with the best weights."""
+    device: Device = "cpu"
+    """Device of the dense network: cpu, cuda or cuda:N."""
+
+
+class Cluster(Keys):
+    """Processes and machines."""
+
+    exchange: Literal["local", "servers", "collective"] = "local"
+    """How ids reach the rows."""
+    shards: Positive = 1
+    """Processes that hold rows."""
+    workers: Positive = 1
+    """Processes that train the dense network."""
+    launcher: str = "local"
+    """What starts the processes."""
+
+
+class Checkpoint(Keys):
+    """Snapshots during training."""
+
+    url: str | None = None
+    """Where they go."""
+    every_steps: Positive | None = None
+    """Steps between two."""
+    keep: Positive | None = None
+    """How many are kept."""
+
+
+class About(Keys):
+    """Where the data comes from and what to expect; printed, never used in training."""
+
+    title: str | None = None
+    """One line."""
+    licence: str | None = None
+    """Licence of the data."""
+    attribution: str | None = None
+    """Whom to credit."""
+    source: str | None = None
+    """Where the data can be had."""
+    md5: dict[str, str] = Field(default_factory=dict)
+    """File of the data -> md5 digest, of the version the figures below are for."""
+    floor: dict[str, float] = Field(default_factory=dict)
+    """Metric -> what a logistic regression reaches on the test rows."""
+    published: dict[str, float] = Field(default_factory=dict)
+    """Model -> test AUC that others report."""
+
+
+CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})
+NumericKeys = keys_of(
+    schema.Numeric,
+    "NumericKeys",
+    {
+        "numeric": literal(True, "Says that the feature is a number."),
+        "transform": (
+            Any,
+            Field(None, description="log1p, standardize, {clip: [low, high]}, or a list of them."),
+        ),
+    },
+)
+LabelKeys = keys_of(schema.Label, "LabelKeys", {})
+Feature = Annotated[
+    Keys,
+    Choice(
+        lambda value: "numeric" if value.get("numeric") else "categorical",
+        {"categorical": CategoricalKeys, "numeric": NumericKeys},
+        "numeric",
+    ),
+]
+
+
+def as_label(value: object) -> object:
+    """Let a bare name stand for a label of that name."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Label = Annotated[Keys, Choice(lambda _: "label", {"label": LabelKeys}, "name"), BeforeValidator(as_label)]
+
+
+class Sections(Keys):
+    """A recipe: data, what to learn from it, and how."""
+
+    data: Data
+    """Where the rows come from and how they are read."""
+    labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
+    """0/1 targets: names of columns, or mappings."""
+    features: Annotated[dict[str, Feature], Field(min_length=1)]
+    """Name of a feature -> what it is: categorical (`dim: 16`) or a number (`numeric: true`)."""
+    weight: str | None = None
+    """Column with a sample weight >= 0."""
+    group: str | None = None
+    """Column whose value groups samples for grouped AUC, for example the user."""
+    salt: Count = 0
+    """Mixed into every id hash."""
+    model: Model
+    """The network."""
+    embedding: Embedding = Embedding()
+    """The embedding tables."""
+    dense: Dense = Dense()
+    """The dense network."""
+    training: Training = Training()
+    """The schedule and when to stop."""
+    cluster: Cluster = Cluster()
+    """Processes and machines."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Snapshots during training."""
+    about: About = About()
+    """Where the data comes from and what to expect."""

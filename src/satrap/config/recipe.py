@@ -1,0 +1,229 @@
+"""A complete, checked configuration of a run."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from satrap import optim
+from satrap.config.derive import Keys
+from satrap.config.explain import explain, shown
+from satrap.config.keys import Sections
+from satrap.config.source import KeyPath, Source, read
+from satrap.config.unsupported import refuse_unsupported
+from satrap.errors import ConfigError
+from satrap.schema import Categorical, Feature, Label, Numeric, Schema
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe file, checked; made by `load`.
+
+    ```python
+    recipe = satrap.config.load("goodbooks.yaml", ["training.mode=sync"])
+    recipe.sections.data.batch_size, recipe.schema(), recipe.origin(("training", "mode"))
+    ```
+
+    Args:
+        sections: the values, defaults filled in.
+        source: what was written, and where.
+    """
+
+    sections: Sections
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return Path(self.source.file).stem
+
+    def schema(self) -> Schema:
+        """Return labels and features as a `Schema`.
+
+        Raises:
+            ConfigError: an impossible feature, label or table.
+        """
+        features = {name: _feature(keys) for name, keys in self.sections.features.items()}
+        labels = [_fill(Label, keys) for keys in self.sections.labels]
+        top = self.sections
+        twice = len({label.name for label in labels}) < len(labels)
+        return self.located(
+            ("labels",) if twice else ("features",),
+            Schema,
+            labels,
+            features,
+            weight=top.weight,
+            group=top.group,
+            salt=top.salt,
+        )
+
+    def embedding_optimizer(self) -> optim.Optimizer:
+        """Return the optimizer of the embedding tables."""
+        settings = self.sections.embedding.optimizer.model_dump()
+        return self.located(("embedding", "optimizer"), optim.from_dict, settings)
+
+    def located(self, path: KeyPath, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Call a function; a `ConfigError` it raises without a place gets that of a recipe key.
+
+        If the message begins with a feature's name, or names a key below `path`, that place is taken.
+        """
+        try:
+            return call(*arguments, **named)
+        except ConfigError as error:
+            if error.where:
+                raise
+            named_feature = re.match(r"features? '([^']+)'", error.what)
+            if named_feature:
+                path = ("features", named_feature[1])
+            inner = [p for p in self.source.places if p[:-1] == path and isinstance(p[-1], str)]
+            words = set(re.findall(r"\w+", error.what))
+            where = self.source.where(next((p for p in inner if p[-1] in words), path))
+            raise ConfigError(error.what, where=where, why=error.why, fix=error.fix) from error
+
+    def origin(self, path: KeyPath) -> str:
+        """Return where a value comes from: "recipe.yaml:12", "--set" or "default"."""
+        place = self.source.places.get(path, "default")
+        return "--set" if place.startswith("--set") else place
+
+    def locate(self, path: str) -> str:
+        """Return a data path of the recipe seen from the current folder; URLs stay as they are."""
+        if "://" in path or Path(path).is_absolute():
+            return path
+        return str(Path(self.source.file).parent / path)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the complete recipe as plain data, defaults included and data paths absolute.
+
+        `load` reads it back, from any folder, to an equal recipe.
+        """
+        sections = self.sections
+        plain = _dump(sections)
+        data = plain["data"]
+        for part in ("train", "validation", "test"):
+            if part in data:
+                data[part] = [self._absolute(path) for path in data[part]]
+        for join in data.get("join", ()):
+            join["source"] = self._absolute(join["source"])
+        if "md5" in plain.get("about", {}):
+            plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
+        return plain
+
+    def _absolute(self, path: str) -> str:
+        located = self.locate(path)
+        return located if "://" in located else str(Path(located).absolute())
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a YAML file; paths in it are relative to its folder.
+        overrides: `section.key=value` texts, applied after the file; values are YAML.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong; the message names file, line and key.
+    """
+    source = read(path, overrides)
+    try:
+        sections = Sections.model_validate(source.values)
+    except ValidationError as error:
+        raise explain(error, source) from error
+    recipe = Recipe(sections, source)
+    refuse_unsupported(sections, source)
+    _check_data(recipe)
+    _check_transforms(recipe)
+    recipe.schema()
+    recipe.embedding_optimizer()
+    return recipe
+
+
+BRIEF = ("labels", "features")
+"""Sections whose members are written with the keys that were given; their defaults are the schema's."""
+
+
+def _dump(keys: Keys) -> dict[str, Any]:
+    """Return the values that are given or have a default, as plain data."""
+    plain: dict[str, Any] = {}
+    for name, info in type(keys).model_fields.items():
+        value = getattr(keys, name)
+        if name in BRIEF:
+            value = keys.model_dump(include={name}, exclude_unset=True)[name]
+        elif isinstance(value, Keys):
+            value = _dump(value)
+        elif isinstance(value, list) and value and isinstance(value[0], Keys):
+            value = [_dump(item) for item in value]
+        default = info.get_default(call_default_factory=True)
+        if value not in ({}, []) and not (value is None and default is None):
+            plain[name] = value
+    return plain | (keys.model_extra or {})
+
+
+def _fill(kind: type[Any], keys: Keys, *, skip: str = "") -> Any:
+    """Build a dataclass from its keys; lists become tuples, as the dataclasses have them."""
+    values = {k: v for k, v in keys.model_dump().items() if k != skip}
+    return kind(**{k: tuple(v) if isinstance(v, list) and k != "transform" else v for k, v in values.items()})
+
+
+def _feature(keys: Keys) -> Feature:
+    if "numeric" in type(keys).model_fields:
+        return _fill(Numeric, keys, skip="numeric")  # type: ignore[no-any-return]
+    return _fill(Categorical, keys)  # type: ignore[no-any-return]
+
+
+def _check_data(recipe: Recipe) -> None:
+    data = recipe.sections.data
+    if data.split is None:
+        return
+    for part in ("validation", "test"):
+        rows = getattr(data.split, part)
+        if rows and getattr(data, part) is not None:
+            raise ConfigError(
+                f"data.split.{part} and data.{part} are both given",
+                where=recipe.source.where(("data", "split", part)),
+                why=f"the {part} rows can come from one place only",
+                fix="remove one of them",
+            )
+        if any(row >= data.split.modulo for row in rows):
+            raise ConfigError(
+                f"data.split.{part} names part {max(rows)}, but parts are 0 to {data.split.modulo - 1}",
+                where=recipe.source.where(("data", "split", part)),
+            )
+    named = [*data.split.validation, *data.split.test]
+    if len(set(named)) != len(named):
+        raise ConfigError(
+            "data.split names a part twice",
+            where=recipe.source.where(("data", "split")),
+            why="validation and test rows must differ",
+        )
+    if len(named) >= data.split.modulo:
+        raise ConfigError(
+            "data.split leaves no rows for training", where=recipe.source.where(("data", "split"))
+        )
+
+
+TRANSFORMS = ("log1p", "standardize", "clip")
+
+
+def _check_transforms(recipe: Recipe) -> None:
+    for name, keys in recipe.sections.features.items():
+        steps = getattr(keys, "transform", None)
+        path = ("features", name, "transform")
+        for step in steps if isinstance(steps, list) else [] if steps is None else [steps]:
+            kinds = list(step) if isinstance(step, Mapping) else [step]
+            for kind in kinds:
+                if kind not in TRANSFORMS:
+                    near = difflib.get_close_matches(str(kind), TRANSFORMS, n=1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise ConfigError(
+                        f"features.{name}.transform: unknown step {shown(kind)}",
+                        where=recipe.source.where(path),
+                        fix=f"{hint}allowed: {', '.join(TRANSFORMS)}",
+                    )

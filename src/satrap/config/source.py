@@ -1,0 +1,168 @@
+"""A recipe as written: plain values, and for each key the place it was written at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from satrap.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+MAX_NODES = 20_000
+"""More nodes than this, after aliases are followed, is not a recipe."""
+
+MAX_DEPTH = 16
+
+
+def dotted(path: KeyPath) -> str:
+    """Return `data.join.0.on` for ("data", "join", 0, "on")."""
+    return ".".join(str(part) for part in path)
+
+
+@dataclass(slots=True)
+class Source:
+    """Values of a recipe file with overrides applied.
+
+    Args:
+        file: name of the file as the user gave it.
+        values: nested dicts, lists and scalars.
+        places: key path -> "recipe.yaml:12" or "--set data.train".
+    """
+
+    file: str
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
+
+    def place(self, path: KeyPath) -> str:
+        """Return where a key, or the nearest mapping around it, was written."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.places:
+                return self.places[path[:end]]
+        return self.file
+
+    def where(self, path: KeyPath) -> str:
+        """Return the `where` of an error about a key: place and full key."""
+        place = self.place(path)
+        return place if place.startswith("--set") else f"{place}, key {dotted(path)}"
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
+    """Read a YAML file and apply `key.path=value` overrides.
+
+    Raises:
+        ConfigError: no such file, not YAML, a key twice, an impossible override.
+    """
+    source = Source(str(path))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the recipe: {error.strerror}", where=str(path), fix="give the path of a recipe file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the recipe is not UTF-8 text: {error.reason}", where=str(path)) from error
+    node = _compose(text, str(path))
+    if not isinstance(node, MappingNode):
+        raise ConfigError("a recipe must be a mapping of sections such as data: and model:", where=str(path))
+    source.values = _Reader(source, str(path)).build(node, ())
+    for number, override in enumerate(overrides):
+        _override(source, override, overrides[:number])
+    return source
+
+
+def _compose(text: str, name: str) -> Node | None:
+    """Parse one YAML document; nothing of it is executed or constructed."""
+    try:
+        node: Node | None = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        where = name if mark is None or name.startswith("--set") else f"{name}:{mark.line + 1}"
+        problem = getattr(error, "problem", None) or "the text cannot be parsed"
+        raise ConfigError(f"not valid YAML: {problem}", where=where) from error
+    return node
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Turns nodes into plain values and notes the place of each."""
+
+    source: Source
+    name: str
+    by_line: bool = True
+    count: int = 0
+    scalars: Any = field(default_factory=lambda: YAML(typ="safe", pure=True).constructor)
+
+    def build(self, node: Node, path: KeyPath) -> Any:
+        self.count += 1
+        if self.count > MAX_NODES or len(path) > MAX_DEPTH:
+            raise ConfigError("the recipe is nested too deeply or too large", where=self.at(node))
+        if path not in self.source.places and path:
+            self.source.places[path] = self.at(node)
+        if isinstance(node, MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        return self.scalar(node)
+
+    def at(self, node: Node) -> str:
+        return f"{self.name}:{node.start_mark.line + 1}" if self.by_line else self.name
+
+    def mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in node.value:
+            name = key.value
+            if not isinstance(key, ScalarNode) or name == "<<":
+                raise ConfigError(
+                    "keys must be plain words; merge keys are not supported", where=self.at(key)
+                )
+            inner = (*path, name)
+            if name in values:
+                raise ConfigError(
+                    f"key {name!r} is given twice",
+                    where=f"{self.at(key)}, key {dotted(inner)}",
+                    why=f"the first one, at {self.source.places[inner]}, would be lost",
+                    fix="keep one",
+                )
+            self.source.places[inner] = self.at(key)
+            values[name] = self.build(value, inner)
+        return values
+
+    def scalar(self, node: Node) -> Any:
+        if node.tag == "tag:yaml.org,2002:timestamp":
+            return node.value
+        try:
+            return self.scalars.construct_object(node)
+        except (YAMLError, ValueError) as error:
+            raise ConfigError(f"cannot read the value {node.value!r}", where=self.at(node)) from error
+
+
+def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
+    key, equals, text = override.partition("=")
+    where = f"--set {key}"
+    path = tuple(key.split("."))
+    if not equals or not all(path):
+        raise ConfigError(
+            f"cannot read the override {override!r}", where="--set", fix="write --set section.key=value"
+        )
+    if key in (one.partition("=")[0] for one in earlier):
+        raise ConfigError(f"key {key!r} is given twice", where=where, fix="keep one")
+    target = source.values
+    for end, part in enumerate(path[:-1], 1):
+        target = target.setdefault(part, {})
+        if not isinstance(target, dict):
+            raise ConfigError(
+                f"{dotted(path[:end])} is not a mapping, so it has no key {path[end]!r}",
+                where=where,
+                fix=f"set the whole of {dotted(path[:end])}",
+            )
+    for old in [p for p in source.places if p[: len(path)] == path]:
+        del source.places[old]
+    node = _compose(text, where)
+    source.places[path] = where
+    target[path[-1]] = None if node is None else _Reader(source, where, by_line=False).build(node, path)

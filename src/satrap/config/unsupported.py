@@ -1,0 +1,45 @@
+"""The recipe values that are part of the format but that this version cannot do yet."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from satrap.config.keys import Sections
+from satrap.config.source import Source, dotted
+from satrap.errors import ConfigError
+
+ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
+    ("embedding", "dtype"): ("float32",),
+    ("embedding", "admission", "min_count"): (1,),
+    ("embedding", "eviction"): (None,),
+    ("dense", "mesh", "data"): (1,),
+    ("dense", "mesh", "tensor"): (1,),
+    ("dense", "mesh", "pipeline"): (1,),
+    ("dense", "sharded"): (False,),
+    ("dense", "precision"): ("float32",),
+    ("training", "mode"): ("sync", "hybrid"),
+    ("cluster", "exchange"): ("local",),
+    ("cluster", "shards"): (1,),
+    ("cluster", "workers"): (1,),
+    ("cluster", "launcher"): ("local",),
+    ("checkpoint", "url"): (None,),
+    ("checkpoint", "every_steps"): (None,),
+    ("checkpoint", "keep"): (None,),
+}
+"""Key -> the values that work."""
+
+
+def refuse_unsupported(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for the first value that would have no effect in this version."""
+    for path, working in ONLY.items():
+        value: Any = reduce(getattr, path, sections)
+        if value not in working:
+            choices = [str(v).lower() if isinstance(v, bool) else str(v) for v in working if v is not None]
+            raise ConfigError(
+                f"{dotted(path)} is not supported in this version"
+                + (f" with the value {str(value).lower()}" if choices else ""),
+                where=source.where(path),
+                why="the run would not be the one the recipe describes",
+                fix=f"use {' or '.join(choices)}" if choices else "remove the key",
+            )

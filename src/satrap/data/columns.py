@@ -1,0 +1,90 @@
+"""Arrow columns as NumPy arrays: the small conversions the hashing and the transforms share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from satrap.errors import DataError
+
+
+def as_array(values: Any) -> pa.Array:
+    """Return values as one pyarrow array, without a copy where the memory allows; NaN of objects is null.
+
+    Raises:
+        DataError: values of mixed types.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if isinstance(values, pa.Array):
+        return values
+    try:
+        if isinstance(values, np.ndarray) and values.ndim == 2:
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1), from_pandas=True)
+            return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        array = pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise DataError(
+            f"the values have no common type: {str(error).splitlines()[0]}",
+            why="a column holds numbers or text, not both",
+            fix="convert the column to text, for example with .astype(str)",
+        ) from error
+    return as_array(array) if isinstance(array, pa.ChunkedArray) else array
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether values are text or bytes with Arrow's offsets layout."""
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+    """Return (all bytes, offsets[n + 1] into them) of a text array, without a copy."""
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offsets, data = array.buffers()
+    kind = np.int64 if large else np.int32
+    if offsets is None or offsets.size == 0:
+        return np.empty(0, np.uint8), np.zeros(len(array) + 1, kind)
+    window = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1]
+    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), window
+
+
+def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return bool[n], False where null, or None when nothing is null."""
+    if array.null_count == 0:
+        return None
+    mask: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def float_values(array: pa.Array) -> npt.NDArray[Any]:
+    """Return a float array with NaN for null, in its own width (half floats as float32)."""
+    if array.type == pa.float16():
+        array = array.cast(pa.float32())
+    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def to_floats(array: pa.Array) -> npt.NDArray[np.float64]:
+    """Return numbers as float64[n], NaN for null. Text is read as numbers, empty text as missing.
+
+    Raises:
+        pyarrow.ArrowInvalid: a text is no number, or the type cannot be one.
+    """
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if is_text(array.type):
+        array = pc.utf8_trim_whitespace(array.cast(pa.string()))
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
+    elif pa.types.is_temporal(array.type):
+        raise pa.ArrowInvalid("dates and times are no numbers")
+    values: npt.NDArray[np.float64] = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,320 @@
+"""CSV and TSV files, plain or gzip'd, cut into records here and parsed by pyarrow."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from satrap.data.columns import to_floats
+from satrap.data.encode import not_a_number
+from satrap.data.files import File
+from satrap.data.origin import Origin, missing_column
+from satrap.data.records import Block, blocks, copy_records
+from satrap.data.shuffle import permutation
+from satrap.data.source import Cursor, Piece, Scan
+from satrap.data.stream import TextStream
+from satrap.errors import ConfigError, DataError
+
+BLOCK_BYTES = 1 << 20
+"""Text parsed at once."""
+_HEADER_BYTES = 1 << 16
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvOptions:
+    """How a CSV or TSV file is written.
+
+    Args:
+        separator: one character; default "," ("\\t" for format "tsv").
+        columns: column names of a file without a header line; None (default): the first line has them.
+        comment: lines that start with this text are skipped; None (default): no such lines.
+        missing: texts that mean "missing", default empty, "?", "NA", "N/A", "NaN", "nan", "null", "NULL".
+        strip: drop blanks around values; default False.
+        quote: the character around values that hold separators or line ends, default '"'; None: none.
+        encoding: text encoding, default "utf-8".
+
+    Raises:
+        ConfigError: a separator or quote that is not one ASCII character, or an unknown encoding.
+    """
+
+    separator: str | None = None
+    columns: tuple[str, ...] | None = None
+    comment: str | None = None
+    missing: tuple[str, ...] = MISSING
+    strip: bool = False
+    quote: str | None = '"'
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        for name in ("separator", "quote"):
+            value = getattr(self, name)
+            if value is not None and (len(value) != 1 or not value.isascii()):
+                raise ConfigError(f"csv: {name} must be one ASCII character, got {value!r}")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError as error:
+            raise ConfigError(f"csv: encoding {self.encoding!r} is unknown") from error
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(self.columns))
+
+
+@dataclass(slots=True)
+class _Place:
+    """A CSV cursor: file in pass order, byte in it, row in it, index of its first row, rows kept so far."""
+
+    file: int = 0
+    offset: int = -1
+    row: int = 0
+    base: int = -1
+    kept: int = 0
+
+    def cursor(self) -> Cursor:
+        return [self.file, self.offset, self.row, self.base, self.kept]
+
+
+class CsvSource:
+    """CSV or TSV files. Rows are counted and chosen before they are parsed, so skipped rows cost little.
+
+    Shuffling permutes the files. Worker w of W takes every W-th kept row of the pass, from the w-th on;
+    every worker reads all the bytes but parses only its own rows.
+
+    Args:
+        files: the files, in order.
+        options: how they are written; separator None means a comma.
+
+    Raises:
+        DataError: the first file is empty or unreadable.
+    """
+
+    def __init__(self, files: Sequence[File], options: CsvOptions) -> None:
+        self._files, self._options = files, options
+        self._marks = (
+            ord(options.quote) if options.quote else -1,
+            ord(options.separator or ","),
+            np.frombuffer((options.comment or "").encode(), np.uint8),
+        )
+        self._headers: dict[int, tuple[list[str], int]] = {}
+        self._counts: dict[int, int] = {}
+        self.label = files[0].name
+        self.names: Sequence[str] = self._header(0)[0]
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return len(self._files)
+
+    def num_rows(self, scan: Scan) -> int | None:
+        """Return None: only reading would tell."""
+        return None
+
+    def progress(self, scan: Scan, cursor: Cursor) -> float | None:
+        """Return the share of the bytes before the cursor; None for compressed files."""
+        if any(file.name.endswith(".gz") for file in self._files):
+            return None
+        sizes = [self._files[i].size() for i in self._order(scan)]
+        return min(1.0, (sum(sizes[: cursor[0]]) + max(0, cursor[1])) / max(1, sum(sizes)))
+
+    def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
+        """Yield the worker's rows from the start or from a cursor, see `Source.scan`."""
+        place = _Place(*cursor) if cursor else _Place()
+        order = self._order(scan)
+        while place.file < len(order):
+            index = order[place.file]
+            if place.base < 0:
+                place.base = self._base(index, scan)
+            yield from self._scan_file(index, scan, place)
+            following = place.base + place.row if scan.order is None else -1
+            place = _Place(file=place.file + 1, base=following, kept=place.kept)
+
+    def _order(self, scan: Scan) -> list[int]:
+        return (
+            list(range(self.files)) if scan.order is None else permutation(self.files, *scan.order).tolist()
+        )
+
+    def _base(self, index: int, scan: Scan) -> int:
+        """Return the index of a file's first row in the whole list; counts the files before it if it must."""
+        if scan.rows is None:
+            return 0
+        for earlier in range(index):
+            if earlier not in self._counts:
+                self._counts[earlier] = sum(len(block.starts) for block in self._blocks(earlier, -1, 0))
+        return sum(self._counts[earlier] for earlier in range(index))
+
+    def _header(self, index: int) -> tuple[list[str], int]:
+        """Return (column names, byte offset of what follows the header) of a file."""
+        if index not in self._headers:
+            with TextStream(self._files[index], self._options.encoding) as stream:
+                self._headers[index] = self._read_header(stream)
+        return self._headers[index]
+
+    def _read_header(self, stream: TextStream) -> tuple[list[str], int]:
+        if self._options.columns is not None:
+            return list(self._options.columns), stream.offset
+        first = next(iter(blocks(stream, *self._marks, row=0, size=_HEADER_BYTES)), None)
+        if first is None:
+            fix = "give a file with a header line and rows"
+            raise DataError("the file is empty", where=stream.file.name, fix=fix)
+        line = bytes(first.data[first.starts[0] : first.ends[0]])
+        return self._names(line, stream.file), first.offset + first.after(0)
+
+    def _names(self, line: bytes, file: File) -> list[str]:
+        options = self._options
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise _bad_encoding(f"{file.name}, header line") from error
+        names = text.split(chr(self._marks[1]))
+        if options.quote:
+            names = next(csv.reader([text], delimiter=chr(self._marks[1]), quotechar=options.quote))
+        names = [name.strip() if options.strip else name for name in names]
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(
+                    f"column {name!r} appears {names.count(name)} times in the header",
+                    where=file.name,
+                    fix="rename the columns, or give CsvOptions(columns=...) if the file has no header",
+                )
+        return names
+
+    def _blocks(self, index: int, offset: int, row: int) -> Iterator[Block]:
+        """Yield the blocks of a file from a byte offset, or from after the header if it is negative."""
+        start = self._header(index)[1]
+        with TextStream(self._files[index], self._options.encoding) as stream:
+            stream.skip_to(offset if offset >= 0 else start)
+            yield from blocks(stream, *self._marks, row=row, size=BLOCK_BYTES)
+
+    def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
+        file, names = self._files[index], self._header(index)[0]
+        for column in scan.names:
+            if column not in names:
+                raise missing_column(column, names, file.name)
+        for block in self._blocks(index, place.offset, place.row):
+            place.offset, place.row = block.offset, block.row
+            chosen, kept = self._choose(block, scan, place)
+            if len(chosen):
+                yield _Parser(self._options, self._marks, names, file).piece(
+                    block, chosen, scan, place.cursor()
+                )
+            place.kept += kept
+            place.row = block.row + len(block.starts)
+
+    def _choose(self, block: Block, scan: Scan, place: _Place) -> tuple[npt.NDArray[np.int64], int]:
+        """Return (which records of the block are this worker's, how many any worker takes)."""
+        count = len(block.starts)
+        if scan.rows is None:
+            chosen = np.arange(count, dtype=np.int64)
+        else:
+            chosen = scan.rows.select(place.base + block.row, count)
+        return chosen[(scan.worker - place.kept) % scan.workers :: scan.workers], len(chosen)
+
+
+class _Parser:
+    """Parses chosen records of a block and explains what cannot be parsed."""
+
+    def __init__(
+        self, options: CsvOptions, marks: tuple[int, int, Any], names: list[str], file: File
+    ) -> None:
+        self._options, self._marks, self._names, self._file = options, marks, names, file
+
+    def piece(self, block: Block, chosen: npt.NDArray[np.int64], scan: Scan, cursor: Cursor) -> Piece:
+        """Return the chosen records as a piece."""
+        origin = Origin(self._file.name, block.row + chosen)
+        text = self._text(block, chosen)
+        types = {name: pa.float64() for name in scan.numbers} | {name: pa.string() for name in scan.ids}
+        try:
+            table = self._parse(text, types, self._options.missing, origin)
+        except pa.ArrowInvalid as error:
+            raise self._explained(text, types, origin, error) from error
+        raw = None
+        if scan.raw:
+            raw = self._parse(text, dict.fromkeys(self._names, pa.string()), (), origin)
+        return Piece(table, origin, cursor, raw)
+
+    def _text(self, block: Block, chosen: npt.NDArray[np.int64]) -> pa.Buffer:
+        quote, separator, _ = self._marks
+        if len(chosen) == block.lines and not self._options.strip:
+            return pa.py_buffer(block.data[block.starts[0] : block.ends[-1]])
+        strip = (quote, separator) if self._options.strip else None
+        return pa.py_buffer(copy_records(block.data, block.starts[chosen], block.ends[chosen], strip))
+
+    def _parse(
+        self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
+    ) -> pa.Table:
+        ragged: list[Any] = []
+
+        def stop(row: Any) -> str:
+            ragged.append(row)
+            return "error"
+
+        reading = pacsv.ReadOptions(use_threads=False, block_size=text.size + 1, column_names=self._names)
+        parsing = pacsv.ParseOptions(
+            delimiter=chr(self._marks[1]),
+            quote_char=self._options.quote or False,
+            newlines_in_values=True,
+            invalid_row_handler=stop,
+        )
+        converting = pacsv.ConvertOptions(
+            include_columns=list(types),
+            column_types=types,
+            null_values=list(missing),
+            strings_can_be_null=bool(missing),
+        )
+        try:
+            table = pacsv.read_csv(pa.BufferReader(text), reading, parsing, converting)
+        except pa.ArrowInvalid:
+            if ragged:
+                raise self._ragged(ragged[0], origin) from None
+            raise
+        if table.num_rows != len(origin.rows):
+            raise DataError(
+                f"{len(origin.rows)} lines were parsed as {table.num_rows} rows",
+                where=f"{self._file.name}, rows {origin.rows[0] + 1} to {origin.rows[-1] + 1}",
+                why="a carriage return inside a line ends a row for some programs and not for others",
+                fix="use one kind of line end throughout the file",
+            )
+        return table
+
+    def _ragged(self, row: Any, origin: Origin) -> DataError:
+        return DataError(
+            f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
+            where=f"{self._file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
+            why="its values cannot be told apart",
+            fix="correct the row, or give the right separator, quote or columns in CsvOptions",
+        )
+
+    def _explained(
+        self, text: pa.Buffer, types: dict[str, Any], origin: Origin, error: Exception
+    ) -> DataError:
+        """Find the value that pyarrow could not convert."""
+        found = self._parse(text, dict.fromkeys(types, pa.binary()), self._options.missing, origin)
+        for name, kind in types.items():
+            column = found.column(name).combine_chunks()
+            for row, value in enumerate(column.to_pylist()):
+                try:
+                    _ = (value or b"").decode()
+                except UnicodeDecodeError:
+                    return _bad_encoding(origin.at(row, name))
+            if kind == pa.float64():
+                try:
+                    to_floats(column)
+                except pa.ArrowInvalid:
+                    return not_a_number(column.cast(pa.string()), origin, name)
+        return DataError(f"the text cannot be parsed: {error}", where=self._file.name)
+
+
+def _bad_encoding(where: str) -> DataError:
+    return DataError(
+        "the text is not UTF-8",
+        where=where,
+        why="its characters cannot be known",
+        fix='give the file\'s encoding, for example CsvOptions(encoding="latin-1")',
+    )

@@ -1,0 +1,354 @@
+"""`read`: files or arrays as a stream of batches that can be shuffled, shared and resumed exactly."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from satrap.batch import Batch
+from satrap.data.csv import CsvOptions, CsvSource
+from satrap.data.encode import Columns, Encoder
+from satrap.data.files import FORMATS, find_files, guess_format
+from satrap.data.join import Join, SideTable, check_joins
+from satrap.data.memory import MemorySource, to_table
+from satrap.data.origin import missing_column
+from satrap.data.parquet import ArrowSource, ParquetSource
+from satrap.data.rows import slice_rows, take_rows
+from satrap.data.shuffle import permutation
+from satrap.data.source import Cursor, Piece, RowSplit, Scan, Source
+from satrap.data.window import Mark, Rows
+from satrap.errors import ConfigError, DataError
+from satrap.schema import Schema
+
+BUFFER_BYTES = 64 << 20
+"""Encoded bytes the shuffle buffer holds when `buffer_rows` is not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a dataset is read; the arguments of `read`."""
+
+    batch_size: int = 4096
+    shuffle: bool = False
+    seed: int = 0
+    buffer_rows: int | None = None
+    rows: RowSplit | None = None
+    worker: int = 0
+    workers: int = 1
+    labels: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "workers", "buffer_rows"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 1 <= value <= 2**31):
+                raise ConfigError(f"{name} must be a whole number >= 1, got {value!r}")
+        if not 0 <= self.worker < self.workers:
+            raise ConfigError(f"worker must be in 0..{self.workers - 1}, got {self.worker}")
+
+
+class Dataset:
+    """A stream of batches over files or arrays; made by `read`.
+
+    ```python
+    train = satrap.data.read("train/*.parquet", schema, batch_size=4096, shuffle=True)
+    for batch in train.batches(epoch=3):
+        ...
+        saved = batch.position                      # plain JSON data
+    for batch in train.batches(3, saved):           # goes on with the next batch, byte for byte
+        ...
+    ```
+
+    The object has no state: any number of passes may run at once. Order: without shuffle, that of the
+    files. With shuffle, files, then row groups (Parquet), record batches (Arrow) or slices of 8192 rows
+    (memory) inside each file are permuted, and the rows of each run of `buffer_rows` rows are permuted;
+    all of it a function of (seed, epoch). A pass holds at most two such buffers and the pieces being read.
+    A position holds no rows: resuming reads the current buffer's rows again.
+
+    Args:
+        source: where rows come from.
+        schema: labels and features.
+        settings: batch size, shuffle and share.
+        joins: side tables.
+
+    Raises:
+        DataError: a column is missing.
+        ConfigError: settings or transforms are impossible.
+    """
+
+    def __init__(
+        self, source: Source, schema: Schema, settings: Settings, joins: Sequence[SideTable] = ()
+    ) -> None:
+        self._source, self.schema, self.settings, self._joins = source, schema, settings, tuple(joins)
+        columns = Columns(schema, labels=settings.labels)
+        check_joins(self._joins, source.names)
+        joined = [name for side in self._joins for name in side.columns]
+        for name in [*columns.names, *(side.on for side in self._joins)]:
+            if name not in source.names and name not in joined:
+                raise missing_column(name, [*source.names, *joined], source.label)
+        self._names = columns.names
+        keys = [side.on for side in self._joins]
+        self._ids = [name for name in dict.fromkeys([*columns.ids, *keys]) if name not in joined]
+        self._numbers = [name for name in columns.numbers if name not in joined]
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per batch; the last batch of a pass may be smaller."""
+        return self.settings.batch_size
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the (first) file, without joined ones."""
+        return tuple(self._source.names)
+
+    @property
+    def buffer_rows(self) -> int:
+        """Rows shuffled together: a multiple of the batch size."""
+        rows = self.settings.buffer_rows or max(1, BUFFER_BYTES // _row_bytes(self.schema))
+        return max(1, round(rows / self.batch_size)) * self.batch_size
+
+    def with_options(self, *, schema: Schema | None = None, **changes: Any) -> Dataset:
+        """Return the same rows read with another schema or other settings (names as in `read`).
+
+        `labels=False` reads data without label columns, for prediction.
+
+        Raises:
+            ConfigError: an unknown or impossible setting.
+        """
+        unknown = [name for name in changes if name not in Settings.__slots__]
+        if unknown:
+            raise ConfigError(
+                f"unknown setting {unknown[0]!r}", fix=f"use schema, {', '.join(Settings.__slots__)}"
+            )
+        settings = replace(self.settings, **changes)
+        return Dataset(self._source, schema or self.schema, settings, self._joins)
+
+    def num_rows(self) -> int | None:
+        """Return the rows of one pass (of this worker), or None when only reading would tell (CSV)."""
+        return self._source.num_rows(self._scan(0))
+
+    def progress(self, position: Any, epoch: int = 0) -> float | None:
+        """Return the share of a pass that lies before a batch's position, 0..1, or None if unknown.
+
+        It is exact to the piece of data (or shuffle buffer) the position is in.
+        """
+        cursor = position["cursor"]
+        return 0.0 if cursor is None else self._source.progress(self._scan(epoch), cursor)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        """Yield the batches of one pass, or those after `position`.
+
+        Args:
+            epoch: chooses the shuffle order, >= 0; without shuffle all epochs are the same.
+            position: `Batch.position` of an earlier pass of the same epoch; None for the start.
+
+        Raises:
+            DataError: data that cannot be used; no rows at all.
+            ConfigError: a position of another dataset, epoch or setting.
+        """
+        here = self._start(epoch, position)
+        rows = Rows(self._encoded(epoch, here.cursor), here)
+        batches = self._shuffled(rows, epoch, here) if self.settings.shuffle else self._in_order(rows, epoch)
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty and position is None:
+            self._refuse_empty()
+
+    def tables_and_batches(self) -> Iterator[tuple[pa.RecordBatch, Batch]]:
+        """Yield (all original columns, batch) in file order, for writing predictions beside their input.
+
+        CSV columns come as text, exactly as in the file. `batch.position` is None.
+        """
+        encode, scan = Encoder(self.schema, labels=self.settings.labels), self._scan(0, raw=True)
+        empty = True
+        for piece in self._source.scan(replace(scan, order=None), None):
+            batch = encode(self._joined(piece), piece.origin)
+            assert piece.raw is not None
+            empty = False
+            for start in range(0, batch.size, self.batch_size):
+                stop = min(start + self.batch_size, batch.size)
+                table = piece.raw.slice(start, stop - start).combine_chunks()
+                yield table.to_batches()[0], slice_rows(batch, start, stop)
+        if empty:
+            self._refuse_empty()
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the columns of one pass in file order, joined but not encoded; for statistics."""
+        for piece in self._source.scan(replace(self._scan(0), order=None), None):
+            yield replace(piece, table=self._joined(piece))
+
+    def _scan(self, epoch: int, *, raw: bool = False) -> Scan:
+        s = self.settings
+        return Scan(
+            ids=self._ids,
+            numbers=self._numbers,
+            raw=raw,
+            order=(s.seed, epoch) if s.shuffle else None,
+            rows=s.rows,
+            worker=s.worker,
+            workers=s.workers,
+        )
+
+    def _joined(self, piece: Piece) -> pa.Table:
+        table = piece.table
+        for side in self._joins:
+            table = side.attach(table, self._names)
+        return table
+
+    def _encoded(self, epoch: int, cursor: Cursor | None) -> Iterator[tuple[Batch, Cursor]]:
+        encode = Encoder(self.schema, labels=self.settings.labels)
+        for piece in self._source.scan(self._scan(epoch), cursor):
+            yield encode(self._joined(piece), piece.origin), piece.cursor
+
+    def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
+        facts = self._facts(epoch)
+        while (batch := rows.take(self.batch_size)) is not None:
+            batch.position = {**facts, **asdict(rows.mark)}
+            yield batch
+
+    def _shuffled(self, rows: Rows, epoch: int, start: Mark) -> Iterator[Batch]:
+        """Yield the batches of one buffer while the next one fills at the same pace."""
+        number, first, size = start.buffer, start.batch, self.batch_size
+        here, current, facts = start, rows.take(self.buffer_rows), self._facts(epoch)
+        while current is not None:
+            order = permutation(current.size, self.settings.seed, epoch, number)
+            following, count = rows.mark, -(-current.size // size)
+            for i in range(first, count):
+                rows.fill(min((i + 1 - first) * size, self.buffer_rows))
+                mark = replace(here, buffer=number, batch=i + 1)
+                if i + 1 == count:
+                    mark = replace(following, buffer=number + 1, batch=0)
+                batch = take_rows(current, order[i * size : (i + 1) * size])
+                batch.position = {**facts, **asdict(mark)}
+                yield batch
+            number, first, here = number + 1, 0, following
+            current = rows.take(self.buffer_rows)
+
+    def _facts(self, epoch: int) -> dict[str, Any]:
+        """Return the part of a position that is the same for a whole pass."""
+        return {"version": 1, "epoch": epoch, "check": self._check()}
+
+    def _start(self, epoch: int, position: Any) -> Mark:
+        if position is None:
+            return Mark()
+        facts = self._facts(epoch)
+        if {key: position.get(key) for key in facts} != facts:
+            raise ConfigError(
+                "the saved position belongs to other data, another epoch or other settings",
+                why="going on from it would skip or repeat rows",
+                fix="use the files, batch_size, shuffle, seed, buffer_rows, rows, workers of the saved run",
+            )
+        return Mark(**{name: position[name] for name in ("cursor", "skip", "buffer", "batch")})
+
+    def _check(self) -> int:
+        """Return a checksum of all settings that decide which rows are in which batch."""
+        s = self.settings
+        split = [s.rows.modulo, *s.rows.keep] if s.rows else []
+        facts = [s.batch_size, s.shuffle, s.worker, s.workers, split, self._source.files]
+        if s.shuffle:
+            facts += [s.seed, self.buffer_rows]
+        return zlib.crc32(json.dumps(facts).encode())
+
+    def _refuse_empty(self) -> None:
+        """Raise when the source has no rows; an empty share of a worker is no error."""
+        whole = replace(self._scan(0), order=None, worker=0, workers=1)
+        if next(iter(self._source.scan(whole, None)), None) is None:
+            some = self.settings.rows is not None
+            raise DataError(
+                "no rows" + (" are left after the row split" if some else ": the data is empty"),
+                where=self._source.label,
+                fix="check the files" + (" and rows" if some else ""),
+            )
+
+
+def _row_bytes(schema: Schema) -> int:
+    """Return about how many bytes an encoded row takes; bags count 8 ids unless bounded below that."""
+    size = 4 * len(schema.numeric) + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
+    for feature in schema.categorical.values():
+        size += 8 + 8 * min(feature.max_values or 8, 8) if feature.multi else 8
+    return size
+
+
+def read(
+    source: Any,
+    schema: Schema,
+    *,
+    batch_size: int = 4096,
+    format: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    buffer_rows: int | None = None,
+    csv: CsvOptions | None = None,
+    rows: RowSplit | None = None,
+    join: Sequence[Join] = (),
+    worker: int = 0,
+    workers: int = 1,
+    labels: bool = True,
+) -> Dataset:
+    """Return a dataset over files or arrays. Only the columns the schema needs are read, in a stream.
+
+    Args:
+        source: path, glob, fsspec URL or a list of them; or pyarrow Table, pandas DataFrame, dict of columns.
+        schema: labels and features.
+        batch_size: samples per batch, default 4096.
+        format: "csv", "tsv", "parquet" or "arrow"; default: by the file name (".gz" may follow for text).
+        shuffle: whether to read in random order, a function of (seed, epoch); default False.
+        seed: >= 0 or any whole number of 64 bits.
+        buffer_rows: rows shuffled together; default: as many as fit in 64 MiB. Rounded to whole batches.
+        csv: how CSV files are written.
+        rows: keep only some rows, by index.
+        join: side tables whose columns are added.
+        worker: which share of the rows to read, 0..workers-1.
+        workers: how many readers share the rows without overlap or loss.
+        labels: False reads data that has no label, mask and weight columns.
+
+    Raises:
+        DataError: no such file, unreadable file, missing column.
+        ConfigError: impossible settings or transforms.
+    """
+    settings = Settings(
+        batch_size=batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        buffer_rows=buffer_rows,
+        rows=rows,
+        worker=worker,
+        workers=workers,
+        labels=labels,
+    )
+    joins = [SideTable(side, open_source(side.source, csv=side.csv)) for side in join]
+    return Dataset(open_source(source, format=format, csv=csv), schema, settings, joins)
+
+
+def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | None = None) -> Source:
+    """Return the source behind a path, glob, URL, list, table or dict.
+
+    Raises:
+        DataError: no such file, or it cannot be read.
+        ConfigError: an unknown format or kind of source.
+    """
+    table = to_table(source)
+    if table is not None:
+        return MemorySource(*table)
+    files = find_files(source)
+    kind = format or guess_format(files[0].name)
+    if kind not in FORMATS:
+        raise ConfigError(f"format {kind!r} is unknown", fix=f"use one of {', '.join(FORMATS)}")
+    if kind == "parquet":
+        return ParquetSource(files)
+    if kind == "arrow":
+        return ArrowSource(files)
+    options = csv or CsvOptions()
+    if options.separator is None:
+        options = replace(options, separator="\t" if kind == "tsv" else ",")
+    return CsvSource(files, options)

@@ -1,0 +1,164 @@
+"""Finding and opening files: local paths, globs and fsspec URLs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from satrap.errors import ConfigError, DataError
+
+FORMATS = ("csv", "tsv", "parquet", "arrow")
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".dat": "tsv",
+    ".tab": "tsv",
+    ".data": "csv",
+    ".test": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file on some file system.
+
+    Args:
+        system: fsspec file system.
+        path: path on it.
+        name: path or URL as shown in messages.
+    """
+
+    system: Any
+    path: str
+    name: str
+
+    @property
+    def local(self) -> str | None:
+        """Return the path if it is on this machine's disk."""
+        return self.path if isinstance(self.system, LocalFileSystem) else None
+
+    def open(self) -> Any:
+        """Open for reading bytes.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
+        with reading(self.name):
+            return self.system.open(self.path, "rb")
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        with reading(self.name):
+            return int(self.system.size(self.path) or 0)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn failures of the file system into `DataError`."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot read the file: {error.strerror or error}",
+            where=name,
+            fix="check that it exists and may be read",
+        ) from error
+
+
+def find_files(sources: Any) -> list[File]:
+    """Return the files of a path (text or `PathLike`), glob, URL or list of them; each glob sorted by name.
+
+    Raises:
+        DataError: nothing matches.
+        ConfigError: a URL whose file system is not installed, or a source that is no path.
+    """
+    several = isinstance(sources, Sequence) and not isinstance(sources, str)
+    files: list[File] = []
+    for source in list(sources) if several else [sources]:
+        if not isinstance(source, str | os.PathLike):
+            raise ConfigError(
+                f"a data source of type {type(source).__name__} is not understood",
+                fix="give a path, glob, URL, pyarrow.Table, DataFrame, or dict of columns",
+            )
+        files.extend(_expand(os.fspath(source)))
+    if not files:
+        raise DataError("the list of files is empty", fix="name at least one file")
+    return files
+
+
+def _expand(source: str) -> list[File]:
+    system, path = _system(source)
+    remote = "://" in source
+    with reading(source):
+        if not any(c in path for c in "*?[") or system.exists(path):
+            paths = [path]
+        else:
+            paths = sorted(p for p in system.glob(path) if not system.isdir(p))
+        if paths == [path] and system.isdir(path):
+            raise DataError(
+                "this is a folder, not a file", where=source, fix=f"write {source.rstrip('/')}/*.parquet"
+            )
+        if not paths or not system.exists(paths[0]):
+            raise _not_found(system, path, source)
+    return [File(system, p, system.unstrip_protocol(p) if remote else _shown(p, source)) for p in paths]
+
+
+def _shown(path: str, source: str) -> str:
+    """Show a local path the way the user wrote it: relative stays relative."""
+    return path if os.path.isabs(source) or source.startswith("~") else os.path.relpath(path)
+
+
+def _system(source: str) -> tuple[Any, str]:
+    try:
+        system, path = fsspec.core.url_to_fs(os.path.expanduser(source))
+    except ImportError as error:
+        raise ConfigError(
+            f"the file system of {source!r} is not installed: {error}", fix="install the package it names"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{source!r} is no path or known URL: {error}") from error
+    return system, path
+
+
+def _not_found(system: Any, path: str, source: str) -> DataError:
+    what = "no file matches" if any(c in path for c in "*?[") else "the file does not exist"
+    folder, _, name = path.rpartition("/")
+    try:
+        names = [p.rpartition("/")[2] for p in system.ls(folder, detail=False)]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    return DataError(
+        what + (f"; did you mean {near[0]!r}?" if near else ""),
+        where=source,
+        fix="check the path; relative paths start at the current folder",
+    )
+
+
+def guess_format(name: str) -> str:
+    """Return the format that a file name's suffix says.
+
+    Raises:
+        ConfigError: an unknown suffix.
+    """
+    base = name.lower().removesuffix(".gz")
+    suffix = os.path.splitext(base)[1]
+    if suffix not in _SUFFIXES:
+        raise ConfigError(
+            f"cannot tell the format of {name!r} from its name",
+            fix=f"give format: one of {', '.join(FORMATS)}",
+        )
+    return _SUFFIXES[suffix]

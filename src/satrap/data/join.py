@@ -1,0 +1,118 @@
+"""Columns from a small side table, for example the attributes of a book beside its ratings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from satrap.data.csv import CsvOptions
+from satrap.data.hashing import hash_ids
+from satrap.data.origin import missing_column
+from satrap.data.source import Scan, Source
+from satrap.errors import ConfigError, DataError
+from satrap.schema import MISSING_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Adds columns of a side table to every row whose key it holds; other rows get missing values.
+
+    Keys match when they are the same id (see `satrap.data.hashing`): 7, "7" and 7.0 are one key.
+
+    Args:
+        source: anything `read` accepts; held in memory.
+        on: key column in the data.
+        key: key column in the side table, default the same name as `on`.
+        columns: columns to add, default all but the key.
+        prefix: put before their names.
+        csv: how the side table's CSV file is written.
+    """
+
+    source: Any
+    on: str
+    key: str | None = None
+    columns: Sequence[str] = ()
+    prefix: str = ""
+    csv: CsvOptions | None = None
+
+
+class SideTable:
+    """A side table in memory, ready to be joined.
+
+    Args:
+        join: what to join.
+        source: its opened source.
+
+    Raises:
+        DataError: a column is missing, or a key appears twice.
+    """
+
+    def __init__(self, join: Join, source: Source) -> None:
+        key = join.key or join.on
+        columns = list(join.columns or (name for name in source.names if name != key))
+        for name in (key, *columns):
+            if name not in source.names:
+                raise missing_column(name, source.names, source.label)
+        pieces = source.scan(Scan(ids=[key, *columns], numbers=[]), None)
+        tables = [piece.table for piece in pieces]
+        if not tables:
+            raise DataError("the side table has no rows", where=source.label)
+        table = pa.concat_tables(tables, promote_options="permissive")
+        hashed = hash_ids(table.column(key).combine_chunks())
+        self._order = np.argsort(hashed, kind="stable")
+        self._keys = hashed[self._order]
+        _refuse_duplicates(self._keys, self._order, table.column(key), f"{source.label}, column {key!r}")
+        self.on = join.on
+        self.columns = {join.prefix + name: _flat(table.column(name)) for name in columns}
+
+    def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Return the table with those of the joined columns that `names` lists, dictionary-encoded."""
+        wanted = [name for name in names if name in self.columns]
+        if not wanted:
+            return table
+        keys = hash_ids(table.column(self.on).combine_chunks())
+        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        missing = (self._keys[place] != keys) | (keys == np.uint64(MISSING_ID))
+        indices = pa.array(self._order[place].astype(np.int32), mask=missing)
+        for name in wanted:
+            values = self.columns[name]
+            if pa.types.is_nested(values.type):
+                column = values.take(indices)
+            else:
+                column = pa.DictionaryArray.from_arrays(indices, values)
+            table = table.append_column(name, column)
+        return table
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _refuse_duplicates(keys: Any, order: Any, column: pa.ChunkedArray, where: str) -> None:
+    twice = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != np.uint64(MISSING_ID)))
+    if len(twice):
+        raise DataError(
+            f"key {column[int(order[twice[0]])].as_py()!r} appears more than once",
+            where=where,
+            why="a row can be joined with one row of the side table only",
+            fix="remove the duplicates from the side table",
+        )
+
+
+def check_joins(tables: Sequence[SideTable], names: Sequence[str]) -> None:
+    """Raise `ConfigError` when a joined column has the name of a column that is there already."""
+    seen = set(names)
+    for table in tables:
+        for name in table.columns:
+            if name in seen:
+                raise ConfigError(
+                    f"join on {table.on!r}: there is a column {name!r} already",
+                    fix="list only the columns you need in Join(columns=...), or give a prefix",
+                )
+            seen.add(name)

@@ -1,0 +1,85 @@
+"""Statistics of numeric features from one streaming pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from satrap.data.dataset import Dataset
+from satrap.data.encode import Chunk
+from satrap.data.transforms import Doubles, compile_steps, steps_of, unmeasured
+from satrap.errors import DataError
+from satrap.schema import Numeric, Schema
+
+
+class Moments:
+    """Running mean and variance of numbers that arrive in pieces; NaN is left out.
+
+    Pieces are merged by Chan, Golub and LeVeque (1979), which is stable for any offset of the numbers.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: Doubles) -> None:
+        """Add numbers, float64[n]."""
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return
+        mean = float(values.mean())
+        squares = float(np.square(values - mean).sum())
+        count, difference = self.count + len(values), mean - self.mean
+        self._squares += squares + difference**2 * self.count * len(values) / count
+        self.mean += difference * len(values) / count
+        self.count = count
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation; 0 without numbers."""
+        return float(np.sqrt(self._squares / self.count)) if self.count else 0.0
+
+
+def measure(schema: Schema, dataset: Dataset) -> Schema:
+    """Return the schema with the mean and deviation of every unmeasured "standardize" filled in.
+
+    One streaming pass over the dataset's rows (its row split, its worker share; labels are not read), or
+    none when nothing is to be measured; a second "standardize" of the same feature takes a second pass.
+
+    Args:
+        schema: the schema to complete.
+        dataset: the training data. `read` needs a schema whose transforms are measured, so read it with
+            `unmeasured_schema(schema)` or `schema` itself: `read` does not look at the statistics.
+
+    Raises:
+        DataError: a feature has no numbers at all.
+    """
+    while open_steps := {
+        name: step for name, feature in schema.numeric.items() if (step := unmeasured(feature)) is not None
+    }:
+        schema = _measure_once(schema, dataset, open_steps)
+    return schema
+
+
+def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int]) -> Schema:
+    chosen = {name: schema.numeric[name] for name in open_steps}
+    before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
+    moments = {name: Moments() for name in chosen}
+    probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt), labels=False)
+    for piece in probe.pieces():
+        chunk = Chunk(piece.table, piece.origin, schema.salt, {})
+        for name, feature in chosen.items():
+            moments[name].add(before[name](chunk.floats(feature.column or name)))
+    return schema.replace(
+        {name: _filled(name, chosen[name], open_steps[name], moments[name]) for name in chosen}
+    )
+
+
+def _filled(name: str, feature: Numeric, step: int, moments: Moments) -> Numeric:
+    if not moments.count:
+        raise DataError(
+            f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
+        )
+    steps = steps_of(feature)
+    steps[step] = {"standardize": {"mean": moments.mean, "std": moments.std}}
+    return Numeric(transform=steps, column=feature.column, missing=feature.missing)

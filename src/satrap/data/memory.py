@@ -1,0 +1,77 @@
+"""Rows that are in memory already: pyarrow tables, DataFrames, dicts of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from satrap.data.columns import as_array
+from satrap.data.indexed import IndexedSource, Part
+from satrap.errors import DataError
+
+SLICE_ROWS = 8192
+"""Rows of one part: the grain of the shuffle in memory."""
+
+
+class MemorySource(IndexedSource):
+    """Rows of a table in memory, read in slices without a copy.
+
+    Args:
+        table: the rows.
+        label: what to call it in messages.
+    """
+
+    def __init__(self, table: pa.Table, label: str) -> None:
+        self._table = table
+        parts = [
+            Part(0, i, start, min(SLICE_ROWS, table.num_rows - start))
+            for i, start in enumerate(range(0, table.num_rows, SLICE_ROWS))
+        ]
+        super().__init__(label, [label], table.column_names, parts)
+
+    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rest of the slice."""
+        table = self._table if columns is None else self._table.select(columns)
+        yield row, table.slice(part.file_row + row, part.rows - row)
+
+
+def to_table(values: Any) -> tuple[pa.Table, str] | None:
+    """Return (table, what it is called) of an object in memory, or None if it is none.
+
+    Args:
+        values: pyarrow Table or RecordBatch, pandas DataFrame, or dict of columns (arrays or lists).
+
+    Raises:
+        DataError: columns of unequal length or of mixed types.
+    """
+    if isinstance(values, pa.Table):
+        return values, "pyarrow.Table"
+    if isinstance(values, pa.RecordBatch):
+        return pa.Table.from_batches([values]), "pyarrow.RecordBatch"
+    if isinstance(values, Mapping):
+        return _from_columns(dict(values), "dict"), "dict"
+    if type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "columns"):
+        return _from_columns({str(name): values[name] for name in values.columns}, "DataFrame"), "DataFrame"
+    return None
+
+
+def _from_columns(columns: dict[str, Any], label: str) -> pa.Table:
+    arrays: dict[str, pa.Array] = {}
+    for name, values in columns.items():
+        try:
+            arrays[name] = as_array(values)
+        except DataError as error:
+            raise DataError(
+                error.what, where=f"{label}, column {name!r}", why=error.why, fix=error.fix
+            ) from error
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        shortest, longest = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+        raise DataError(
+            f"column {shortest!r} has {lengths[shortest]} rows, column {longest!r} has {lengths[longest]}",
+            where=label,
+            fix="give all columns the same length",
+        )
+    return pa.table(arrays)

@@ -1,0 +1,143 @@
+"""Parquet and Arrow (IPC, Feather) files, read by row group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from satrap.data.files import File
+from satrap.data.indexed import IndexedSource, Part
+from satrap.data.origin import missing_column
+from satrap.errors import DataError
+
+READ_ROWS = 32768
+"""Rows decoded at once."""
+_BUFFER_BYTES = 1 << 20
+
+
+@contextmanager
+def _decoding(file: File, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"this is no readable {kind} file: {str(error).splitlines()[0]}",
+            where=file.name,
+            fix="write the file again, or give its real format",
+        ) from error
+
+
+class ParquetSource(IndexedSource):
+    """Parquet files; a part is a row group, decoded `READ_ROWS` at a time with bounded buffers.
+
+    Args:
+        files: the files, in order.
+
+    Raises:
+        DataError: a file is no Parquet file.
+    """
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self._files = files
+        parts: list[Part] = []
+        names: list[str] = []
+        for i, file in enumerate(files):
+            with _opened(file) as reader:
+                names = names or list(reader.schema_arrow.names)
+                start = 0
+                for group in range(reader.metadata.num_row_groups):
+                    rows = reader.metadata.row_group(group).num_rows
+                    parts.append(Part(i, group, start, rows))
+                    start += rows
+        super().__init__(files[0].name, [file.name for file in files], names, parts)
+
+    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the row group from `row` on; rows before it are decoded and dropped."""
+        file = self._files[part.file]
+        with _opened(file) as reader:
+            _check_columns(columns, reader.schema_arrow.names, file)
+            batches = reader.iter_batches(
+                READ_ROWS, row_groups=[part.index], columns=columns, use_threads=False
+            )
+            start = 0
+            while True:
+                with _decoding(file, "Parquet"):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                skip = max(0, row - start)
+                if skip < batch.num_rows:
+                    yield start + skip, pa.Table.from_batches([batch.slice(skip)])
+                start += batch.num_rows
+
+
+@contextmanager
+def _opened(file: File) -> Iterator[Any]:
+    handle = file.local or file.open()
+    with _decoding(file, "Parquet"):
+        reader = pq.ParquetFile(handle, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+    try:
+        yield reader
+    finally:
+        reader.close(force=True)
+
+
+def _check_columns(columns: Sequence[str] | None, names: Sequence[str], file: File) -> None:
+    for column in columns or ():
+        if column not in names:
+            raise missing_column(column, names, file.name)
+
+
+class ArrowSource(IndexedSource):
+    """Arrow IPC files (Feather version 2); a part is a record batch.
+
+    Args:
+        files: the files, in order.
+
+    Raises:
+        DataError: a file is no Arrow file.
+    """
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self._files = files
+        parts: list[Part] = []
+        names: list[str] = []
+        for i, file in enumerate(files):
+            with _opened_arrow(file, None) as reader:
+                names = names or list(reader.schema.names)
+            # Batches tell their length only when read: one narrow column is enough.
+            with _opened_arrow(file, names[:1]) as reader, _decoding(file, "Arrow"):
+                start = 0
+                for index in range(reader.num_record_batches):
+                    rows = reader.get_batch(index).num_rows
+                    parts.append(Part(i, index, start, rows))
+                    start += rows
+        super().__init__(files[0].name, [file.name for file in files], names, parts)
+
+    def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the record batch from `row` on, `READ_ROWS` at a time."""
+        file = self._files[part.file]
+        with _opened_arrow(file, columns) as reader:
+            with _decoding(file, "Arrow"):
+                table = pa.Table.from_batches([reader.get_batch(part.index)])
+            for start in range(row, part.rows, READ_ROWS):
+                yield start, table.slice(start, READ_ROWS)
+
+
+@contextmanager
+def _opened_arrow(file: File, columns: Sequence[str] | None) -> Iterator[Any]:
+    with _decoding(file, "Arrow"):
+        handle = pa.memory_map(file.local) if file.local else file.open()
+    with handle:
+        with _decoding(file, "Arrow"):
+            reader = pa.ipc.open_file(handle)
+            if columns is not None:
+                names = reader.schema.names
+                _check_columns(columns, names, file)
+                options = pa.ipc.IpcReadOptions(included_fields=[names.index(c) for c in columns])
+                reader = pa.ipc.open_file(handle, options=options)
+        yield reader

@@ -1,0 +1,104 @@
+"""Runs an iterator ahead in a background thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_POLL_SECONDS = 0.1
+
+
+class _End:
+    """Marks the end of the items, with the error that ended them, if any."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class Prefetcher(Generic[T]):
+    """An iterator over items that one background thread produces ahead; see `prefetch`."""
+
+    def __init__(self, items: Iterable[T], depth: int) -> None:
+        self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(1, depth))
+        self._stop = threading.Event()
+        self._done = False
+        # The thread must not hold this object, so that an abandoned one is collected and stops it.
+        self._thread = threading.Thread(
+            target=_produce, args=(items, self._queue, self._stop), name="satrap-prefetch", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._done:
+            raise StopIteration
+        item = self._queue.get()
+        if not isinstance(item, _End):
+            return item
+        self.close()
+        if item.error is not None:
+            raise item.error
+        raise StopIteration
+
+    def __enter__(self) -> Prefetcher[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._stop.set()
+
+    def close(self) -> None:
+        """Stop the thread, close the source iterator in it, and wait until it has ended. Idempotent."""
+        self._done = True
+        self._stop.set()
+        while self._thread.is_alive() and self._thread is not threading.current_thread():
+            try:
+                self._queue.get_nowait()
+            except queue.Empty:
+                self._thread.join(_POLL_SECONDS / 10)
+
+
+def _produce(items: Iterable[T], out: queue.Queue[T | _End], stop: threading.Event) -> None:
+    error: BaseException | None = None
+    iterator = iter(items)
+    try:
+        for item in iterator:
+            if not _put(out, item, stop):
+                break
+    except BaseException as raised:  # noqa: BLE001 - every error belongs to the consumer
+        error = raised
+    finally:
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+    _put(out, _End(error), stop)
+
+
+def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> bool:
+    while not stop.is_set():
+        try:
+            out.put(item, timeout=_POLL_SECONDS)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+def prefetch(items: Iterable[T], depth: int = 2) -> Prefetcher[T]:
+    """Return an iterator over `items` that one background thread runs up to `depth` items ahead.
+
+    An exception raised by `items` is raised again by `next`, after the items before it. `close()` (or
+    leaving a `with` block) ends the thread and closes the source iterator.
+
+    Args:
+        items: any iterable; it is used by the thread only.
+        depth: items held ready, at least 1.
+    """
+    return Prefetcher(items, depth)

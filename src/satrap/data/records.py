@@ -1,0 +1,237 @@
+"""Cutting text into records (rows of a CSV file) without parsing the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from satrap.data.stream import TextStream
+from satrap.errors import DataError
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+_LINE, _RETURN, _SPACE, _TAB = 10, 13, 32, 9
+_jit = numba.njit(nogil=True, cache=True)
+
+
+@_jit
+def _starts_with(data: Bytes, start: int, end: int, prefix: Bytes) -> bool:
+    if len(prefix) == 0 or end - start < len(prefix):
+        return False
+    same = True
+    for k in range(len(prefix)):
+        same = same and data[start + k] == prefix[k]
+    return same
+
+
+@_jit
+def _quoted_line_ends(
+    data: Bytes, quote: int, separator: int, comment: Bytes, out: Offsets
+) -> tuple[int, bool]:
+    """Find line ends outside quotes; a quote opens only at the start of a field."""
+    count, i, n = 0, 0, len(data)
+    field_start, record_start = True, True
+    while i < n:
+        byte = data[i]
+        if record_start and _starts_with(data, i, n, comment):
+            while i < n and data[i] != _LINE:
+                i += 1
+            if i == n:
+                break
+            byte = data[i]
+        record_start = False
+        if field_start and byte == quote:
+            i += 1
+            while i < n and not (data[i] == quote and not (i + 1 < n and data[i + 1] == quote)):
+                i += 2 if data[i] == quote else 1
+            if i >= n:
+                return count, True
+            field_start = False
+        elif byte == _LINE:
+            out[count] = i
+            count += 1
+            field_start, record_start = True, True
+        else:
+            field_start = byte == separator
+        i += 1
+    return count, False
+
+
+@_jit
+def _records(data: Bytes, line_ends: Offsets, comment: Bytes, starts: Offsets, ends: Offsets) -> int:
+    """Drop blank lines and comments and the carriage return before a line end; return the records left."""
+    count, start = 0, 0
+    for line in range(len(line_ends)):
+        end = line_ends[line]
+        stop = end
+        while stop > start and data[stop - 1] == _RETURN:
+            stop -= 1
+        if stop > start and not _starts_with(data, start, stop, comment):
+            starts[count], ends[count] = start, stop
+            count += 1
+        start = end + 1
+    return count
+
+
+@_jit
+def _copy(data: Bytes, starts: Offsets, ends: Offsets, out: Bytes) -> int:
+    position = 0
+    for i in range(len(starts)):
+        for k in range(starts[i], ends[i]):
+            out[position] = data[k]
+            position += 1
+        out[position] = _LINE
+        position += 1
+    return position
+
+
+@_jit
+def _copy_stripped(
+    data: Bytes, starts: Offsets, ends: Offsets, quote: int, separator: int, out: Bytes
+) -> int:
+    """Copy records without blanks around the fields (kept inside quotes)."""
+    position = 0
+    for i in range(len(starts)):
+        k, end = starts[i], ends[i]
+        while k <= end:
+            while k < end and (data[k] == _SPACE or data[k] == _TAB) and data[k] != separator:
+                k += 1
+            floor = position
+            if k < end and data[k] == quote:
+                out[position] = quote
+                position, k = position + 1, k + 1
+                while k < end and not (data[k] == quote and not (k + 1 < end and data[k + 1] == quote)):
+                    width = 2 if data[k] == quote else 1
+                    for _ in range(width):
+                        out[position] = data[k]
+                        position, k = position + 1, k + 1
+            while k < end and data[k] != separator:
+                out[position] = data[k]
+                position, k = position + 1, k + 1
+            while position > floor and (out[position - 1] == _SPACE or out[position - 1] == _TAB):
+                position -= 1
+            out[position] = separator if k < end else _LINE
+            position, k = position + 1, k + 1
+    return position
+
+
+def find_records(
+    data: Bytes, quote: int, separator: int, comment: Bytes, *, final: bool
+) -> tuple[Offsets, Offsets, int, int, bool]:
+    """Find the complete records in a block of bytes.
+
+    Args:
+        data: uint8[n], starting at the start of a line.
+        quote: the quote byte, or -1 for none.
+        separator: the separator byte.
+        comment: bytes that start a line to skip, possibly empty.
+        final: whether the data ends here, so that the last line needs no line end.
+
+    Returns:
+        (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, whether a
+        quote is still open at the end of the data).
+    """
+    open_quote = False
+    if quote >= 0 and (data == quote).any():
+        found = np.empty(int(np.count_nonzero(data == _LINE)), np.int64)
+        count, open_quote = _quoted_line_ends(data, quote, separator, comment, found)
+        line_ends = found[:count]
+    else:
+        line_ends = np.flatnonzero(data == _LINE)
+    if final and not open_quote and len(data) and (not len(line_ends) or line_ends[-1] != len(data) - 1):
+        line_ends = np.append(line_ends, len(data))
+    starts, ends = np.empty_like(line_ends), np.empty_like(line_ends)
+    count = _records(data, line_ends, comment, starts, ends)
+    consumed = min(int(line_ends[-1]) + 1, len(data)) if len(line_ends) else 0
+    return starts[:count], ends[:count], len(line_ends), consumed, open_quote
+
+
+def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, int] | None) -> Any:
+    """Return the records one after another, each with a line end, as a buffer.
+
+    Args:
+        data: the block the records are in.
+        starts: int64[records].
+        ends: int64[records].
+        strip: (quote byte or -1, separator byte) to drop blanks around fields, or None.
+    """
+    out = np.empty(int((ends - starts).sum()) + len(starts), np.uint8)
+    if strip is None:
+        size = _copy(data, starts, ends, out)
+    else:
+        size = _copy_stripped(data, starts, ends, *strip, out)
+    return out[:size]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive records of a file.
+
+    Args:
+        data: uint8[n], bytes that hold them.
+        starts: int64[records], at least one, where each record starts in `data`.
+        ends: int64[records], where each ends, without the line end.
+        lines: number of lines, more than records where some are blank or comments.
+        offset: byte offset of `data` in the (decompressed) file.
+        row: index in the file of the first record.
+    """
+
+    data: Bytes
+    starts: Offsets
+    ends: Offsets
+    lines: int
+    offset: int
+    row: int
+
+    def after(self, record: int) -> int:
+        """Return where the line after a record starts in `data`."""
+        end = int(self.ends[record])
+        while end < len(self.data) and self.data[end] != _LINE:
+            end += 1
+        return min(end + 1, len(self.data))
+
+
+_MAX_RECORD = 1 << 26
+
+
+def blocks(
+    stream: TextStream, quote: int, separator: int, comment: Bytes, *, row: int, size: int
+) -> Iterator[Block]:
+    """Yield the records of a stream in blocks of about `size` bytes; blocks without records are left out.
+
+    Args:
+        stream: standing at the start of a line.
+        quote: the quote byte, or -1.
+        separator: the separator byte.
+        comment: bytes that start a line to skip.
+        row: index of the first record.
+        size: bytes read at once.
+
+    Raises:
+        DataError: a quote that never closes, or a row of more than 64 MiB.
+    """
+    # A block is a function of where it starts, so a resumed scan cuts the same blocks.
+    ahead, want, final, offset = b"", size, False, stream.offset
+    while not final:
+        ahead += stream.read(max(0, want - len(ahead)))
+        final = len(ahead) < want
+        data = np.frombuffer(ahead, np.uint8, min(want, len(ahead)))
+        starts, ends, lines, consumed, quoted = find_records(data, quote, separator, comment, final=final)
+        if len(starts):
+            yield Block(data[:consumed], starts, ends, lines, offset, row)
+        row += len(starts)
+        ahead = ahead[consumed:]
+        offset += consumed
+        want = size if consumed else 2 * want
+        if (final and quoted) or want > 2 * _MAX_RECORD:
+            raise DataError(
+                "a quote opens and never closes" if quoted else "a row is longer than 64 MiB",
+                where=f"{stream.file.name}, row {row + 1}",
+                why="the rest of the file would be one value",
+                fix="close the quote, or give CsvOptions(quote=None) if quotes mean nothing in this file",
+            )

@@ -1,0 +1,103 @@
+"""The bytes of a text file: decompressed and as UTF-8, with one clear error for what cannot be read."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from typing import Any
+
+from satrap.data.files import File, reading
+from satrap.errors import DataError
+
+_BOM = codecs.BOM_UTF8
+_STEP = 1 << 20
+
+
+class TextStream:
+    """Reads a file forward. Use as a context manager.
+
+    Args:
+        file: the file; a name ending in .gz, or gzip's first two bytes, means gzip.
+        encoding: its text encoding; anything but UTF-8 is converted.
+
+    Raises:
+        DataError: unreadable file, broken gzip, text that is not in the encoding.
+    """
+
+    def __init__(self, file: File, encoding: str) -> None:
+        self.file, self._encoding = file, encoding
+        self._handle = file.open()
+        with reading(file.name):
+            magic = self._handle.read(2)
+            self._handle.seek(0)
+        self.compressed = magic == b"\x1f\x8b" or file.name.endswith(".gz")
+        self._bytes: Any = gzip.GzipFile(fileobj=self._handle) if self.compressed else self._handle
+        plain = codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
+        self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
+        self._ahead = b""
+        self.offset = 0
+        head = self._read(3)
+        if head == _BOM:
+            self.offset = 3
+        else:
+            self._ahead = head
+
+    def __enter__(self) -> TextStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bytes.close()
+        self._handle.close()
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes of UTF-8; fewer only at the end of the file."""
+        parts, missing = [self._ahead], size - len(self._ahead)
+        while missing > 0:
+            part = self._read(missing)
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data, self._ahead = data[:size], data[size:]
+        self.offset += len(data)
+        return data
+
+    def skip_to(self, offset: int) -> None:
+        """Go forward to a byte offset (of the decompressed UTF-8 text)."""
+        if not self.compressed and self._decoder is None:
+            with reading(self.file.name):
+                self._bytes.seek(offset)
+            self._ahead, self.offset = b"", offset
+        while self.offset < offset:
+            if not self.read(min(_STEP, offset - self.offset)):
+                raise DataError("the file is shorter than when the position was saved", where=self.file.name)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._bytes.read(size)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(
+                f"the gzip file is damaged or cut short: {error}",
+                where=self.file.name,
+                why="rows after the damage would be lost without a word",
+                fix="copy or download the file again",
+            ) from error
+        except OSError as error:
+            raise DataError(f"cannot read the file: {error}", where=self.file.name) from error
+        return data if self._decoder is None else self._converted(data)
+
+    def _converted(self, data: bytes) -> bytes:
+        assert self._decoder is not None
+        try:
+            text = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"the text is not in the encoding {self._encoding}: {error.reason}",
+                where=self.file.name,
+                fix="give the file's real encoding in CsvOptions(encoding=...)",
+            ) from error
+        if not text and data:
+            return self._read(len(data))
+        return text.encode()

@@ -1,0 +1,124 @@
+"""What a client's hello tells a shard server about the tables, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from satrap.errors import ConfigError
+from satrap.exchange.servers.shard_map import ShardMap
+from satrap.optim import Optimizer, from_dict
+from satrap.schema import Table
+from satrap.store import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class TableGroup:
+    """Tables of equal dim and optimizer that requests serve together: index, names in order, dim."""
+
+    index: int
+    tables: tuple[str, ...]
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardConfig:
+    """Everything the rows of one shard depend on; equal for all its clients.
+
+    Args:
+        tables: with an optimizer each, as `table_to_dict` writes them.
+        seed: of the initial rows.
+        memory: byte budget of this shard, None without.
+        shard: index of this shard.
+        map: which buckets it owns.
+    """
+
+    tables: tuple[Mapping[str, Any], ...]
+    seed: int
+    memory: int | None
+    shard: int
+    map: ShardMap
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `from_dict` reads."""
+        return {
+            "tables": list(self.tables),
+            "seed": self.seed,
+            "memory": self.memory,
+            "shard": self.shard,
+            "shards": self.map.shards,
+            "epoch": self.map.epoch,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ShardConfig:
+        """Build it from `to_dict` data.
+
+        Raises:
+            ConfigError: something is missing or impossible.
+        """
+        try:
+            made = cls(
+                tuple(table_to_dict(_table(t)) for t in data["tables"]),
+                int(data["seed"]),
+                None if data["memory"] is None else int(data["memory"]),
+                int(data["shard"]),
+                ShardMap(int(data["shards"]), epoch=int(data["epoch"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"a hello lacks or distorts {error}") from error
+        if not 0 <= made.shard < made.map.shards:
+            raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
+        return made
+
+    def difference(self, other: ShardConfig) -> str:
+        """Return what differs, in words; empty if nothing does."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        for key in ("shard", "shards", "epoch", "seed", "memory"):
+            if mine[key] != theirs[key]:
+                return f"{key} {mine[key]} here, {theirs[key]} asked for"
+        for here, asked in zip(self.tables, other.tables, strict=False):
+            if here != asked:
+                return f"table {here['name']!r}: {dict(here)} here, {dict(asked)} asked for"
+        if len(self.tables) != len(other.tables):
+            return f"{len(self.tables)} tables here, {len(other.tables)} asked for"
+        return ""
+
+    def open(self) -> Shard:
+        """Make the store."""
+        return Shard([_table(t) for t in self.tables], seed=self.seed, memory=self.memory)
+
+
+def table_to_dict(table: Table, default: Optimizer | None = None) -> dict[str, Any]:
+    """Return a table as plain data.
+
+    Raises:
+        ConfigError: neither the table nor the default has an optimizer.
+    """
+    optimizer = table.optimizer or default
+    if optimizer is None:
+        raise ConfigError(
+            f"table {table.name!r} has no optimizer", fix="give the table or the exchange one of satrap.optim"
+        )
+    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.to_dict().items()}
+    return {
+        "name": table.name,
+        "dim": table.dim,
+        "optimizer": settings,
+        "initial_scale": table.initial_scale,
+    }
+
+
+def tables_to_dicts(tables: Sequence[Table], default: Optimizer | None) -> tuple[Mapping[str, Any], ...]:
+    """Return tables as plain data, see `table_to_dict`."""
+    return tuple(table_to_dict(table, default) for table in tables)
+
+
+def _table(data: Mapping[str, Any]) -> Table:
+    return Table(
+        str(data["name"]),
+        dim=data["dim"],
+        optimizer=from_dict(data["optimizer"]),
+        initial_scale=float(data["initial_scale"]),
+    )

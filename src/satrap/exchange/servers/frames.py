@@ -1,0 +1,202 @@
+"""What crosses the network: a fixed header and raw buffers, checked before anything is believed.
+
+A message is a list of parts: part 0 is the header (`HEADER_BYTES`, little-endian), the others are payload.
+Functions here do no input or output: bytes in, values out, or a `FrameError`.
+
+```
+offset  bytes  field
+     0      4  magic "STRP"
+     4      2  protocol version
+     6      1  kind (`Kind`; answers have bit 7 set)
+     7      1  parts of payload
+     8      4  epoch of the shard map
+    12      4  reserved, 0
+    16      8  client
+    24      8  sequence: number of the request, which its answer repeats
+    32      8  acknowledged: every sequence below it has been answered (in a PONG: the next that is executed)
+    40      8  step: optimizer steps that must be complete before this request (`sync`)
+    48      8  lr_scale, float64
+    56      8  bytes of payload
+    64      8  xxHash64 of the payload, part after part, each seeded with the hash so far
+    72      4  CRC-32 of the 72 bytes before it
+```
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import ExchangeError
+from satrap.exchange.servers import kernels
+
+MAGIC = b"STRP"
+VERSION = 1
+"""Version of the protocol; both sides must have the same."""
+
+_LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")
+_CHECK = struct.Struct("<I")
+HEADER_BYTES = _LAYOUT.size + _CHECK.size
+MAX_PARTS = 255
+MAX_BYTES = 256 << 20
+"""Default limit of a message's payload, 256 MiB."""
+
+Buffer = Any  # bytes, memoryview or array: anything with a contiguous buffer
+Bytes = npt.NDArray[np.uint8]
+
+
+class Kind(IntEnum):
+    """What a message asks. Those below PING are numbered and executed exactly once, in order."""
+
+    HELLO = 1
+    LOOKUP = 2
+    PEEK = 3
+    UPDATE = 4
+    FLUSH = 5
+    STATISTICS = 6
+    EXPORT = 7
+    LOAD = 8
+    CLEAR = 9
+    BYE = 10
+    PING = 32
+
+
+class Code(IntEnum):
+    """Why a request was refused."""
+
+    MALFORMED = 1
+    VERSION = 2
+    EPOCH = 3
+    UNKNOWN_CLIENT = 4
+    STORE = 5
+    CONFIG = 6
+    BUSY = 7
+    SEQUENCE = 8
+    FENCED = 9
+    DEADLINE = 10
+
+
+ANSWER, FAILURE = 0x80, 0xFF
+"""Bit that marks an answer; the kind of an answer that carries an error."""
+
+
+class FrameError(ExchangeError):
+    """A message that cannot be believed. `code` says why, `header` is what could be read of it."""
+
+    def __init__(self, what: str, code: Code = Code.MALFORMED, header: Header | None = None) -> None:
+        super().__init__(what)
+        self.code, self.header = code, header
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The fields of a header that are not checks; see the module's table."""
+
+    kind: int
+    epoch: int = 0
+    client: int = 0
+    sequence: int = 0
+    acknowledged: int = 0
+    step: int = 0
+    lr_scale: float = 1.0
+
+    def answer(self, kind: int | None = None, *, acknowledged: int = 0, step: int = 0) -> Header:
+        """Return the header of an answer to this one."""
+        return replace(
+            self, kind=self.kind | ANSWER if kind is None else kind, acknowledged=acknowledged, step=step
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Size, number of parts and hash of a payload: computed once, however often it is sent."""
+
+    parts: int
+    size: int
+    value: int
+
+
+def as_bytes(part: Buffer) -> Bytes:
+    """Return a part as uint8[n], without a copy."""
+    return np.frombuffer(part, np.uint8) if memoryview(part).nbytes else np.empty(0, np.uint8)
+
+
+def digest(parts: Sequence[Buffer]) -> Digest:
+    """Return the digest of the parts of a payload."""
+    value, size = 0, 0
+    for part in parts:
+        data = as_bytes(part)
+        value = int(kernels.xxh64(np.uint64(data.ctypes.data), np.uint64(len(data)), np.uint64(value)))
+        size += len(data)
+    return Digest(len(parts), size, value)
+
+
+def encode(header: Header, payload: Digest) -> bytes:
+    """Return the header's bytes."""
+    h = header
+    fixed = _LAYOUT.pack(
+        MAGIC,
+        VERSION,
+        h.kind,
+        payload.parts,
+        h.epoch,
+        0,
+        h.client,
+        h.sequence,
+        h.acknowledged,
+        h.step,
+        h.lr_scale,
+        payload.size,
+        payload.value,
+    )
+    return fixed + _CHECK.pack(zlib.crc32(fixed))
+
+
+def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) -> Header:
+    """Return the header of a message whose every byte agrees with its checks.
+
+    Args:
+        data: part 0.
+        parts: the payload.
+        max_bytes: largest payload accepted.
+
+    Raises:
+        FrameError: anything else; with the header if that part was whole.
+    """
+    header, expected = _decode_header(data)
+    sizes = sum(memoryview(part).nbytes for part in parts)
+    if sizes > max_bytes:
+        raise FrameError(f"a message of {sizes} bytes is over the limit of {max_bytes}", header=header)
+    if (len(parts), sizes) != (expected.parts, expected.size):
+        raise FrameError(
+            f"the header announces {expected.size} bytes in {expected.parts} parts, "
+            f"{sizes} in {len(parts)} came",
+            header=header,
+        )
+    if digest(parts).value != expected.value:
+        raise FrameError("the checksum of the payload does not match", header=header)
+    return header
+
+
+def _decode_header(data: bytes) -> tuple[Header, Digest]:
+    if len(data) != HEADER_BYTES or data[:4] != MAGIC:
+        raise FrameError("this is no satrap message")
+    fields = _LAYOUT.unpack_from(data)
+    _, version, kind, parts, epoch, _, client, sequence, acknowledged, step, scale, size, value = fields
+    if _CHECK.unpack_from(data, _LAYOUT.size)[0] != zlib.crc32(data[: _LAYOUT.size]):
+        raise FrameError("the checksum of the header does not match")
+    header = Header(kind, epoch, client, sequence, acknowledged, step, scale)
+    if version != VERSION:
+        raise FrameError(
+            f"protocol version {version} met version {VERSION}: install the same satrap on both sides",
+            Code.VERSION,
+            header,
+        )
+    return header, Digest(parts, size, value)

@@ -1,0 +1,223 @@
+"""The loops of the exchange: who owns which id, 16-bit values, checksums. No interpreter lock is held."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange.servers import vectors as v
+from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
+from satrap.store.kernels.jit import helper, kernel
+
+FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
+"""Codes of number formats on the wire."""
+
+_ONE, _TWO, _FOUR, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(8)
+_LANES = np.uint64(v.LANES)
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+
+
+@helper
+def _item(kind: int) -> np.uint64:
+    return _FOUR if kind == FLOAT32 else _TWO
+
+
+@helper
+def _widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> None:
+    item = _item(kind)
+    whole = n - n % _LANES
+    for i in range(np.uint64(0), whole, _LANES):
+        a, b = source + i * item, target + i * _FOUR
+        if kind == FLOAT16:
+            v.widen_half(a, b)
+        elif kind == BFLOAT16:
+            v.widen_brain(a, b)
+        else:
+            v.widen_single(a, b)
+    for i in range(whole, n):
+        a, b = source + i * item, target + i * _FOUR
+        if kind == FLOAT16:
+            v.widen_half_1(a, b)
+        elif kind == BFLOAT16:
+            v.widen_brain_1(a, b)
+        else:
+            v.widen_single_1(a, b)
+
+
+@helper
+def _narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> np.uint32:
+    item = _item(kind)
+    whole = n - n % _LANES
+    bad = np.uint32(0)
+    for i in range(np.uint64(0), whole, _LANES):
+        a, b = source + i * _FOUR, target + i * item
+        if kind == FLOAT16:
+            bad |= v.narrow_half(a, b, scale)
+        elif kind == BFLOAT16:
+            bad |= v.narrow_brain(a, b, scale)
+        else:
+            bad |= v.narrow_single(a, b, scale)
+    for i in range(whole, n):
+        a, b = source + i * _FOUR, target + i * item
+        if kind == FLOAT16:
+            bad |= v.narrow_half_1(a, b, scale)
+        elif kind == BFLOAT16:
+            bad |= v.narrow_brain_1(a, b, scale)
+        else:
+            bad |= v.narrow_single_1(a, b, scale)
+    return bad
+
+
+@kernel
+def widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> None:
+    """Convert n numbers at `source` to float32 at `target`."""
+    _widen(kind, source, target, n)
+
+
+@kernel
+def narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> bool:
+    """Convert n float32, times `scale`; return whether all results are finite."""
+    return _narrow(kind, source, target, n, scale) == 0
+
+
+@kernel
+def widen_rows(
+    kind: int, source: np.uint64, dim: np.uint64, positions: npt.NDArray[np.int32], target: np.uint64
+) -> None:
+    """Convert row i of `source` to float32 row `positions[i]` of `target`."""
+    step, stride = dim * _item(kind), dim * _FOUR
+    for i in range(len(positions)):
+        _widen(kind, source + np.uint64(i) * step, target + np.uint64(positions[i]) * stride, dim)
+
+
+@kernel
+def narrow_rows(
+    kind: int,
+    source: np.uint64,
+    dim: np.uint64,
+    positions: npt.NDArray[np.int32],
+    target: np.uint64,
+    scale: np.float32,
+) -> bool:
+    """Convert float32 row `positions[i]` of `source`, times `scale`, to row i; return whether all are finite."""
+    step, stride = dim * _item(kind), dim * _FOUR
+    bad = np.uint32(0)
+    for i in range(len(positions)):
+        row = source + np.uint64(positions[i]) * stride
+        bad |= _narrow(kind, row, target + np.uint64(i) * step, dim, scale)
+    return bad == 0
+
+
+@kernel
+def peak(bits: npt.NDArray[np.uint32]) -> np.uint32:
+    """Return the largest magnitude among float32 given as bits: 0x7F800000 or more if any is not finite."""
+    top = np.uint32(0)
+    for i in range(len(bits)):
+        top = max(top, bits[i] & np.uint32(0x7FFFFFFF))
+    return top
+
+
+@kernel
+def split(
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    salts: npt.NDArray[np.uint64],
+    owners: npt.NDArray[np.uint16],
+    owner: npt.NDArray[np.uint16],
+    bounds: npt.NDArray[np.int64],
+    grouped: npt.NDArray[np.uint64],
+    positions: npt.NDArray[np.int32],
+) -> None:
+    """Sort ids by (owner, table), keeping their order inside.
+
+    Args:
+        ids, splits: ids by table, as in a request.
+        salts: per table, what its ids are hashed with.
+        owners: bucket -> shard.
+        owner: uint16[n], scratch.
+        bounds: int64[shards, tables + 1], zeroed; on return shard s owns `grouped[bounds[s, t]:bounds[s, t + 1]]`
+            of table t, and bounds[s, tables] == bounds[s + 1, 0].
+        grouped: uint64[n], the ids.
+        positions: int32[n], where each stood in `ids`.
+    """
+    shards, tables = bounds.shape[0], len(salts)
+    for t in range(tables):
+        for i in range(splits[t], splits[t + 1]):
+            s = owners[mix(ids[i] ^ salts[t]) >> BUCKET_SHIFT]
+            owner[i] = s
+            bounds[s, t + 1] += 1
+    start = 0
+    for s in range(shards):
+        bounds[s, 0] = start
+        for t in range(tables):
+            count = bounds[s, t + 1]
+            bounds[s, t + 1] = start  # for now: where the next id of (s, t) goes
+            start += count
+    for t in range(tables):
+        for i in range(splits[t], splits[t + 1]):
+            s = owner[i]
+            place = bounds[s, t + 1]
+            grouped[place] = ids[i]
+            positions[place] = i
+            bounds[s, t + 1] = place + 1
+
+
+@kernel
+def bits_used(ids: npt.NDArray[np.uint64]) -> np.uint64:
+    """Return the bits that occur in any id: below 2^32, all ids fit in 32 bits."""
+    used = np.uint64(0)
+    for i in range(len(ids)):
+        used |= ids[i]
+    return used
+
+
+@helper
+def _rotate(x: np.uint64, left: int) -> np.uint64:
+    return (x << np.uint64(left)) | (x >> np.uint64(64 - left))
+
+
+@helper
+def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotate(lane + word * _P2, 31) * _P1
+
+
+@helper
+def _merge(h: np.uint64, lane: np.uint64) -> np.uint64:
+    return (h ^ _round(np.uint64(0), lane)) * _P1 + _P4
+
+
+@helper
+def _stripes(address: np.uint64, end: np.uint64, seed: np.uint64) -> np.uint64:
+    a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+    for at in range(address, end, np.uint64(32)):
+        a = _round(a, v.load_u64(at))
+        b = _round(b, v.load_u64(at + _EIGHT))
+        c = _round(c, v.load_u64(at + np.uint64(16)))
+        d = _round(d, v.load_u64(at + np.uint64(24)))
+    h = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
+    return _merge(_merge(_merge(_merge(h, a), b), c), d)
+
+
+@kernel
+def xxh64(address: np.uint64, size: np.uint64, seed: np.uint64) -> np.uint64:
+    """Return the 64-bit xxHash of `size` bytes (specification of Y. Collet, version 0.1.1)."""
+    rest, end = size % np.uint64(32), address + size
+    at = end - rest
+    h = _stripes(address, at, seed) if size >= np.uint64(32) else seed + _P5
+    h += size
+    while end - at >= _EIGHT:
+        h = _rotate(h ^ _round(np.uint64(0), v.load_u64(at)), 27) * _P1 + _P4
+        at += _EIGHT
+    if end - at >= _FOUR:
+        h = _rotate(h ^ (v.load_u32(at) * _P1), 23) * _P2 + _P3
+        at += _FOUR
+    while at < end:
+        h = _rotate(h ^ (v.load_u8(at) * _P5), 11) * _P1
+        at += _ONE
+    h = (h ^ (h >> np.uint64(33))) * _P2
+    h = (h ^ (h >> np.uint64(29))) * _P3
+    return h ^ (h >> np.uint64(32))

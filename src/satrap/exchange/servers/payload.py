@@ -1,0 +1,162 @@
+"""Payloads: sections of ids and rows on the data path, small JSON texts for control.
+
+A data payload starts with an index part: one descriptor per table group, then per group its splits as
+uint32[tables + 1]. Then come the arrays, raw: ids of each group, rows of each group.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
+from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32, bits_used
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Raw = npt.NDArray[np.uint8]
+
+_COUNT = struct.Struct("<I")
+_SECTION = struct.Struct("<HBBIIIf")
+_NO_IDS, _IDS64, _IDS32 = 0, 8, 4
+NO_ROWS = 255
+ITEM = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, NO_ROWS: 0}
+"""Bytes of a number, by format code."""
+
+MAX_TEXT = 4 << 20
+"""Longest control text, 4 MiB: thousands of tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table group of a message.
+
+    Args:
+        group: index of the table group.
+        splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to the group's table t.
+        ids: uint64[n], or None in answers.
+        format: of the rows: FLOAT32, FLOAT16, BFLOAT16; NO_ROWS without rows.
+        dim: numbers per row.
+        scale: the rows were multiplied by it before they were rounded.
+        rows: uint8[n * dim * item], raw; empty without rows.
+    """
+
+    group: int
+    splits: Offsets
+    ids: Ids | None
+    format: int = NO_ROWS
+    dim: int = 0
+    scale: float = 1.0
+    rows: Buffer = b""
+
+    @property
+    def count(self) -> int:
+        """Number of ids."""
+        return int(self.splits[-1])
+
+
+def pack(sections: Sequence[Section]) -> list[Buffer]:
+    """Return the parts of a data payload; arrays are not copied (ids that fit are sent as uint32)."""
+    descriptors, splits, arrays = [_COUNT.pack(len(sections))], [], []
+    for s in sections:
+        width = _NO_IDS
+        if s.ids is not None:
+            ids: npt.NDArray[Any] = s.ids
+            width = _IDS64
+            if int(bits_used(s.ids)) < 1 << 32:
+                ids, width = s.ids.astype(np.uint32), _IDS32
+            arrays.append(ids)
+        if s.format != NO_ROWS:
+            arrays.append(s.rows)
+        descriptors.append(
+            _SECTION.pack(s.group, width, s.format, len(s.splits) - 1, s.count, s.dim, s.scale)
+        )
+        splits.append(s.splits.astype("<u4").tobytes())
+    return [b"".join(descriptors + splits), *arrays]
+
+
+def unpack(parts: Sequence[Buffer]) -> list[Section]:
+    """Return the sections of a data payload; arrays are views of the parts.
+
+    Raises:
+        FrameError: sizes or splits do not agree. Nothing is allocated beyond the size of the message.
+    """
+    if not parts:
+        raise FrameError("a data message without an index part")
+    index = bytes(memoryview(parts[0]))
+    descriptors = _descriptors(index)
+    at = _COUNT.size + _SECTION.size * len(descriptors)
+    lengths = [4 * (tables + 1) for _, _, _, tables, _, _, _ in descriptors]
+    if at + sum(lengths) != len(index):
+        raise FrameError("the index part has the wrong size")
+    starts = accumulate(lengths, initial=at)
+    arrays = iter(parts[1:])
+    sections = [_section(d, index, start, arrays) for d, start in zip(descriptors, starts, strict=False)]
+    if next(arrays, None) is not None:
+        raise FrameError("a data message has parts that its index does not name")
+    return sections
+
+
+def _descriptors(index: bytes) -> list[tuple[Any, ...]]:
+    if len(index) < _COUNT.size:
+        raise FrameError("the index part is too short")
+    (count,) = _COUNT.unpack_from(index)
+    end = _COUNT.size + count * _SECTION.size
+    if end > len(index):
+        raise FrameError("the index part is too short")
+    return list(_SECTION.iter_unpack(index[_COUNT.size : end]))
+
+
+def _section(descriptor: tuple[Any, ...], index: bytes, start: int, arrays: Any) -> Section:
+    group, width, kind, tables, count, dim, scale = descriptor
+    splits = np.frombuffer(index, "<u4", tables + 1, start).astype(np.int64)
+    if splits[0] != 0 or splits[-1] != count or (splits[1:] < splits[:-1]).any():
+        raise FrameError("splits do not ascend from 0 to the number of ids")
+    if kind not in ITEM or width not in (_NO_IDS, _IDS32, _IDS64) or not 0 < scale < float("inf"):
+        raise FrameError("a section has an unknown format")
+    ids = None
+    if width != _NO_IDS:
+        raw = _take(arrays, count * width)
+        ids = raw.view(np.uint64) if width == _IDS64 else raw.view(np.uint32).astype(np.uint64)
+    rows = _take(arrays, count * dim * ITEM[kind]) if kind != NO_ROWS else np.empty(0, np.uint8)
+    return Section(group, splits, ids, kind, dim, scale, rows)
+
+
+def _take(arrays: Any, size: int) -> Raw:
+    part = next(arrays, None)
+    if part is None:
+        raise FrameError("a data message lacks a part")
+    data = as_bytes(part)
+    if len(data) != size:
+        raise FrameError(f"a part has {len(data)} bytes where the index announces {size}")
+    return data
+
+
+def pack_text(content: Mapping[str, Any]) -> bytes:
+    """Return a control text."""
+    return json.dumps(content).encode()
+
+
+def unpack_text(part: Buffer) -> dict[str, Any]:
+    """Return the content of a control text.
+
+    Raises:
+        FrameError: it is too long or no JSON object.
+    """
+    data = memoryview(part)
+    if data.nbytes > MAX_TEXT:
+        raise FrameError(f"a control text of {data.nbytes} bytes is over the limit of {MAX_TEXT}")
+    try:
+        content = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise FrameError("a control text is no JSON") from error
+    if not isinstance(content, dict):
+        raise FrameError("a control text is no JSON object")
+    return content

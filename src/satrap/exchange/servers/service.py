@@ -1,0 +1,216 @@
+"""What a shard server does with a request, apart from all sockets: one store, requests one after another."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import ConfigError, StoreError
+from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind, as_bytes
+from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
+from satrap.exchange.servers.session import Session
+from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
+from satrap.exchange.servers.wire import CODES, from_wire, to_wire
+from satrap.store import Chunk, Shard
+
+Rows = npt.NDArray[np.float32]
+EXPORT_ROWS = 65536
+"""Rows per exported chunk, at most."""
+
+
+class Service:
+    """Executes requests on a `Shard`; one thread calls it.
+
+    Args:
+        config: the tables; None: the first hello brings them.
+        max_bytes: largest answer; a request that would need more is refused before anything is allocated.
+    """
+
+    def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
+        self.config, self.max_bytes = config, max_bytes
+        self.board = StepBoard()
+        self.incarnation = secrets.randbits(63)
+        self._store: Shard | None = None if config is None else config.open()
+        self._exports: dict[int, Iterator[Chunk]] = {}
+        self._forward: dict[int, int] = {}
+        self._scratch = np.empty(0, np.float32)
+
+    @property
+    def store(self) -> Shard:
+        """The store.
+
+        Raises:
+            StoreError: no hello has configured it yet.
+        """
+        if self._store is None:
+            raise StoreError("this shard has no tables yet", fix="send a hello first")
+        return self._store
+
+    def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
+        """Execute a request and return the parts of its answer.
+
+        Raises:
+            SatrapError: it is refused; nothing has changed.
+        """
+        match header.kind:
+            case Kind.HELLO:
+                return [self._hello(session, unpack_text(_one(parts)))]
+            case Kind.LOOKUP | Kind.PEEK:
+                return self._lookup(session, unpack(parts), create=header.kind == Kind.LOOKUP)
+            case Kind.UPDATE:
+                self._update(session, header, unpack(parts))
+            case Kind.STATISTICS:
+                return [pack_text(self.store.statistics())]
+            case Kind.EXPORT:
+                return self._export(session, unpack_text(_one(parts)))
+            case Kind.LOAD:
+                self.store.load(*_chunk(parts))
+            case Kind.CLEAR:
+                self.store.clear()
+            case Kind.BYE:
+                self._exports.pop(session.client, None)
+                self._forward.pop(session.client, None)
+            case Kind.FLUSH:
+                pass  # requests are served in order: to be served is all it asks
+            case _:
+                raise FrameError(f"a request of unknown kind {header.kind}")
+        return []
+
+    def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
+        asked = ShardConfig.from_dict(hello)
+        forward = CODES.get(hello.get("forward", ""))
+        rank, world = hello.get("rank"), hello.get("world")
+        if forward is None or not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world:
+            raise ConfigError("a hello has an impossible wire format, rank or world")
+        if self.config is None:
+            self._store = asked.open()
+            self.config = asked
+        elif difference := self.config.difference(asked):
+            raise ConfigError(
+                f"the shard is configured differently: {difference}",
+                why="all workers of a shard must agree on its tables",
+                fix="use the same recipe everywhere, or restart the shards",
+            )
+        self._forward[session.client] = forward
+        session.rank, session.gated = rank, hello.get("mode") == "sync" and world > 1
+        if session.gated:
+            self.board.join(rank, world)
+        groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
+        return pack_text(
+            {"groups": groups, "incarnation": self.incarnation, "completed": self.board.completed}
+        )
+
+    def _lookup(self, session: Session, sections: Sequence[Section], *, create: bool) -> list[Buffer]:
+        code = self._forward[session.client]
+        self._check(sections, ITEM[code])
+        answer = []
+        for s in sections:
+            assert s.ids is not None
+            dim = self.store.groups[s.group].dim
+            if code == CODES["float32"]:
+                rows = np.empty((s.count, dim), np.float32)
+            else:
+                rows = self._buffer(s.count, dim)
+            if create:
+                self.store.lookup_group(s.group, s.ids, s.splits, rows)
+            else:
+                self.store.peek_group(s.group, s.ids, s.splits, rows)
+            count = np.array([0, s.count], np.int64)
+            answer.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
+        return pack(answer)
+
+    def _update(self, session: Session, header: Header, sections: Sequence[Section]) -> None:
+        self._check(sections, 0)
+        own = session.gated  # kept until the step is complete, so not in the shared buffer
+        share = Share([self._gradients(s, own=own or len(sections) > 1) for s in sections], header.lr_scale)
+        if session.gated:
+            shares = self.board.offer(session.rank, header.step, share)
+            if shares is None:
+                return
+            share = Share(merge(shares), shares[0].lr_scale)
+        for u in share.updates:
+            self.store.update_group(u.group, u.ids, u.splits, u.gradients, lr_scale=share.lr_scale)
+
+    def _gradients(self, s: Section, *, own: bool) -> GroupUpdate:
+        dim = self.store.groups[s.group].dim
+        if s.format == NO_ROWS or s.dim != dim or s.ids is None:
+            raise StoreError(f"an update of group {s.group} needs gradients of width {dim}, got {s.dim}")
+        out = np.empty((s.count, dim), np.float32) if own else self._buffer(s.count, dim)
+        ids = np.array(s.ids) if own else s.ids
+        return GroupUpdate(s.group, ids, s.splits, from_wire(s, out))
+
+    def _check(self, sections: Sequence[Section], item: int) -> None:
+        groups, size = self.store.groups, 0
+        for s in sections:
+            if s.group >= len(groups) or s.ids is None:
+                raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
+            size += s.count * groups[s.group].dim * item
+            if len(s.splits) != len(groups[s.group].tables) + 1:
+                raise StoreError(f"group {s.group} has {len(groups[s.group].tables)} tables")
+        if size > self.max_bytes:
+            raise StoreError(
+                f"the answer would take {size} bytes, the limit is {self.max_bytes}",
+                fix="look up fewer ids at once",
+            )
+
+    def _buffer(self, rows: int, dim: int) -> Rows:
+        if len(self._scratch) < rows * dim:
+            self._scratch = np.empty(rows * dim * 5 // 4, np.float32)
+        return self._scratch[: rows * dim].reshape(rows, dim)
+
+    def _export(self, session: Session, request: dict[str, Any]) -> list[Buffer]:
+        if "table" in request:
+            self._exports[session.client] = self.store.export(str(request["table"]), chunk_rows=EXPORT_ROWS)
+        chunk = next(self._exports.get(session.client, iter(())), None)
+        if chunk is None:
+            self._exports.pop(session.client, None)
+            return [pack_text({"end": True})]
+        return pack_chunk(chunk)
+
+
+def pack_chunk(chunk: Chunk) -> list[Buffer]:
+    """Return the parts that carry a chunk of rows."""
+    about = {"table": chunk.table, "dim": chunk.weights.shape[1], "state": chunk.state.shape[1]}
+    arrays = (chunk.ids, chunk.weights, chunk.state)
+    return [pack_text(about), *(np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays)]
+
+
+def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
+    """Return the chunk that `pack_chunk` packed.
+
+    Raises:
+        FrameError: the sizes do not agree.
+    """
+    table, chunk = _chunk(parts)
+    return Chunk(table, chunk.ids, chunk.weights, chunk.state)
+
+
+def _chunk(parts: Sequence[Buffer]) -> tuple[str, Chunk]:
+    if len(parts) != 4:
+        raise FrameError("a chunk has four parts")
+    about = unpack_text(parts[0])
+    ids, weights, state = (as_bytes(p) for p in parts[1:])
+    dim, width = about.get("dim"), about.get("state")
+    n = len(ids) // 8
+    if not isinstance(dim, int) or not isinstance(width, int) or min(dim, width) < 0:
+        raise FrameError("a chunk without widths")
+    if (len(ids), len(weights), len(state)) != (8 * n, 4 * n * dim, 4 * n * width):
+        raise FrameError("the arrays of a chunk do not fit together")
+    table = str(about.get("table"))
+    return table, Chunk(
+        table,
+        ids.view(np.uint64),
+        weights.view(np.float32).reshape(n, dim),
+        state.view(np.float32).reshape(n, width),
+    )
+
+
+def _one(parts: Sequence[Buffer]) -> Buffer:
+    if len(parts) != 1:
+        raise FrameError(f"a control message has one part, got {len(parts)}")
+    return parts[0]

@@ -1,0 +1,92 @@
+"""What a shard server remembers of one client: which request is next, and the answers it may have to repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from satrap.exchange.servers.frames import Buffer, Digest, Header, digest
+
+WINDOW = 256
+"""Unacknowledged requests a client may have; the server keeps at most as many answers."""
+
+
+class Verdict(Enum):
+    """What to do with a numbered request that has just arrived."""
+
+    NEW = "execute it"
+    ANSWERED = "repeat its answer"
+    RUNNING = "it is being executed; its answer will come"
+    GAP = "an earlier request is missing: ask the client"
+    FORGOTTEN = "its answer has been acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, kept until the client acknowledges it."""
+
+    header: Header
+    parts: Sequence[Buffer]
+    payload: Digest
+
+    @classmethod
+    def of(cls, header: Header, parts: Sequence[Buffer] = ()) -> Answer:
+        """Return the answer with these parts."""
+        return cls(header, parts, digest(parts))
+
+
+class Session:
+    """Exactly once, in order: request n is executed after n - 1, however often and in whatever order they arrive.
+
+    Does no input or output.
+
+    Args:
+        client: number the client chose at random.
+        identity: where its messages come from now; a reconnect changes it.
+
+    Attributes:
+        next: sequence that is executed next.
+        done: every sequence below it has been answered.
+        bytes: of the answers kept.
+        fenced: another client has taken this one's place.
+        gated: requests wait until optimizer steps are complete (`sync` with several workers).
+        rank: rank of the worker.
+    """
+
+    def __init__(self, client: int, identity: bytes) -> None:
+        self.client, self.identity = client, identity
+        self.next, self.done, self.bytes = 0, 0, 0
+        self.fenced, self.gated, self.rank = False, False, 0
+        self._answers: dict[int, Answer] = {}
+
+    def admit(self, header: Header) -> Verdict:
+        """Take note of a request's header; only NEW ones are to be executed."""
+        self._forget(header.acknowledged)
+        if header.sequence == self.next:
+            self.next += 1
+            return Verdict.NEW
+        if header.sequence > self.next:
+            return Verdict.GAP
+        if header.sequence in self._answers:
+            return Verdict.ANSWERED
+        return Verdict.RUNNING if header.sequence >= self.done else Verdict.FORGOTTEN
+
+    def full(self, header: Header, limit: int) -> bool:
+        """Whether a new request would leave too many answers (or bytes of them) unacknowledged."""
+        self._forget(header.acknowledged)
+        return header.sequence == self.next and (len(self._answers) >= WINDOW or self.bytes > limit)
+
+    def keep(self, answer: Answer) -> None:
+        """Remember the answer to a request that has been executed."""
+        self._answers[answer.header.sequence] = answer
+        self.bytes += answer.payload.size
+        self.done = max(self.done, answer.header.sequence + 1)
+
+    def answer(self, sequence: int) -> Answer:
+        """Return the answer that was kept."""
+        return self._answers[sequence]
+
+    def _forget(self, acknowledged: int) -> None:
+        for sequence in [s for s in self._answers if s < acknowledged]:
+            self.bytes -= self._answers.pop(sequence).payload.size

@@ -1,0 +1,98 @@
+"""`sync` with several workers: the gradients of all ranks of a step become one optimizer step per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+from satrap.store import distinct, segment_sum
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUpdate:
+    """Gradients of one table group: ids uint64[n], splits int64[tables + 1], gradients float32[n, dim]."""
+
+    group: int
+    ids: Ids
+    splits: Offsets
+    gradients: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank contributes to a step."""
+
+    updates: Sequence[GroupUpdate]
+    lr_scale: float
+
+
+class StepBoard:
+    """Collects the shares of a step and says when it is complete.
+
+    Attributes:
+        world: number of ranks.
+        completed: steps that are complete.
+    """
+
+    def __init__(self) -> None:
+        self.world, self.completed = 0, 0
+        self._shares: dict[int, Share] = {}
+
+    def join(self, rank: int, world: int) -> None:
+        """Start expecting shares of `rank`; what a predecessor gave to the open step is dropped."""
+        if world != self.world:
+            self.world = world
+            self._shares.clear()
+        self._shares.pop(rank, None)
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not contributed to the open step."""
+        return [rank for rank in range(self.world) if rank not in self._shares]
+
+    def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
+        """Add a share; return all of the step, in rank order, when it is the last one.
+
+        Raises:
+            StoreError: the share is for another step than the open one, or a second one.
+        """
+        if step != self.completed or rank in self._shares:
+            raise StoreError(
+                f"rank {rank} sent gradients of step {step} while step {self.completed} is open",
+                why="in sync mode every worker sends exactly one update per step",
+            )
+        self._shares[rank] = share
+        if len(self._shares) < self.world:
+            return None
+        shares = [self._shares[r] for r in range(self.world)]
+        self._shares = {}
+        self.completed += 1
+        return shares
+
+
+def merge(shares: Sequence[Share]) -> list[GroupUpdate]:
+    """Sum the gradients of equal ids, in the order of the shares, per table group."""
+    groups: dict[int, list[GroupUpdate]] = {}
+    for share in shares:
+        for update in share.updates:
+            groups.setdefault(update.group, []).append(update)
+    return [_merge(parts) for _, parts in sorted(groups.items())]
+
+
+def _merge(parts: Sequence[GroupUpdate]) -> GroupUpdate:
+    if len(parts) == 1:
+        return parts[0]
+    tables = len(parts[0].splits) - 1
+    slices = [(p, slice(int(p.splits[t]), int(p.splits[t + 1]))) for t in range(tables) for p in parts]
+    ids = np.concatenate([p.ids[s] for p, s in slices])
+    gradients = np.concatenate([p.gradients[s] for p, s in slices])
+    splits = np.sum([p.splits for p in parts], axis=0).astype(np.int64)
+    unique, unique_splits, inverse = distinct(ids, splits)
+    return GroupUpdate(parts[0].group, unique, unique_splits, segment_sum(gradients, inverse, len(unique)))

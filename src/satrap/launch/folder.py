@@ -1,0 +1,135 @@
+"""The run folder: recipe, metrics, history, curves and model of one run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from satrap.config import Recipe, load, to_yaml
+from satrap.errors import ConfigError
+from satrap.report.history import finite
+
+RUNS = "runs"
+"""Folder, in the current one, of runs that name no output folder."""
+
+OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model")
+"""What a run writes in its folder."""
+
+
+class RunFolder:
+    """One run on disk.
+
+    | file | holds |
+    | --- | --- |
+    | `recipe.yaml` | the resolved recipe; `satrap train` runs it again |
+    | `metrics.json` | last validation and test metrics, speed |
+    | `metrics.jsonl` | history |
+    | `tensorboard/` | curves |
+    | `model/` | network, tables and optimizer state |
+
+    Args:
+        path: the folder; `claim` makes a new one, `open` checks that it holds a run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.yaml"
+        self.metrics_file = path / "metrics.json"
+        self.history_file = path / "metrics.jsonl"
+        self.curves = path / "tensorboard"
+        self.model = path / "model"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @classmethod
+    def claim(cls, recipe: Recipe, output: str | Path | None = None, *, name: str = "") -> RunFolder:
+        """Make the folder of a new run and write its recipe there.
+
+        Args:
+            recipe: the recipe of the run.
+            output: the folder; default the first free `runs/<name>-<n>`.
+            name: default the recipe's.
+
+        Raises:
+            ConfigError: the folder already holds a run, or cannot be made.
+        """
+        if output is not None:
+            folder = cls(Path(output))
+            if not folder._try_claim(recipe):
+                raise ConfigError(
+                    "the output folder already holds a run",
+                    where=str(output),
+                    why="its results would be lost",
+                    fix="choose another --output, or remove the folder",
+                )
+            return folder
+        for number in itertools.count(1):
+            folder = cls(Path(RUNS) / f"{name or recipe.name}-{number}")
+            if folder._try_claim(recipe):
+                return folder
+        raise AssertionError("unreachable")
+
+    def _try_claim(self, recipe: Recipe) -> bool:
+        if any((self.path / name).exists() for name in OWN):
+            return False
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.recipe_file.open("x", encoding="utf-8") as file:
+                file.write(to_yaml(recipe.resolved()))
+        except FileExistsError as error:
+            if self.path.is_dir():
+                return False
+            raise ConfigError("the output is a file, not a folder", where=str(self.path)) from error
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the output folder: {error.strerror}", where=str(self.path)
+            ) from error
+        return True
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Return the folder of a finished run.
+
+        Raises:
+            ConfigError: there is no run in it, or it has no saved model.
+        """
+        folder = cls(Path(path))
+        for needed in (folder.recipe_file, folder.model):
+            if not needed.exists():
+                raise ConfigError(
+                    f"not a run folder: it has no {needed.name}",
+                    where=str(path),
+                    fix="give the folder that satrap train printed at its end",
+                )
+        return folder
+
+    def recipe(self) -> Recipe:
+        """Read the recipe of the run."""
+        return load(self.recipe_file)
+
+    def write_metrics(self, values: Mapping[str, Any]) -> None:
+        """Write `metrics.json`, whole or not at all."""
+        partial = self.metrics_file.with_suffix(".partial")
+        partial.write_text(json.dumps(finite(values), indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, self.metrics_file)
+
+    def discard(self) -> None:
+        """Remove what this run wrote, if nothing was measured or saved; other files stay."""
+        if self.history_file.exists() or self.model.exists():
+            return
+        self.recipe_file.unlink(missing_ok=True)
+        shutil.rmtree(self.curves, ignore_errors=True)
+        for folder in (self.path, self.path.parent):
+            if folder == self.path or folder == Path(RUNS):
+                _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,124 @@
+"""The data sets a recipe names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from satrap import data
+from satrap.config import Recipe
+from satrap.data.files import guess_format
+from satrap.data.transforms import unmeasured
+from satrap.errors import ConfigError
+from satrap.schema import Schema
+
+PARTS = ("train", "validation", "test")
+
+
+def open_part(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None:
+    """Return the training, validation or test rows; None if the recipe has none.
+
+    Args:
+        recipe: names files and split.
+        schema: labels and features to read.
+        part: "train", "validation" or "test".
+
+    Raises:
+        DataError: a file or column is missing.
+    """
+    keys = recipe.sections.data
+    sources, rows = getattr(keys, part), None
+    if keys.split is not None:
+        held = [*keys.split.validation, *keys.split.test]
+        kept = {
+            "train": [i for i in range(keys.split.modulo) if i not in held],
+            "validation": keys.split.validation,
+            "test": keys.split.test,
+        }[part]
+        if kept and (part == "train" or sources is None):
+            sources, rows = keys.train, data.RowSplit(modulo=keys.split.modulo, keep=tuple(kept))
+    if sources is None:
+        return None
+    located = [recipe.locate(source) for source in sources]
+    shuffle = part == "train" and keys.shuffle
+    return _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
+
+
+def open_sources(
+    recipe: Recipe, schema: Schema, sources: Sequence[str], *, labels: bool = True
+) -> data.Dataset:
+    """Return files given by a user, read in order and as the recipe says.
+
+    Args:
+        recipe: gives CSV options, joins, batch size, and the format of files whose ending tells none.
+        schema: labels and features to read.
+        sources: paths, globs or URLs, relative to the current folder.
+        labels: False for files without label columns.
+
+    Raises:
+        DataError: a file or column is missing.
+    """
+    try:
+        kind: str | None = guess_format(sources[0])
+    except ConfigError:
+        kind = recipe.sections.data.format
+    return _read(recipe, schema, sources, format=kind, labels=labels)
+
+
+def _read(
+    recipe: Recipe,
+    schema: Schema,
+    sources: Sequence[str],
+    *,
+    format: str | None,
+    rows: data.RowSplit | None = None,
+    shuffle: bool = False,
+    labels: bool = True,
+) -> data.Dataset:
+    keys = recipe.sections.data
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else (None if value == "" else value)
+        for name in ("separator", "columns", "comment", "missing", "strip", "quote", "encoding")
+        if (value := getattr(keys, name)) is not None
+    }
+    joins = [data.Join(**{**join.model_dump(), "source": recipe.locate(join.source)}) for join in keys.join]
+    return recipe.located(
+        ("data",),
+        data.read,
+        list(sources),
+        schema,
+        batch_size=keys.batch_size,
+        format=format,
+        shuffle=shuffle,
+        seed=recipe.sections.training.seed,
+        buffer_rows=keys.buffer_rows,
+        csv=recipe.located(("data",), data.CsvOptions, **given),
+        rows=rows,
+        join=joins,
+        labels=labels,
+    )
+
+
+def measured(recipe: Recipe, schema: Schema) -> Schema:
+    """Return the schema with the statistics of "standardize" taken from the training rows."""
+    if all(unmeasured(feature) is None for feature in schema.numeric.values()):
+        return schema
+    train = open_part(recipe, schema, "train")
+    assert train is not None
+    return data.measure(schema, train)
+
+
+def changed_files(recipe: Recipe) -> list[str]:
+    """Return the files whose md5 is not the one in `about.md5`; files that are not there are left out."""
+    return [
+        name
+        for name, digest in recipe.sections.about.md5.items()
+        if (path := Path(recipe.locate(name))).is_file() and _md5(path) != digest.lower()
+    ]
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

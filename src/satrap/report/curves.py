@@ -1,0 +1,62 @@
+"""TensorBoard curves, if the package tensorboard is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from satrap.report.words import quality
+from satrap.train.observer import Observer, Progress, Result
+
+
+def curves_available() -> bool:
+    """Return True if the package tensorboard is installed (`pip install satrap[tensorboard]`)."""
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+class Curves(Observer):
+    """Writes train, store and validation curves over steps for `tensorboard --logdir`.
+
+    Args:
+        folder: where the event file goes.
+        every: steps between two points, default 20.
+    """
+
+    def __init__(self, folder: Path, *, every: int = 20) -> None:
+        self.folder, self.every = folder, every
+        self._writer: Any = None
+
+    def started(self, progress: Progress) -> None:
+        """Open the event file."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tensorboard's own imports
+            from torch.utils.tensorboard import SummaryWriter
+        self._writer = SummaryWriter(str(self.folder))
+
+    def step(self, progress: Progress) -> None:
+        """Add a point to the training curves now and then."""
+        if progress.step % self.every == 0:
+            self._add("train", {"loss": progress.loss, "auc": progress.auc}, progress)
+            self._add("speed", {"samples_per_second": progress.samples_per_second}, progress)
+            self._add("store", {"rows": progress.rows, "bytes": progress.memory_bytes}, progress)
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Add a point to the validation curves."""
+        self._add("validation", quality(metrics), progress)
+
+    def finished(self, result: Result) -> None:
+        """Close the event file."""
+        self.close()
+
+    def close(self) -> None:
+        """Write what is buffered; safe to call twice."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _add(self, group: str, values: Mapping[str, float], progress: Progress) -> None:
+        for key, value in values.items():
+            self._writer.add_scalar(f"{group}/{key}", value, progress.step)

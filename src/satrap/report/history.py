@@ -1,0 +1,52 @@
+"""`metrics.jsonl`: the history of a run, one JSON object per line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from satrap.train.observer import Observer, Progress
+
+
+def finite(value: Any) -> Any:
+    """Return plain data in which NaN and infinity, which JSON does not have, are None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class History(Observer):
+    """Appends to `metrics.jsonl`: a line with "event": "step" now and then, "validation" per evaluation.
+
+    A line is written whole and at once, so that the file can be read while the run goes on.
+
+    Args:
+        path: the file; it is created with the first line.
+        every: steps between two step lines, default 50.
+    """
+
+    def __init__(self, path: Path, *, every: int = 50) -> None:
+        self.path, self.every = path, every
+        self.steps = 0
+        self.validation: Mapping[str, float] = {}
+
+    def step(self, progress: Progress) -> None:
+        """Write every `every`-th step."""
+        self.steps = progress.step
+        if progress.step % self.every == 0:
+            self.write("step", asdict(progress))
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Write the metrics of a validation pass."""
+        self.validation = metrics
+        self.write("validation", {"step": progress.step, "epoch": progress.epoch, **metrics})
+
+    def write(self, event: str, values: Mapping[str, Any]) -> None:
+        """Append one line."""
+        line = json.dumps({"event": event, **finite(values)})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")

@@ -1,0 +1,98 @@
+"""The progress line: one that renews itself on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from satrap.report.words import metrics_line, progress_line
+from satrap.train.observer import Observer, Progress, Result
+
+REFRESH_SECONDS = 0.25
+"""Time between two renewals of the live line."""
+
+
+class ProgressLine(Observer):
+    """Shows a run; use it as a context, so that the terminal is left clean.
+
+    ```python
+    with ProgressLine() as line:
+        trainer.fit(train, observers=[line])
+    ```
+
+    Args:
+        stream: where lines go, default standard error. A live line if it is a terminal.
+        plain_seconds: time between two plain lines, default 10; also at the end of an epoch.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, plain_seconds: float = 10.0) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._console = Console(file=self._stream, highlight=False)
+        self._live: Live | None = None
+        self._every = REFRESH_SECONDS if self._console.is_terminal else plain_seconds
+        self._shown_at = 0.0
+        self._epoch: int | None = None
+
+    def __enter__(self) -> ProgressLine:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._live is not None:
+            self._console.print(Text(text))
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def started(self, progress: Progress) -> None:
+        """Start the clock of the plain lines."""
+        self._shown_at, self._epoch = time.monotonic(), progress.epoch
+
+    def step(self, progress: Progress) -> None:
+        """Renew the line when it is time."""
+        now = time.monotonic()
+        new_epoch = self._epoch not in (None, progress.epoch)
+        self._epoch = progress.epoch
+        if now - self._shown_at >= self._every or new_epoch:
+            self._shown_at = now
+            self._show(progress_line(progress))
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Print the validation metrics."""
+        if self._live is None:
+            self._show(progress_line(progress))
+        self.say(f"epoch {progress.epoch + 1} validation: {metrics_line(metrics)}")
+        self._shown_at, self._epoch = time.monotonic(), None
+
+    def finished(self, result: Result) -> None:
+        """Print the totals."""
+        reason = {"patience": ", ended early: validation AUC no longer rises"}.get(result.stopped, "")
+        self.say(
+            f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
+            f"{result.samples_per_second:,.0f} samples/s{reason}"
+        )
+
+    def _show(self, text: str) -> None:
+        if self._live is None:
+            self.say(text)
+        else:
+            self._live.update(Text(text), refresh=True)

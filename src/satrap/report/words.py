@@ -1,0 +1,68 @@
+"""Numbers and progress as short text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from satrap.train.observer import Progress
+
+METRIC_NAMES = {"auc": "AUC", "logloss": "logloss", "ne": "NE", "calibration": "calibration", "gauc": "GAUC"}
+"""Metric -> how it is written for people."""
+
+
+def size(count: float) -> str:
+    """Return bytes as `812 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `0:07` or `1:02:03`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def decimals(value: float) -> str:
+    """Return a metric with four decimals, `-` when it is not known."""
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def metric_name(key: str) -> str:
+    """Return `AUC` for "auc", `income AUC` for "income/auc"."""
+    label, _, metric = key.rpartition("/")
+    return f"{label} {METRIC_NAMES.get(metric, metric)}".strip()
+
+
+def quality(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that say how good a model is, without counts and error bounds."""
+    return {key: value for key, value in metrics.items() if key.rpartition("/")[2] in METRIC_NAMES}
+
+
+def metrics_line(metrics: Mapping[str, float]) -> str:
+    """Return `AUC 0.7731, logloss 0.5301, ...`: the quality metrics."""
+    return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
+
+
+def progress_line(progress: Progress) -> str:
+    """Return one line: place, speed, loss, AUC so far, rows, staleness, memory, time left."""
+    total = progress.total_samples
+    done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"
+    parts = [
+        f"epoch {progress.epoch + 1} step {progress.step:,}{done}",
+        f"{progress.samples_per_second:,.0f} samples/s",
+        f"loss {decimals(progress.loss)}",
+        f"AUC {decimals(progress.auc)}",
+        f"{progress.rows:,} rows",
+        f"staleness {progress.staleness}",
+        size(progress.memory_bytes),
+    ]
+    if progress.refused:
+        parts.append(f"{progress.refused:,} steps refused")
+    if progress.eta_seconds is not None:
+        parts.append(f"{duration(progress.eta_seconds)} left")
+    return " | ".join(parts)

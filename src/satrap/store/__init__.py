@@ -1,0 +1,33 @@
+"""Where embedding rows live in one process, and the batch operations around them.
+
+`Shard` holds the rows of many tables: it creates, reads and trains them. `distinct`, `segment_sum`,
+`pool` and `gather_features` (with their backward forms) turn the ids of a batch into requests for distinct
+rows and the rows into what a model reads.
+"""
+
+from satrap.store.chunk import Chunk
+from satrap.store.group import Group
+from satrap.store.hashes import BUCKETS, bucket_of
+from satrap.store.pooling import (
+    distinct,
+    gather_features,
+    gather_features_backward,
+    pool,
+    pool_backward,
+    segment_sum,
+)
+from satrap.store.shard import Shard
+
+__all__ = [
+    "BUCKETS",
+    "Chunk",
+    "Group",
+    "Shard",
+    "bucket_of",
+    "distinct",
+    "gather_features",
+    "gather_features_backward",
+    "pool",
+    "pool_backward",
+    "segment_sum",
+]

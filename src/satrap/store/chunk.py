@@ -1,0 +1,25 @@
+"""Rows of one table as columns: what leaves a store and enters another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from satrap.store.types import Floats, Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one table as columns.
+
+    Args:
+        table: name of the table.
+        ids: uint64[n], distinct; as exported in order of (bucket, id).
+        weights: float32[n, dim].
+        state: float32[n, k] optimizer state: SGD k = 0; Adagrad dim (accumulators); RowWiseAdagrad 1
+            (accumulator); Adam 2 * dim + 1 (first moments, second moments, step).
+    """
+
+    table: str
+    ids: Ids
+    weights: Floats
+    state: Floats

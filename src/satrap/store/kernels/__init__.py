@@ -1,0 +1,1 @@
+"""The compiled loops of the store: index, rows, optimizers, distinct ids, pooling (Numba)."""

@@ -1,0 +1,68 @@
+"""How kernels are compiled and where their machine code is cached.
+
+Numba's own cache looks only at the file of the function that is called, so an edited helper in another file,
+or an upgraded package whose files carry constant times, could run old machine code. Here the cache folder's
+name holds a digest of all kernel sources: other sources, other folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+_numba: Any = numba
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def source_digest() -> str:
+    """Return 16 hex digits that change with any byte of any kernel source."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> str | None:
+    """Return a writable folder for machine code of exactly these sources, or None."""
+    base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")  # NUMBA_CACHE_DIR, as Numba reads it
+    try:
+        folder = Path(base) / "satrap" / f"kernels-{source_digest()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError:
+        return None
+
+
+CACHE_FOLDER = _cache_folder()
+"""Where machine code is kept between runs; None when no folder is writable (then nothing is kept)."""
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+
+
+def kernel(function: F) -> F:
+    """Compile a function called from Python: without the GIL, on its first call, cached on disk.
+
+    Floating-point operations are never reordered or fused, so the same bits come out of every CPU.
+    """
+    compiled: F
+    if CACHE_FOLDER is None:
+        return helper(function)
+    before, _numba.config.CACHE_DIR = _numba.config.CACHE_DIR, CACHE_FOLDER
+    try:
+        compiled = _numba.njit(cache=True, **_OPTIONS)(function)
+    finally:
+        _numba.config.CACHE_DIR = before
+    return compiled
+
+
+def helper(function: F) -> F:
+    """Compile a function called from kernels only; it becomes part of their machine code."""
+    compiled: F = _numba.njit(**_OPTIONS)(function)
+    return compiled

@@ -1,0 +1,196 @@
+"""Rows `[weights | state]`, one after another in one slab: create, read, check, copy out.
+
+Row `slot` starts at byte `base + slot * stride`. State that is one number per row lies in `scalars[slot]`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.store.kernels.hashing import initial_weights
+from satrap.store.kernels.index import (
+    Index,
+    bucket_at,
+    entry_for,
+    fetch_bucket,
+    first_half,
+    hash_of,
+    probe,
+    second_half,
+    segment_of,
+)
+from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.simd import broadcast, load_like, prefetch, store, store_u64
+
+_FOUR = np.uint64(4)
+_LINE = np.uint64(64)
+_HALF = np.uint64(32)
+_ONE = np.uint64(1)
+_ZERO = np.uint64(0)
+CREATE_AHEAD = 16
+
+
+@helper
+def copy_floats(source: np.uint64, target: np.uint64, count: np.uint64) -> None:
+    """Copy `count` float32 from one address to another."""
+    full = count & ~np.uint64(15)
+    like = broadcast(np.float32(0))
+    for k in range(_ZERO, full, np.uint64(16)):
+        store(target + k * _FOUR, load_like(like, source + k * _FOUR))
+    for k in range(full, count):
+        store(target + k * _FOUR, load_like(np.float32(0), source + k * _FOUR))
+
+
+@helper
+def fetch(address: np.uint64, size: np.uint64) -> None:
+    """Start fetching the cache lines of `size` bytes."""
+    for k in range(_ZERO, size, _LINE):
+        prefetch(address + k)
+
+
+@helper
+def ahead(size: np.uint64) -> int:
+    """Return how many rows of `size` bytes to prefetch ahead (about 64 to 128 cache lines)."""
+    return min(64, max(4, int(np.int64(np.uint64(8192) // size))))
+
+
+@kernel
+def gather(
+    base: np.uint64,
+    stride: np.uint64,
+    slots: npt.NDArray[np.int32],
+    dim: np.uint64,
+    out: np.uint64,
+    out_stride: np.uint64,
+) -> None:
+    """Copy the first `dim` floats of each slot's row to `out + i * out_stride`; slots of -1 are left out."""
+    n = slots.shape[0]
+    size = dim * _FOUR
+    distance = ahead(size)
+    for i in range(n):
+        if i + distance < n and slots[i + distance] >= 0:
+            fetch(base + np.uint64(slots[i + distance]) * stride, size)
+        if slots[i] >= 0:
+            copy_floats(base + np.uint64(slots[i]) * stride, out + np.uint64(i) * out_stride, dim)
+
+
+@kernel
+def scatter(
+    base: np.uint64,
+    stride: np.uint64,
+    slots: npt.NDArray[np.int32],
+    count: np.uint64,
+    values: np.uint64,
+) -> None:
+    """Write `count` floats of each row of `values` (contiguous) at the start of each slot's row."""
+    for i in range(slots.shape[0]):
+        copy_floats(values + np.uint64(i) * count * _FOUR, base + np.uint64(slots[i]) * stride, count)
+
+
+@kernel
+def create(
+    index: Index,
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    missing: npt.NDArray[np.int64],
+    tick: np.uint32,
+    slots: npt.NDArray[np.int32],
+    used: int,
+    limit: int,
+) -> int:
+    """Give each missing id a slot, from `used` upwards; return the new number of used slots.
+
+    `missing` ascends; an id that occurs twice gets one slot. Slots stay -1 from the first one on for which
+    there is no room (`limit` slots or index memory).
+    """
+    n = missing.shape[0]
+    table, lead = 0, 0
+    for j in range(n):
+        if j + CREATE_AHEAD < n:
+            i = missing[j + CREATE_AHEAD]
+            while i >= splits[lead + 1]:
+                lead += 1
+            h = hash_of(index, lead, ids[i])
+            segment = segment_of(index, lead, h)
+            fetch_bucket(bucket_at(index, segment, first_half(h)))
+            fetch_bucket(bucket_at(index, segment, second_half(h)))
+        i = missing[j]
+        while i >= splits[table + 1]:
+            table += 1
+        key = ids[i]
+        h = hash_of(index, table, key)
+        segment = segment_of(index, table, h)
+        slot = probe(bucket_at(index, segment, first_half(h)), key, tick)
+        if slot < 0:
+            slot = probe(bucket_at(index, segment, second_half(h)), key, tick)
+        if slot < 0:
+            if used >= limit:
+                return used
+            entry = entry_for(index, table, h)
+            if entry == _ZERO:
+                return used
+            slot = used
+            used += 1
+            store_u64(entry, key)
+            store_u64(entry + _LINE, np.uint64(slot + 1) | (np.uint64(tick) << _HALF))
+        slots[i] = slot
+    return used
+
+
+@kernel
+def initialize(
+    base: np.uint64,
+    stride: np.uint64,
+    scalars: npt.NDArray[np.float32],
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    missing: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int32],
+    seeds: npt.NDArray[np.uint64],
+    scales: npt.NDArray[np.float32],
+    dim: np.uint64,
+    state: np.float32,
+    scalar: np.float32,
+) -> None:
+    """Write the initial rows of missing ids: weights by (seed, id), then `state` up to the stride."""
+    floats = stride // _FOUR
+    table = 0
+    for i in missing:
+        while i >= splits[table + 1]:
+            table += 1
+        slot = np.uint64(slots[i])
+        row = base + slot * stride
+        initial_weights(row, dim, ids[i] ^ seeds[table], scales[table])
+        for k in range(dim, floats):
+            store(row + k * _FOUR, state)
+        if scalars.shape[0] > 0:
+            scalars[slot] = scalar
+
+
+@kernel
+def initial_rows(
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    missing: npt.NDArray[np.int64],
+    seeds: npt.NDArray[np.uint64],
+    scales: npt.NDArray[np.float32],
+    dim: np.uint64,
+    out: np.uint64,
+    out_stride: np.uint64,
+) -> None:
+    """Write the weights that the missing ids would start from to `out + i * out_stride`."""
+    table = 0
+    for i in missing:
+        while i >= splits[table + 1]:
+            table += 1
+        initial_weights(out + np.uint64(i) * out_stride, dim, ids[i] ^ seeds[table], scales[table])
+
+
+@kernel
+def all_finite(bits: npt.NDArray[np.uint32]) -> bool:
+    """Return False if any of these float32 (given as their bits) is NaN or infinite."""
+    largest = np.uint32(0)
+    for i in range(bits.shape[0]):
+        largest = max(largest, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
+    return bool(largest < np.uint32(0x7F800000))

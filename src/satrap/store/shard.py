@@ -1,0 +1,312 @@
+"""The embedding store of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ConfigError, StoreError
+from satrap.optim import Optimizer
+from satrap.schema import Table
+from satrap.store.chunk import Chunk
+from satrap.store.group import COUNTERS, Group
+from satrap.store.hashes import BUCKETS
+from satrap.store.kernels import rows as row_kernels
+from satrap.store.pooling import distinct, segment_sum
+from satrap.store.types import Floats, Found, Ids, Offsets, check_out, check_rows, check_splits, plain
+
+
+class Shard:
+    """The rows of many tables in one process: created on first use, read, and trained.
+
+    ```python
+    users = satrap.Table("user", dim=16, optimizer=satrap.optim.Adagrad(lr=0.01))
+    shard = satrap.store.Shard([users], seed=7)
+    rows = shard.lookup("user", ids)         # ids uint64[n] -> float32[n, 16]; new ids get their initial row
+    shard.update("user", ids, gradients)     # duplicates are summed, then one step per distinct row
+    rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
+    ```
+
+    Tables of equal dim and optimizer form a *group* (`groups`): they share one slab of rows, and the
+    `..._group` methods serve all of them with one call. A row's first value is a pure function of (seed,
+    table name, id). Calls from several threads are served one after another. A refused request changes
+    nothing.
+
+    Args:
+        tables: one or more, names unique.
+        seed: of the initial rows, any integer.
+        optimizer: of the tables that name none.
+        threads: reserved for parallel requests; requests run on the calling thread.
+        memory: budget in bytes of rows, state and index, shared evenly by the groups; None: the machine's
+            memory. At the budget new rows are refused.
+
+    Raises:
+        ConfigError: no tables, a name twice, a table without optimizer, or an impossible budget.
+        StoreError: the system grants no memory.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        seed: int = 0,
+        optimizer: Optimizer | None = None,
+        threads: int | None = None,
+        memory: int | None = None,
+    ) -> None:
+        members = _members(tables, optimizer)
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads must be >= 1, got {threads}")
+        budget = _budget(memory, len(members))
+        self.seed = seed
+        self.groups: tuple[Group, ...] = tuple(
+            Group(i, tables, chosen, seed=seed, memory=budget) for i, (chosen, tables) in enumerate(members)
+        )
+        self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
+        self._refused = 0
+        self._lock = threading.RLock()
+
+    def group_of(self, table: str) -> tuple[int, int]:
+        """Return (index of the table's group, position of the table in it).
+
+        Raises:
+            StoreError: no such table.
+        """
+        self._open()
+        if table not in self._where:
+            raise StoreError(f"there is no table {table!r}", fix=f"use one of {', '.join(self._where)}")
+        return self._where[table]
+
+    def lookup(self, table: str, ids: Ids) -> Floats:
+        """Return the rows float32[n, dim] of ids uint64[n] (duplicates allowed); new ids are created.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown table, or no room for a new row.
+        """
+        g, splits, ids = self._one_table(table, ids)
+        return self.lookup_group(g, ids, splits)
+
+    def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
+        """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
+
+        Args:
+            group: index of the group.
+            ids: uint64[n], distinct inside each table.
+            splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to `groups[group].tables[t]`.
+            out: float32[n, dim] to write to; its rows may lie any distance apart.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or no room for a new row.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        out = check_out(out, len(ids), g.dim)
+        with self._lock:
+            g.lookup(ids, splits, out)
+        return out
+
+    def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
+        """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
+
+        An id without a row reads what it would start from.
+
+        Raises:
+            StoreError: wrong dtype or shape, or unknown table.
+        """
+        g, splits, ids = self._one_table(table, ids)
+        return self.peek_group(g, ids, splits)
+
+    def peek_group(
+        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
+    ) -> tuple[Floats, Found]:
+        """Return (rows float32[n, dim], found bool[n]) as `peek`; arguments and errors as `lookup_group`."""
+        g, ids, splits = self._request(group, ids, splits)
+        out = check_out(out, len(ids), g.dim)
+        with self._lock:
+            return out, g.peek(ids, splits, out)
+
+    def update(self, table: str, ids: Ids, gradients: Floats, *, lr_scale: float = 1.0) -> None:
+        """Sum the gradients of equal ids, then take one optimizer step per distinct row.
+
+        An id without a row loses its own gradient only; it is counted as dropped.
+
+        Args:
+            table: name of the table.
+            ids: uint64[n], duplicates allowed.
+            gradients: float32[n, dim].
+            lr_scale: factor on the optimizer's lr for this update.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown table, or gradients that are NaN or infinite.
+        """
+        g, splits, ids = self._one_table(table, ids)
+        gradients = check_rows(gradients, len(ids), self.groups[g].dim, "gradients")
+        unique, splits, inverse = distinct(ids, splits)
+        self.update_group(g, unique, splits, segment_sum(gradients, inverse, len(unique)), lr_scale=lr_scale)
+
+    def update_group(
+        self, group: int, ids: Ids, splits: Offsets, gradients: Floats, *, lr_scale: float = 1.0
+    ) -> None:
+        """Take one optimizer step per id that has a row.
+
+        Args:
+            group: index of the group.
+            ids: uint64[n], distinct inside each table (not checked: an id given twice takes two steps).
+            splits: int64[tables + 1], as in `lookup_group`.
+            gradients: float32[n, dim].
+            lr_scale: factor on the optimizer's lr for this update.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted in
+                `statistics()["refused"]`).
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        gradients = check_rows(gradients, len(ids), g.dim, "gradients")
+        with self._lock:
+            if not row_kernels.all_finite(gradients.reshape(-1).view(np.uint32)):
+                self._refused += 1
+                raise StoreError(
+                    "the gradients hold NaN or infinite values",
+                    where=f"update of {len(ids)} rows of {', '.join(g.tables)}",
+                    why="they would destroy the rows; the whole update was refused",
+                    fix="lower the learning rate or clip gradients",
+                )
+            g.update(ids, splits, gradients, lr_scale)
+
+    def export(
+        self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 65536
+    ) -> Iterator[Chunk]:
+        """Yield the rows of a table in canonical order (bucket, then id): equal content, equal bytes.
+
+        Args:
+            table: name of the table.
+            buckets: only these (0..4095); default all.
+            chunk_rows: rows per chunk, at most; memory in use is bounded by it and by the largest bucket.
+
+        Raises:
+            StoreError: unknown table or bucket, or chunk_rows < 1.
+        """
+        g, t = self.group_of(table)
+        if chunk_rows < 1:
+            raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
+        wanted = np.zeros(BUCKETS, np.bool_)
+        for bucket in range(BUCKETS) if buckets is None else buckets:
+            if not 0 <= bucket < BUCKETS:
+                raise StoreError(f"there is no bucket {bucket}: they are 0..{BUCKETS - 1}")
+            wanted[bucket] = True
+        return self._chunks(self.groups[g], t, wanted, chunk_rows)
+
+    def _chunks(self, group: Group, t: int, wanted: Found, chunk_rows: int) -> Iterator[Chunk]:
+        for first, last in group.ranges(t, chunk_rows):
+            if not wanted[first : last + 1].any():
+                continue
+            with self._lock:
+                ids, slots, buckets = group.collect(t, first, last)
+                keep = wanted[buckets]
+                ids, slots = ids[keep], slots[keep]
+                weights, state = group.read(slots)
+            for i in range(0, len(ids), chunk_rows):
+                s = slice(i, i + chunk_rows)
+                yield Chunk(group.tables[t], ids[s], weights[s], state[s])
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """Insert the rows of a chunk, or overwrite them, with their optimizer state.
+
+        Raises:
+            StoreError: wrong dtype or shape, an id twice, unknown table, or no room for a new row.
+        """
+        g, splits, ids = self._one_table(table, chunk.ids)
+        g, t = self.group_of(table)
+        group, ids = self.groups[g], plain(chunk.ids, np.uint64, 1, "ids")
+        weights = check_rows(chunk.weights, len(ids), group.dim, "weights")
+        state = check_rows(chunk.state, len(ids), group.plan.width, "state")
+        if len(np.unique(ids)) != len(ids):
+            raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
+        splits = np.where(np.arange(len(group.tables) + 1) > t, len(ids), 0).astype(np.int64)
+        with self._lock:
+            group.write(ids, splits, weights, state)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counters: `rows`, `bytes`, `refused` (updates), `load_factor` (by group), `tables`.
+
+        Each table by name has `rows`; ids of lookups that had a row (`hits`) or not (`misses`); rows
+        `created`; gradients `dropped` because their id had no row.
+        """
+        with self._lock:
+            tables = {
+                name: {counter: int(g.counters[c, t]) for c, counter in enumerate(COUNTERS)}
+                for g in self.groups
+                for t, name in enumerate(g.tables)
+            }
+            return {
+                "rows": sum(counts["rows"] for counts in tables.values()),
+                "bytes": sum(g.bytes for g in self.groups),
+                "refused": self._refused,
+                "load_factor": [g.load_factor for g in self.groups],
+                "tables": tables,
+            }
+
+    def clear(self) -> None:
+        """Forget every row and its state; counters other than `rows` go on."""
+        self._open()
+        with self._lock:
+            for group in self.groups:
+                group.clear()
+
+    def close(self) -> None:
+        """Give all memory back; later requests raise `StoreError`. Closing twice is fine."""
+        with self._lock:
+            self.groups = ()
+            self._where = {}
+
+    def _open(self) -> None:
+        if not self.groups:
+            raise StoreError("the store is closed")
+
+    def _group(self, group: int) -> Group:
+        self._open()
+        if not 0 <= group < len(self.groups):
+            raise StoreError(f"there is no group {group}: there are {len(self.groups)}")
+        return self.groups[group]
+
+    def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[Group, Ids, Offsets]:
+        g = self._group(group)
+        ids = plain(ids, np.uint64, 1, "ids")
+        return g, ids, check_splits(splits, len(g.tables), len(ids))
+
+    def _one_table(self, table: str, ids: Ids) -> tuple[int, Offsets, Ids]:
+        g, t = self.group_of(table)
+        ids = plain(ids, np.uint64, 1, "ids")
+        splits = np.zeros(len(self.groups[g].tables) + 1, np.int64)
+        splits[t + 1 :] = len(ids)
+        return g, splits, ids
+
+
+def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[Optimizer, list[Table]]]:
+    """Return the tables by group: equal optimizer and dim, in order of first appearance."""
+    if not tables:
+        raise ConfigError("a store needs at least one table")
+    members: dict[tuple[int, Optimizer], list[Table]] = {}
+    names: set[str] = set()
+    for table in tables:
+        chosen = table.optimizer or default
+        if chosen is None:
+            raise ConfigError(
+                f"table {table.name!r} has no optimizer",
+                fix="give the table or the store one of satrap.optim",
+            )
+        if table.name in names:
+            raise ConfigError(f"two tables have the name {table.name!r}")
+        names.add(table.name)
+        members.setdefault((table.dim, chosen), []).append(table)
+    return [(chosen, group) for (_, chosen), group in members.items()]
+
+
+def _budget(memory: int | None, groups: int) -> int | None:
+    if memory is None:
+        return None
+    if memory <= 0:
+        raise ConfigError(f"memory must be > 0 bytes, got {memory}")
+    return memory // groups

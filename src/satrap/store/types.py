@@ -1,0 +1,80 @@
+"""Arrays that cross the store's border, and the checks on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+
+Ids = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float32]
+Offsets = npt.NDArray[np.int64]
+Inverse = npt.NDArray[np.int32]
+Found = npt.NDArray[np.bool_]
+
+
+def plain(array: npt.NDArray[np.generic], dtype: type[np.generic], ndim: int, name: str) -> np.ndarray:
+    """Return the array C-contiguous and writable (a copy if it is not), for the kernels.
+
+    Raises:
+        StoreError: it has another dtype or number of axes.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
+        raise StoreError(f"{name} must be {np.dtype(dtype).name} with {ndim} axes, got {describe(array)}")
+    if array.flags.carray:
+        return array
+    return np.array(array, dtype, order="C")
+
+
+def describe(array: object) -> str:
+    """Return dtype and shape of an array as text, or the type of anything else."""
+    if isinstance(array, np.ndarray):
+        return f"{array.dtype}{list(array.shape)}"
+    return type(array).__name__
+
+
+def address(array: npt.NDArray[np.generic]) -> np.uint64:
+    """Return where the first element lies, as kernels want it."""
+    return np.uint64(array.ctypes.data)
+
+
+def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:
+    """Return `splits` if it is int64[segments + 1] ascending from 0 to `count`.
+
+    Raises:
+        StoreError: it is not.
+    """
+    splits = plain(splits, np.int64, 1, "splits")
+    if len(splits) < 1 or (segments is not None and len(splits) != segments + 1):
+        raise StoreError(f"splits must have one entry per table and one more, got {len(splits)}")
+    if splits[0] != 0 or splits[-1] != count or (splits[1:] < splits[:-1]).any():
+        raise StoreError(f"splits must ascend from 0 to the number of ids ({count})")
+    return splits
+
+
+def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
+    """Return float32[rows, dim] C-contiguous.
+
+    Raises:
+        StoreError: dtype or shape differ.
+    """
+    array = plain(array, np.float32, 2, name)
+    if array.shape != (rows, dim):
+        raise StoreError(f"{name} must be float32[{rows}, {dim}], got {describe(array)}")
+    return array
+
+
+def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
+    """Return `out`, or a new array, of float32[rows, dim] whose rows are contiguous (any distance apart).
+
+    Raises:
+        StoreError: dtype, shape or strides do not fit.
+    """
+    if out is None:
+        return np.empty((rows, dim), np.float32)
+    if out.dtype != np.float32 or out.shape != (rows, dim) or not out.flags.writeable:
+        raise StoreError(f"out must be a writable float32[{rows}, {dim}], got {describe(out)}")
+    if rows and dim > 1 and out.strides[1] != 4:
+        raise StoreError("out must have contiguous rows", fix="only the first axis may be strided")
+    return out

@@ -1,0 +1,89 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import satrap as package
+from satrap.cli.main import _internal_error
+from tests.cli.command import SATRAP, process, satrap
+from tests.launch.runs import make_recipe
+
+
+def test_help_lists_the_commands_that_exist() -> None:
+    answer = satrap("--help")
+    assert answer.code == 0
+    commands = [line.split()[0] for line in answer.out.partition("Commands:\n")[2].splitlines()]
+    assert commands == ["quickstart", "train", "evaluate", "predict", "config"]
+    for command in commands:
+        assert satrap(command, "--help").code == 0
+
+
+def test_version() -> None:
+    assert satrap("--version").out == f"satrap {package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["trian"], ["train"], ["train", "--no-such-option"], ["predict", "x"], ["--set", "a=b"], []]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    answer = satrap(*arguments)
+    assert answer.code == 2
+    assert answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_help_and_config_do_not_import_torch(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    script = (
+        "import sys\nfrom satrap.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit as e: assert not e.code\n"
+        "assert not {'torch', 'numba', 'pyarrow', 'pandas'} & set(sys.modules)"
+    )
+    for arguments in (["--help"], ["config", str(recipe)], ["config", "--keys"]):
+        subprocess.run(
+            [sys.executable, "-c", script, *arguments], check=True, capture_output=True, timeout=60
+        )
+
+
+def test_config_starts_fast(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    best = min(_seconds("config", recipe) for _ in range(2))
+    assert best < 1.0  # 0.3 s on an idle machine
+
+
+def _seconds(*arguments: object) -> float:
+    start = time.perf_counter()
+    assert process(*arguments).code == 0
+    return time.perf_counter() - start
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
+    for arguments in (["--debug", "config", tmp_path / "no"], ["config", tmp_path / "no", "--debug"]):
+        answer = satrap(*arguments)
+        assert answer.code == 2
+        assert "Traceback" in answer.err
+        assert "error: cannot read the recipe" in answer.err
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    text = subprocess.run(
+        ["bash", "-c", f"{SATRAP} config {recipe} | head -1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert text.stdout == "data:\n"
+    assert text.stderr == ""
+
+
+def test_a_defect_is_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    _internal_error(KeyError, KeyError("x"), None)
+    err = capsys.readouterr().err
+    assert err.splitlines() == [
+        "error: internal error: KeyError: 'x'",
+        "  what to do: run again with --debug and report the traceback",
+    ]

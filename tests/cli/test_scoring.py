@@ -1,0 +1,72 @@
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from tests.cli.command import process, satrap
+from tests.launch.runs import frame, make_recipe
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scoring")
+    answer = satrap("train", make_recipe(folder), "--output", folder / "run")
+    assert answer.code == 0, answer.err
+    return folder / "run"
+
+
+def test_evaluate_from_the_folder_alone(run: Path) -> None:
+    kept = json.loads((run / "metrics.json").read_text())["test"]
+    answer = process("evaluate", run, "--json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out) == pytest.approx(kept)
+    text = satrap("evaluate", run).out
+    assert text.splitlines()[0].split() == ["AUC", f"{kept['auc']:.4f}"]
+
+
+def test_predict_parquet_agrees_with_evaluate_on_new_rows(run: Path, tmp_path: Path) -> None:
+    rows = frame(777, seed=5)
+    rows.to_parquet(tmp_path / "new.parquet")
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    metrics = json.loads(satrap("evaluate", run, "--input", tmp_path / "new.csv", "--json").out)
+    answer = satrap("predict", run, "--input", tmp_path / "new.csv", "--output", tmp_path / "out.parquet")
+    assert answer.out == f"777 rows written to {tmp_path}/out.parquet\n", answer.err
+    scored = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(scored) == [*rows.columns, "clicked_probability"]
+    assert scored["user"].tolist() == rows["user"].tolist()
+    assert roc_auc_score(rows["clicked"], scored["clicked_probability"]) == pytest.approx(metrics["auc"])
+    assert log_loss(rows["clicked"], scored["clicked_probability"]) == pytest.approx(
+        metrics["logloss"], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz"])
+def test_predict_csv_without_labels(run: Path, tmp_path: Path, name: str) -> None:
+    rows = frame(250, seed=6).drop(columns="clicked")
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    answer = satrap("predict", run, "--input", tmp_path / "new.csv", "--output", tmp_path / name)
+    assert answer.code == 0, answer.err
+    scored = pd.read_csv(tmp_path / name)
+    assert list(scored) == [*rows.columns, "clicked_probability"]
+    assert scored["clicked_probability"].between(0, 1).all()
+    assert len(scored) == 250
+    satrap("evaluate", run, "--input", tmp_path / "new.csv").assert_refused("clicked")
+
+
+def test_predict_refuses_to_overwrite_and_leaves_nothing_behind(run: Path, tmp_path: Path) -> None:
+    frame(10).to_csv(tmp_path / "new.csv", index=False)
+    given = ["predict", run, "--input", tmp_path / "new.csv", "--output"]
+    (tmp_path / "out.csv").write_text("mine")
+    satrap(*given, tmp_path / "out.csv").assert_refused("already exists", "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "mine"
+    satrap(*given, tmp_path / "out.xlsx").assert_refused("cannot tell the format")
+    satrap(*given, tmp_path / "none" / "out.csv").assert_refused("does not exist")
+    frame(10).assign(clicked_probability=1.0).to_csv(tmp_path / "new.csv", index=False)
+    satrap(*given, tmp_path / "x.csv").assert_refused("already has a column 'clicked_probability'")
+    frame(10).drop(columns="item").to_csv(tmp_path / "new.csv", index=False)
+    satrap(*given, tmp_path / "x.csv").assert_refused("'item'")
+    frame(0).to_csv(tmp_path / "new.csv", index=False)
+    satrap(*given, tmp_path / "x.csv").assert_refused("no rows")
+    assert {path.name for path in tmp_path.iterdir()} == {"new.csv", "out.csv"}

@@ -1,0 +1,122 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from satrap.config.show import to_yaml
+from satrap.config.source import read
+from satrap.errors import ConfigError
+from tests.config.recipes import write
+
+
+def test_values_and_places(tmp_path: Path) -> None:
+    path = write(tmp_path, "a:\n  b: 1\n  c: [x, {d: 2.5}]\ne: true\nf:\n")
+    source = read(path)
+    assert source.values == {"a": {"b": 1, "c": ["x", {"d": 2.5}]}, "e": True, "f": None}
+    assert source.places[("a", "b")] == f"{path}:2"
+    assert source.places[("a", "c", 1, "d")] == f"{path}:3"
+    assert source.place(("a", "b", "not there")) == f"{path}:2"
+    assert source.where(("e",)) == f"{path}:4, key e"
+    assert source.where(("zzz",)) == f"{path}, key zzz"
+
+
+def test_overrides_replace_and_add_and_tell_their_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "a:\n  b: {x: 1, y: 2}\n")
+    source = read(path, ["a.b={x: 9}", "a.c=1e-3", "new.key=[p, q]", "empty="])
+    assert source.values == {
+        "a": {"b": {"x": 9}, "c": 0.001},
+        "new": {"key": ["p", "q"]},
+        "empty": None,
+    }
+    assert source.where(("a", "b", "x")) == "--set a.b"
+    assert source.place(("a", "c")) == "--set a.c"
+    assert ("a", "b", "y") not in source.places
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("a", "cannot read the override"),
+        (".b=1", "cannot read the override"),
+        ("a.b.c=1", "a.b is not a mapping"),
+        ("a=[1", "not valid YAML"),
+        ("a=!!python/object/apply:os.getcwd []", None),
+    ],
+)
+def test_impossible_overrides(tmp_path: Path, override: str, what: str | None) -> None:
+    path = write(tmp_path, "a: {b: 1}\n")
+    if what is None:  # a tag is never executed: the node is read as the plain list it is written as
+        assert read(path, [override]).values == {"a": []}
+        return
+    with pytest.raises(ConfigError, match=what) as caught:
+        read(path, [override])
+    assert caught.value.where.startswith("--set")
+
+
+def test_a_key_twice_names_both_places(tmp_path: Path) -> None:
+    path = write(tmp_path, "a: {b: 1}\nc: 2\na: {d: 1}\n")
+    with pytest.raises(ConfigError, match="'a' is given twice") as caught:
+        read(path)
+    assert caught.value.where == f"{path}:3, key a"
+    assert f"{path}:1" in caught.value.why
+    with pytest.raises(ConfigError, match="'c' is given twice") as caught:
+        read(write(tmp_path, "c: 2\n"), ["c=1", "c=2"])
+    assert caught.value.where == "--set c"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "line"),
+    [
+        ("a: [1\nb: 2\n", "not valid YAML", 2),
+        ("- a\n- b\n", "must be a mapping", None),
+        ("", "must be a mapping", None),
+        ("a: 1\n<<: {b: 2}\n", "merge keys are not supported", 2),
+        ("? [a, b]\n: 1\n", "keys must be plain words", 1),
+        ("a: !!int x\n", "cannot read the value", 1),
+        ("a: !!python/name:os.system x\n", "cannot read the value", 1),
+        ("a: 1\n--- \nb: 1\n", "not valid YAML", 2),
+    ],
+)
+def test_text_that_is_no_recipe(tmp_path: Path, text: str, what: str, line: int | None) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=what) as caught:
+        read(path)
+    assert caught.value.where == (str(path) if line is None else f"{path}:{line}")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the recipe: No such file"):
+        read(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot read the recipe: Is a directory"):
+        read(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read(tmp_path / "latin.yaml")
+
+
+def test_aliases_work_but_cannot_explode(tmp_path: Path) -> None:
+    assert read(write(tmp_path, "a: &x {dim: 3}\nb: *x\n")).values == {"a": {"dim": 3}, "b": {"dim": 3}}
+    bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+    )
+    with pytest.raises(ConfigError, match="too deeply or too large"):
+        read(write(tmp_path, bomb))
+    with pytest.raises(ConfigError):
+        read(write(tmp_path, "a: &a [*a]\n"))
+
+
+words = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")))
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
+keys = st.text("abcdefgh_", min_size=1, max_size=6)
+trees = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(keys, trees, min_size=1, max_size=4))
+def test_what_is_written_is_read(tmp_path: Path, values: dict[str, object]) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_text(to_yaml(values), encoding="utf-8")
+    assert read(path).values == values

@@ -1,0 +1,174 @@
+import gzip
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from satrap import Categorical, Label, Numeric, Schema
+from satrap.data import CsvOptions, hash_ids, read
+from satrap.errors import ConfigError
+from tests.data.helpers_data import click_schema, error_of, ids_schema, numbers
+
+A = Schema([], {"a": Categorical(dim=4), "x": Numeric()})
+
+
+def put(tmp_path, text, name="data.csv"):
+    path = tmp_path / name
+    raw = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    return str(path)
+
+
+def all_rows(dataset):
+    batches = list(dataset)
+    ids = np.concatenate([b.ids["a"].values for b in batches])
+    return ids, np.concatenate([b.numeric[:, 0] for b in batches])
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.tsv.gz"])
+def test_equals_pandas(tmp_path, name):
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "unused": ['say "hi", you\nthere'] * 3000,
+            "a": rng.choice(["007", "7", "x,y", 'q"q', "", "é", "line\nend"], 3000),
+            "x": np.where(rng.random(3000) < 0.1, np.nan, rng.normal(size=3000)),
+        }
+    )
+    path = put(tmp_path, frame.to_csv(index=False, sep="\t" if "tsv" in name else ","), name)
+    ids, x = all_rows(read(path, A, batch_size=700))
+    assert np.array_equal(ids, hash_ids(frame["a"]))
+    np.testing.assert_array_equal(x, frame["x"].fillna(0).astype(np.float32))
+
+
+def test_text_of_categories_stays_text(tmp_path):
+    path = put(tmp_path, "a,x\n007,1\n7,2\n7.0,3\n")
+    ids, _ = all_rows(read(path, A))
+    assert np.array_equal(ids, hash_ids(["007", "7", "7.0"]))
+    assert len(set(ids.tolist())) == 3
+
+
+def test_the_adult_way_of_writing(tmp_path):
+    path = put(tmp_path, "|1x3 Cross validator\n 25,  Private\r\n?, ? \n\n38, Self emp\n\n", "adult.test")
+    options = CsvOptions(columns=("x", "a"), comment="|", strip=True)
+    ids, x = all_rows(read(path, A, csv=options))
+    assert x.tolist() == [25, 0, 38]
+    assert np.array_equal(ids, hash_ids(["Private", "", "Self emp"]))
+
+
+def test_missing_texts_can_be_chosen(tmp_path):
+    path = put(tmp_path, "a,x\nNA,-\n-,1\n")
+    ids, x = all_rows(read(path, A, csv=CsvOptions(missing=("", "-"))))
+    assert np.array_equal(ids, hash_ids(["NA", ""]))
+    assert x.tolist() == [0, 1]
+
+
+def test_other_separator_quote_and_encoding(tmp_path):
+    path = put(tmp_path, 'a;x\n"ä;1\n'.encode("latin-1"))
+    ids, _ = all_rows(read(path, A, csv=CsvOptions(separator=";", quote=None, encoding="latin-1")))
+    assert np.array_equal(ids, hash_ids(['"ä']))
+
+
+def test_columns_may_come_in_another_order_in_each_file(tmp_path):
+    paths = [put(tmp_path, "a,x\np,1\n", "1.csv"), put(tmp_path, "x,z,a\n2,0,q\n", "2.csv")]
+    ids, x = all_rows(read(paths, A))
+    assert x.tolist() == [1, 2]
+    assert np.array_equal(ids, hash_ids(["p", "q"]))
+
+
+@pytest.mark.parametrize("blocks", [1 << 20, 1 << 12])
+def test_many_blocks(tmp_path, monkeypatch, blocks):
+    monkeypatch.setattr("satrap.data.csv.BLOCK_BYTES", blocks)
+    path = put(tmp_path, "x\n" + "".join(f"{i}\n" for i in range(50_000)), "n.csv.gz")
+    schema = Schema([], {"x": Numeric()})
+    assert np.array_equal(numbers(read(path, schema)), np.arange(50_000, dtype=np.float32))
+    assert read(path, schema).num_rows() is None
+
+
+def test_both_as_text_and_as_number(tmp_path):
+    path = put(tmp_path, "year\n 1999\n2001\n")
+    schema = Schema(
+        [Label(name="late", column="year", threshold=2000)],
+        {"year": Categorical(dim=2), "y": Numeric(column="year")},
+    )
+    (batch,) = read(path, schema)
+    assert batch.labels[:, 0].tolist() == [0, 1]
+    assert batch.numeric[:, 0].tolist() == [1999, 2001]
+    assert np.array_equal(batch.ids["year"].values, hash_ids([" 1999", "2001"]))
+
+
+ERRORS = {
+    "user,clicked,price\nu,0,1\nu,1,x1\n": ("'x1' is no number", "row 2, column 'price'"),
+    "user,clicked,price\nu,2,1\n": ("value 2 is neither 0 nor 1", "row 1, column 'clicked'"),
+    "user,clicked,price\nu,,1\n": ("a label is missing", "row 1, column 'clicked'"),
+    "user,clicked,price\nu,1,inf\n": ("value inf is infinite", "row 1, column 'price'"),
+    "user,clicked,price\nu,1,1e300\n": ("too large for float32", "row 1, column 'price'"),
+    "user,clicked,price\nu,1,2\n\nu,1\n": ("a row has 2 values, the header has 3", "row 2: u,1"),
+    "user,click,price\nu,1,2\n": ("column 'clicked' is missing; did you mean 'click'?", "data.csv"),
+    "user,clicked,price,user\nu,1,2,3\n": ("column 'user' appears 2 times", "data.csv"),
+    "user,clicked,price\n": ("no rows: the data is empty", "data.csv"),
+    "": ("the file is empty", "data.csv"),
+    b"user,clicked,price\nu,0,1\n\xe4,0,1\n": ("the text is not UTF-8", "row 2, column 'user'"),
+    b"us\xe4r,clicked,price\n": ("the text is not UTF-8", "data.csv, header line"),
+    "user,clicked,price\nu\rv,0,1\n": ("", "row"),
+    'user,clicked,price\n"u,0,1\n': ("a quote opens and never closes", "row 1"),
+}
+
+
+@pytest.mark.parametrize("text", ERRORS, ids=lambda t: repr(t)[:40])
+def test_errors_name_file_row_and_column(tmp_path, text):
+    what, where = ERRORS[text]
+    path = put(tmp_path, text)
+    error = error_of(lambda: list(read(path, click_schema())))
+    assert what in error.what
+    assert where in error.where
+    assert path in error.where
+    if what:
+        assert error.fix
+
+
+def test_row_number_of_an_error_with_a_row_split_and_many_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("satrap.data.csv.BLOCK_BYTES", 512)
+    lines = [f"{i}" for i in range(5000)]
+    lines[3209] = "bad"
+    path = put(tmp_path, "x\n" + "\n".join(lines))
+    from satrap.data import RowSplit
+
+    dataset = read(path, Schema([], {"x": Numeric()}), rows=RowSplit(10, (9,)))
+    assert "row 3210," in error_of(lambda: list(dataset)).where
+    lines[3209] = "1,2"
+    put(tmp_path, "x\n" + "\n".join(lines))
+    assert "row 3210:" in error_of(lambda: list(dataset)).where
+
+
+def test_options_are_checked():
+    for bad in ({"separator": "||"}, {"quote": "ä"}, {"encoding": "utf-99"}):
+        with pytest.raises(ConfigError):
+            CsvOptions(**bad)
+
+
+def test_gzip_cut_short(tmp_path):
+    raw = gzip.compress(("a\n" + "x\n" * 500_000).encode())
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(raw[: len(raw) // 2])
+    assert "cut short" in error_of(lambda: list(read(str(path), ids_schema()))).what
+
+
+def test_progress(tmp_path):
+    path = put(tmp_path, "x\n" + "".join(f"{i}\n" for i in range(400_000)))
+    dataset = read(path, Schema([], {"x": Numeric()}), batch_size=50_000)
+    shares = [dataset.progress(b.position) for b in dataset]
+    assert shares == sorted(shares)
+    assert 0.4 < shares[-1] <= 1
+
+
+def test_original_columns_are_verbatim(tmp_path):
+    text = "z,a,x\n 1,?,1.50\n,007,?\n"
+    path = put(tmp_path, text)
+    ((table, batch),) = read(path, A).tables_and_batches()
+    out = io.StringIO()
+    table.to_pandas().to_csv(out, index=False)
+    assert out.getvalue() == text
+    assert np.array_equal(batch.ids["a"].values, hash_ids(["", "007"]))
+    assert batch.numeric[:, 0].tolist() == [1.5, 0]

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+
+from satrap import Categorical, Label, Numeric, Schema
+from satrap.data import hash_ids, read
+from satrap.data.hashing import cross_ids
+from satrap.schema import MISSING_ID
+from tests.data.helpers_data import error_of
+
+
+def one(columns, labels=(), schema=None, **features):
+    keywords = schema or {}
+    (batch,) = read(columns, Schema(list(labels), features or {"a": Categorical(dim=2)}, **keywords))
+    return batch
+
+
+def test_features_that_share_columns_and_tables():
+    batch = one(
+        {"a": ["p", "q"]},
+        first=Categorical(dim=2, column="a", table="t"),
+        second=Categorical(dim=2, column="a", table="t"),
+    )
+    assert np.array_equal(batch.ids["first"].values, batch.ids["second"].values)
+
+
+def test_salt_changes_every_id():
+    plain, salted = one({"a": ["p", 7 and "7"]}), one({"a": ["p", "7"]}, schema={"salt": 1})
+    assert not set(plain.ids["a"].values) & set(salted.ids["a"].values)
+
+
+def test_buckets_bound_the_ids_and_leave_missing_alone():
+    values = [str(i) for i in range(1000)] + [None]
+    batch = one({"a": values}, a=Categorical(dim=2, buckets=10))
+    expected = hash_ids(values[:-1]) % np.uint64(10) + np.uint64(1)
+    assert np.array_equal(batch.ids["a"].values[:-1], expected)
+    assert batch.ids["a"].values[-1] == MISSING_ID
+
+
+def test_boundaries():
+    batch = one({"a": [-5, 0, 9.99, 10, 1e9, None]}, a=Categorical(dim=2, boundaries=(0.0, 10.0)))
+    assert np.array_equal(batch.ids["a"].values, hash_ids([0, 1, 1, 2, 2, None]))
+    bags = one({"a": [[1, None, 11], []]}, a=Categorical(dim=2, multi=True, boundaries=(0.0, 10.0)))
+    assert np.array_equal(bags.ids["a"].values, hash_ids([1, 2]))
+
+
+def test_cross():
+    batch = one({"u": ["a", None], "v": [1, None]}, c=Categorical(dim=2, cross=("u", "v")))
+    assert np.array_equal(batch.ids["c"].values, cross_ids([hash_ids(["a", None]), hash_ids([1, None])]))
+    assert batch.ids["c"].values[1] == MISSING_ID
+
+
+def test_max_values_keeps_the_first():
+    lists = [["a", "b", "c"], [], ["d"], ["e", None, "f", "g"]]
+    texts = ["a|b|c", "", "d", "e||f|g"]
+    for values, separator in ((lists, None), (texts, "|")):
+        batch = one({"m": values}, m=Categorical(dim=2, multi=True, max_values=2, separator=separator))
+        assert batch.ids["m"].offsets.tolist() == [0, 2, 2, 3, 5]
+        assert np.array_equal(batch.ids["m"].values, hash_ids(list("abdef")))
+
+
+def test_multi_without_lists_is_a_bag_of_at_most_one():
+    batch = one({"m": [5, None, 6]}, m=Categorical(dim=2, multi=True, separator="|"))
+    assert batch.ids["m"].offsets.tolist() == [0, 1, 1, 2]
+
+
+def test_labels():
+    columns = {
+        "a": ["p"] * 4,
+        "r": [1.0, 4.0, 5.0, 3.5],
+        "s": ["yes", "no", "maybe", "yes"],
+        "b": [True, False, True, True],
+    }
+    labels = [
+        Label(name="r", threshold=4),
+        Label(name="s", positive=("yes",)),
+        "b",
+        Label(name="five", column="r", positive=("5", "1")),
+        Label(name="t", column="b", positive=("True",)),
+    ]
+    batch = one(columns, labels)
+    assert batch.labels.dtype == np.float32
+    assert batch.labels.T.tolist() == [[0, 1, 1, 0], [1, 0, 0, 1], [1, 0, 1, 1], [1, 0, 1, 0], [1, 0, 1, 1]]
+    assert batch.label_mask is None
+
+
+def test_masked_labels_may_be_anything():
+    columns = {"a": ["p"] * 3, "y": [1, None, 9], "known": [1, 0, 0]}
+    batch = one(columns, [Label(name="y", mask="known")])
+    assert batch.labels[:, 0].tolist() == [1, 0, 0]
+    assert batch.label_mask[:, 0].tolist() == [True, False, False]
+
+
+def test_weights_and_groups():
+    columns = {"a": ["p", "q"], "y": [0, 1], "w": [0.5, 2], "g": ["u", None]}
+    batch = one(columns, ["y"], {"weight": "w", "group": "g"})
+    assert batch.weights.tolist() == [0.5, 2]
+    assert np.array_equal(batch.groups, hash_ids(["u", None]))
+
+
+def test_prediction_needs_no_labels():
+    schema = Schema(["y"], {"a": Categorical(dim=2)}, weight="w", group="a")
+    (batch,) = read({"a": ["p"]}, schema, labels=False)
+    assert batch.labels is None
+    assert batch.weights is None
+    assert batch.groups is not None
+
+
+def test_missing_numbers():
+    batch = one({"n": [None, 3.0, np.nan]}, n=Numeric(transform="log1p", missing=-1))
+    np.testing.assert_allclose(batch.numeric[:, 0], [-1, np.log1p(3), -1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"y": [0, 0.5], "w": [1, 1]}, "value 0.5 is neither 0 nor 1"),
+        ({"y": [0, None], "w": [1, 1]}, "a label is missing"),
+        ({"y": [0, 1], "w": [1, -2]}, "value -2 is not a weight"),
+        ({"y": [0, 1], "w": [1, None]}, "value nan is not a weight"),
+        ({"y": [0, 1], "w": [1, np.inf]}, "value inf is infinite"),
+        ({"y": ["0", "si"], "w": [1, 1]}, "value 'si' is no number"),
+    ],
+)
+def test_bad_values_name_the_row(columns, what):
+    error = error_of(lambda: one({"a": ["p", "q"], **columns}, ["y"], {"weight": "w"}))
+    assert error.what == what
+    assert "row 2" in error.where
+
+
+def test_a_list_is_no_number():
+    assert "cannot be a number" in error_of(lambda: one({"n": [[1], [2]]}, n=Numeric())).what

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from satrap import Categorical, Numeric, Schema
+from satrap.data import Join, hash_ids, read
+from satrap.errors import ConfigError
+from tests.data.helpers_data import error_of
+
+SIDE = {
+    "id": [1, 2, 3],
+    "author": ["Ann|Bo", None, "Cy"],
+    "pages": [100, 200, None],
+    "tags": [["x"], [], ["y", "z"]],
+}
+SCHEMA = Schema(
+    [],
+    {
+        "book": Categorical(dim=2),
+        "author": Categorical(dim=2, multi=True, separator="|"),
+        "whole": Categorical(dim=2, column="author"),
+        "pages": Numeric(missing=-1),
+        "tags": Categorical(dim=2, multi=True),
+    },
+)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_left_join(tmp_path, as_text):
+    data = {"book": ["2", "1", "9", "", "1"] if as_text else [2, 1, 9, None, 1]}
+    (batch,) = read(data, SCHEMA, join=[Join(source=SIDE, on="book", key="id")])
+    assert np.array_equal(batch.ids["author"].values, hash_ids(["Ann", "Bo", "Ann", "Bo"]))
+    assert batch.ids["author"].offsets.tolist() == [0, 0, 2, 2, 2, 4]
+    assert np.array_equal(batch.ids["whole"].values, hash_ids([None, "Ann|Bo", None, None, "Ann|Bo"]))
+    assert batch.numeric[:, 0].tolist() == [200, 100, -1, -1, 100]
+    assert batch.ids["tags"].offsets.tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_side_table_from_csv_with_prefix_and_several_pieces(tmp_path):
+    (tmp_path / "side.csv").write_text("book,kind\n" + "".join(f"{i},k{i % 3}\n" for i in range(1000)))
+    schema = Schema([], {"kind": Categorical(dim=2, column="b.kind")})
+    join = Join(source=str(tmp_path / "side.csv"), on="book", prefix="b.")
+    keys = np.random.default_rng(0).integers(0, 1100, 20_000)
+    batches = list(read({"book": keys}, schema, join=[join], batch_size=4096))
+    expected = hash_ids([f"k{k % 3}" if k < 1000 else None for k in keys])
+    assert np.array_equal(np.concatenate([b.ids["kind"].values for b in batches]), expected)
+
+
+def test_the_joined_columns_are_not_among_the_original_ones():
+    dataset = read({"book": [1]}, SCHEMA, join=[Join(source=SIDE, on="book", key="id")])
+    ((raw, _),) = dataset.tables_and_batches()
+    assert raw.schema.names == ["book"]
+
+
+def test_errors():
+    def run(side, **keywords):
+        return lambda: read(
+            {"book": [1], "author": ["x"]}, SCHEMA, join=[Join(source=side, on="book", **keywords)]
+        )
+
+    error = error_of(run({"id": [1, 2, 1], "pages": [1, 1, 1]}, key="id"))
+    assert error.what == "key 1 appears more than once"
+    assert "column 'book' is missing" in error_of(run({"boook": [1], "pages": [1]})).what
+    assert "side table has no rows" in error_of(run({"book": [], "pages": []})).what
+    with pytest.raises(ConfigError, match="there is a column 'author' already"):
+        run({"book": [1], "author": ["y"]})()

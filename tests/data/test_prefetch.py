@@ -1,0 +1,75 @@
+import threading
+import time
+
+import pytest
+
+from satrap.data import prefetch
+from satrap.errors import DataError
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "satrap-prefetch"]
+
+
+def test_same_items_and_no_thread_left():
+    assert list(prefetch(range(1000))) == list(range(1000))
+    assert not threads()
+
+
+def test_errors_come_after_the_items_before_them():
+    def items():
+        yield 1
+        raise DataError("bad row")
+
+    source = prefetch(items())
+    assert next(source) == 1
+    with pytest.raises(DataError, match="bad row"):
+        next(source)
+    assert list(source) == []
+    assert not threads()
+
+
+def test_it_runs_ahead_but_no_further_than_depth():
+    seen = []
+
+    def items():
+        for i in range(100):
+            seen.append(i)
+            yield i
+
+    with prefetch(items(), depth=3) as source:
+        deadline = time.monotonic() + 5
+        while len(seen) < 4 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert seen == [0, 1, 2, 3]
+        assert next(source) == 0
+    assert not threads()
+
+
+def test_close_ends_the_source_where_it_stands():
+    closed = []
+
+    def items():
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append(threading.current_thread().name)
+
+    source = prefetch(items())
+    next(source)
+    source.close()
+    source.close()
+    assert closed == ["satrap-prefetch"]
+    assert list(source) == []
+    assert not threads()
+
+
+def test_an_abandoned_prefetch_ends_by_itself():
+    source = prefetch(iter(int, 1))
+    next(source)
+    (thread,) = threads()
+    del source
+    thread.join(5)
+    assert not thread.is_alive()

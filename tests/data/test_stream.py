@@ -1,0 +1,77 @@
+import gzip
+
+import pytest
+
+from satrap.data.files import find_files
+from satrap.data.stream import TextStream
+from tests.data.helpers_data import error_of
+
+TEXT = "name,größe\nä,1\n" * 5000
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_any_encoding_reads_as_utf8(tmp_path, encoding, zipped):
+    path = tmp_path / ("a.csv.gz" if zipped else "a.csv")
+    raw = TEXT.encode(encoding)
+    path.write_bytes(gzip.compress(raw) if zipped else raw)
+    (file,) = find_files(str(path))
+    with TextStream(file, encoding) as stream:
+        start = stream.offset
+        first = stream.read(1001)
+        middle = stream.offset
+        rest = stream.read(10**7)
+        assert stream.read(10) == b""
+    assert (first + rest).decode() == TEXT
+    assert middle == start + len(first)
+    with TextStream(file, encoding) as stream:
+        stream.skip_to(middle)
+        assert stream.read(10**7) == rest
+
+
+def test_gzip_is_known_by_its_first_bytes_too(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(b"x\n1\n"))
+    with TextStream(find_files(str(path))[0], "utf-8") as stream:
+        assert stream.read(100) == b"x\n1\n"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no gzip"])
+def test_damaged_gzip_is_one_clear_error(tmp_path, damage):
+    raw = bytearray(gzip.compress(TEXT.encode(), mtime=0))
+    if damage == "flip":
+        raw[len(raw) // 2] ^= 0xFF
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes({"cut": raw[:-20], "flip": raw, "no gzip": b"plain"}[damage])
+
+    def run():
+        with TextStream(find_files(str(path))[0], "utf-8") as stream:
+            while stream.read(1000):
+                pass
+
+    error = error_of(run)
+    assert "gzip file is damaged" in error.what
+    assert error.where.endswith("a.csv.gz")
+
+
+def test_wrong_encoding(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("ab,ä".encode("latin-1"))
+
+    def run():
+        with TextStream(find_files(str(path))[0], "utf-16") as stream:
+            stream.read(100)
+
+    path.write_bytes(b"\x00\xd8\x00\x00")
+    assert "not in the encoding utf-16" in error_of(run).what
+
+
+def test_shorter_file_than_saved(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"x\n1\n"))
+
+    def run():
+        with TextStream(find_files(str(path))[0], "utf-8") as stream:
+            stream.skip_to(1000)
+
+    assert "shorter" in error_of(run).what

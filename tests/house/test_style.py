@@ -1,0 +1,87 @@
+"""The size caps and manners of the source, held by numbers: `python -m tests.house.measure` shows them."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.house.measure import Report, measure, table
+
+FILE_MEDIAN, FILE_CAP = 150, 600
+FUNCTION_MEDIAN, FUNCTION_CAP = 10, 60
+PUBLIC_METHODS_CAP = 15
+
+HANDED_OVER = {"data/prefetch.py"}
+"""Files whose one catch-all carries every error of a thread to the consumer, which raises it."""
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return measure()
+
+
+def test_files_stay_readable(report: Report) -> None:
+    assert statistics.median(n for n, _ in report.files) <= FILE_MEDIAN, table(report)
+    assert [place for n, place in report.files if n > FILE_CAP] == []
+
+
+def test_functions_stay_short(report: Report) -> None:
+    assert statistics.median(n for n, _ in report.functions) <= FUNCTION_MEDIAN, table(report)
+    assert [(n, place) for n, place in report.functions if n > FUNCTION_CAP] == []
+
+
+def test_classes_stay_small(report: Report) -> None:
+    assert [(n, place) for n, place in report.classes if n > PUBLIC_METHODS_CAP] == []
+
+
+def test_every_public_name_is_documented_and_typed(report: Report) -> None:
+    assert report.undocumented == []
+    assert report.unannotated == []
+
+
+def test_nothing_in_the_source_can_run_foreign_code(report: Report) -> None:
+    assert report.forbidden == []
+
+
+def test_no_handler_swallows_everything(report: Report) -> None:
+    assert {place.split(":")[0] for place in report.catch_alls} == HANDED_OVER
+    assert len(report.catch_alls) == len(HANDED_OVER)
+
+
+def test_the_environment_is_read_in_at_most_one_module(report: Report) -> None:
+    assert len(report.environment) <= 1, sorted(report.environment)
+
+
+BAD = '''
+import os, pickle
+def long(x):
+    """Docstring
+    of two lines."""
+    y = 1
+    return os.environ["A"]
+class Open:
+    def method(self) -> None:
+        try:
+            eval("1")
+        except (ValueError, Exception):
+            pass
+        try:
+            pass
+        except BaseException:
+            raise
+'''
+
+
+def test_the_measure_sees_each_fault(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
+    found = measure(tmp_path)
+    assert found.undocumented == ["bad.py", "bad.py:8 Open", "bad.py:9 method"]
+    assert found.unannotated == ["bad.py:3 long"]
+    assert found.forbidden == ["bad.py:2 pickle", "bad.py:11 eval"]
+    assert found.catch_alls == ["bad.py:12"]
+    assert found.environment == {"bad.py"}
+    assert (5, "bad.py:3 long") in found.functions
+    assert found.classes == [(1, "bad.py:8 Open")]
+    assert "catch_alls" in table(found)

@@ -1,0 +1,65 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from satrap.config import load
+from satrap.errors import ConfigError
+from satrap.launch.folder import OWN, RunFolder
+from tests.launch.runs import make_recipe
+
+
+def test_claim_writes_the_recipe_and_numbers_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(make_recipe(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    first, second = RunFolder.claim(recipe), RunFolder.claim(recipe)
+    assert (str(first), str(second)) == ("runs/clicks-1", "runs/clicks-2")
+    assert str(RunFolder.claim(recipe, name="quickstart")) == "runs/quickstart-1"
+    assert first.recipe().resolved() == recipe.resolved()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_folder_with_any_part_of_a_run_is_occupied(tmp_path: Path, name: str) -> None:
+    recipe = load(make_recipe(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("kept")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunFolder.claim(recipe, tmp_path / "run")
+    assert (tmp_path / "run" / name).read_text() == "kept"
+
+
+def test_a_folder_with_other_files_is_free_and_keeps_them(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    folder = RunFolder.claim(recipe, tmp_path / "run")
+    folder.curves.mkdir()
+    folder.discard()
+    assert [path.name for path in folder.path.iterdir()] == ["notes.txt"]
+
+
+def test_discard_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(make_recipe(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    empty, measured = RunFolder.claim(recipe), RunFolder.claim(recipe)
+    measured.history_file.write_text("{}\n")
+    measured.discard()
+    empty.discard()
+    assert [path.name for path in Path("runs").iterdir()] == ["clicks-2"]
+    assert measured.recipe_file.exists()
+
+
+def test_metrics_are_valid_json(tmp_path: Path) -> None:
+    folder = RunFolder.claim(load(make_recipe(tmp_path)), tmp_path / "run")
+    folder.write_metrics({"auc": math.nan, "staleness": {4: 2}})
+    assert json.loads(folder.metrics_file.read_text()) == {"auc": None, "staleness": {"4": 2}}
+    assert {path.name for path in folder.path.iterdir()} == {"recipe.yaml", "metrics.json"}
+
+
+def test_open_wants_a_finished_run(tmp_path: Path) -> None:
+    folder = RunFolder.claim(load(make_recipe(tmp_path)), tmp_path / "run")
+    with pytest.raises(ConfigError, match="it has no model"):
+        RunFolder.open(folder.path)
+    folder.model.mkdir()
+    assert RunFolder.open(folder.path).model == folder.model

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+
+from satrap.report.words import decimals, duration, metric_name, metrics_line, progress_line, size
+from satrap.train.observer import Progress
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (812 << 20, "812 MiB"),
+        (5 << 40, "5.0 TiB"),
+        (5 << 30, "5.0 GiB"),
+    ],
+)
+def test_size(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (7.4, "0:07"), (59.9, "1:00"), (3723, "1:02:03")])
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_metrics() -> None:
+    assert decimals(0.77315) == "0.7732"
+    assert decimals(math.nan) == "-"
+    assert metric_name("income/auc") == "income AUC"
+    assert metrics_line({"auc": 0.5, "logloss": 0.69314}) == "AUC 0.5000, logloss 0.6931"
+
+
+def test_progress_line_says_everything() -> None:
+    progress = Progress(
+        step=1200,
+        epoch=1,
+        samples=300,
+        total_samples=1000,
+        samples_per_second=143000.4,
+        loss=0.5321,
+        auc=0.7512,
+        rows=63211,
+        staleness=4,
+        memory_bytes=812 << 20,
+        refused=3,
+        eta_seconds=42,
+    )
+    assert progress_line(progress) == (
+        "epoch 2 step 1,200  30% | 143,000 samples/s | loss 0.5321 | AUC 0.7512 | 63,211 rows | staleness 4"
+        " | 812 MiB | 3 steps refused | 0:42 left"
+    )
+    assert progress_line(Progress(samples=1234)).startswith("epoch 1 step 0 1,234 samples | ")

@@ -1,0 +1,60 @@
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from satrap.store.kernels import batch, hashing, index, jit, optimizers, rows
+
+PROGRAM = """
+import numpy as np
+from satrap.store.hashes import bucket_of
+from satrap.store.kernels import hashing
+bucket_of("a", np.arange(3, dtype=np.uint64))
+print(sum(hashing.buckets.stats.cache_hits.values()), sum(hashing.buckets.stats.cache_misses.values()))
+"""
+
+
+def run(folder):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    return tuple(map(int, done.stdout.split()))
+
+
+def test_machine_code_is_kept_and_used_by_the_next_process(tmp_path):
+    assert run(tmp_path) == (0, 1)
+    assert run(tmp_path) == (1, 0)
+
+
+def test_an_edit_of_any_kernel_source_changes_the_folder(tmp_path, monkeypatch):
+    for path in Path(jit.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    assert jit.source_digest() in (jit.CACHE_FOLDER or jit.source_digest())
+    seen = {jit.source_digest()}
+    for path in sorted(tmp_path.glob("*.py")):
+        stamp = path.stat().st_mtime
+        path.write_bytes(path.read_bytes() + b"#")
+        os.utime(path, (stamp, stamp))  # as in a wheel: the time says nothing
+        seen.add(jit.source_digest())
+    assert len(seen) == 1 + len(list(tmp_path.glob("*.py")))
+
+
+def test_kernels_work_where_no_folder_is_writable(monkeypatch):
+    monkeypatch.setattr(jit, "CACHE_FOLDER", None)
+    double = jit.kernel(lambda x: 2 * x)
+    assert double(4) == 8
+
+
+def test_every_kernel_compiles_once():
+    """Run after other tests: whatever was called has exactly one specialisation."""
+    for module in (batch, hashing, index, optimizers, rows):
+        for name, value in vars(importlib.import_module(module.__name__)).items():
+            if hasattr(value, "signatures") and value.targetoptions.get("nogil") and is_kernel(value):
+                assert len(value.signatures) <= 1, (name, value.signatures)
+
+
+def is_kernel(dispatcher):
+    return type(dispatcher._cache).__name__ != "NullCache"
