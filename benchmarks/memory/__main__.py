@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -73,8 +72,17 @@ def train(path: Path) -> dict[str, float]:
     start = time.perf_counter()
     result = trainer.fit(satrap.data.read(str(path), described, batch_size=4096))
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"samples": result.samples, "peak_mib": round(peak / 2**20, 1), "seconds": round(seconds, 1)}
+    return {"samples": result.samples, "peak_mib": peak_mib(), "seconds": round(seconds, 1)}
+
+
+def peak_mib() -> float:
+    """Return the highest resident memory of this program so far, in MiB.
+
+    `ru_maxrss` will not do on Linux: a child starts with the peak of the parent that launched it.
+    """
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return round(kib / 1024, 1)
 
 
 def in_fresh_process(path: Path) -> dict[str, float]:

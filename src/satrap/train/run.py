@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from satrap.errors import TrainingError
 from satrap.exchange import Exchange
 from satrap.train.control import PlateauControl
 from satrap.train.observer import Observer, Progress, Result
+from satrap.train.pace import Clock, Length
 from satrap.train.window import AUCWindow
 
 if TYPE_CHECKING:
@@ -38,19 +39,11 @@ class Run:
     Args:
         labels: names of the labels.
         epochs: planned passes.
-        rows_per_epoch: samples of one pass, if known.
         observers: who is told.
     """
 
-    def __init__(
-        self,
-        labels: tuple[str, ...],
-        epochs: int = 0,
-        rows_per_epoch: int | None = None,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        total = None if rows_per_epoch is None else rows_per_epoch * epochs
-        self.progress = Progress(total_samples=total)
+    def __init__(self, labels: tuple[str, ...], epochs: int = 0, observers: Sequence[Observer] = ()) -> None:
+        self.progress = Progress()
         self.observers = observers
         self.updates = 0
         self.staleness: Counter[int] = Counter()
@@ -59,8 +52,8 @@ class Run:
         self.stopped = "epochs"
         self._refused_in_row = 0
         self._window = AUCWindow(labels)
-        self._seconds = 0.0
-        self._resumed: float | None = None
+        self._clock = Clock()
+        self._length = Length(epochs)
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._kept_is_current = False
         self._exchange: Exchange | None = None
@@ -70,26 +63,30 @@ class Run:
         """Training steps done."""
         return self.progress.step
 
-    @property
-    def epoch(self) -> int:
-        """Current epoch, from 0."""
-        return self.progress.epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.progress.epoch = epoch
-        self._resumed = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of training so far, validation excluded."""
-        return self._seconds + (0.0 if self._resumed is None else time.perf_counter() - self._resumed)
-
-    def start(self, exchange: Exchange) -> None:
-        """Begin to count."""
+    @contextmanager
+    def watching(self, exchange: Exchange, data: Any) -> Iterator[None]:
+        """Tell the observers that the run begins; when the block ends, however, drop what was kept."""
         self._exchange = exchange
+        self._length.of(data)
+        self.progress.total_samples = self._length.total
         for observer in self.observers:
             observer.started(self.progress)
+        try:
+            yield
+        finally:
+            if self._kept is not None:
+                self._kept.cleanup()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the clock."""
+        self.progress.epoch = epoch
+        self._clock.start()
+
+    def end_epoch(self) -> None:
+        """Stop the clock."""
+        self._clock.stop()
+        self._length.epoch_ended(self.progress)
+        self._look_at_store()
 
     def after_step(self, ticket: Ticket, logits: Tensor, loss: Tensor, accepted: bool, missed: int) -> None:
         """Count one step.
@@ -106,13 +103,15 @@ class Run:
         if accepted:
             self._accept(ticket, logits, loss.item())
         else:
-            self._refuse(ticket)
-        progress.samples_per_second = progress.samples / max(self.seconds, 1e-9)
-        if progress.total_samples is not None:
-            left = progress.total_samples - progress.samples
-            progress.eta_seconds = max(left, 0) / progress.samples_per_second
+            self._refuse()
+        progress.samples_per_second = progress.samples / self._clock.seconds
         if progress.step % STATISTICS_EVERY == 1:
             self._look_at_store()
+            self._length.look(ticket.batch, progress)
+        if self._length.total is not None:
+            progress.total_samples = self._length.total
+            left = max(self._length.total - progress.samples, 0)
+            progress.eta_seconds = left / progress.samples_per_second
         for observer in self.observers:
             observer.step(progress)
 
@@ -124,7 +123,7 @@ class Run:
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
         progress.auc = self._window.add(ticket.batch, logits)
 
-    def _refuse(self, ticket: Ticket) -> None:
+    def _refuse(self) -> None:
         self.progress.refused += 1
         self._refused_in_row += 1
         if self._refused_in_row >= REFUSED_LIMIT:
@@ -140,11 +139,6 @@ class Run:
             statistics = self._exchange.statistics()
             self.progress.rows = int(statistics["rows"])
             self.progress.memory_bytes = int(statistics["bytes"])
-
-    def end_epoch(self) -> None:
-        """Stop the clock."""
-        self._seconds, self._resumed = self.seconds, None
-        self._look_at_store()
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Record one validation pass."""
@@ -168,16 +162,13 @@ class Run:
         self._kept_is_current = True
 
     def restore_best(self, trainer: Trainer) -> None:
-        """Bring back what `keep_best` kept, unless it is what the trainer has."""
-        if self._kept is None:
+        """Bring back what `keep_best` kept, unless nothing was or the trainer still has it."""
+        if self._kept is None or self._kept_is_current:
             return
-        if not self._kept_is_current:
-            scale = trainer.control.lr_scale
-            trainer.exchange.clear()  # rows created since then must start anew
-            trainer.restore(read_checkpoint(str(Path(self._kept.name) / "best")))
-            trainer.control.lr_scale = scale
-        self._kept.cleanup()
-        self._kept = None
+        scale = trainer.control.lr_scale
+        trainer.exchange.clear()  # rows created since then must start anew
+        trainer.restore(read_checkpoint(str(Path(self._kept.name) / "best")))
+        trainer.control.lr_scale = scale
 
     def finish(self) -> Result:
         """Close the account and tell the observers."""
@@ -187,8 +178,8 @@ class Run:
             history=tuple(self.history),
             steps=self.steps,
             samples=self.progress.samples,
-            seconds=self.seconds,
-            samples_per_second=self.progress.samples / max(self.seconds, 1e-9),
+            seconds=self._clock.seconds,
+            samples_per_second=self.progress.samples / self._clock.seconds,
             refused=self.progress.refused,
             stopped=self.stopped,
             staleness=dict(self.staleness),

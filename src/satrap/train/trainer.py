@@ -43,13 +43,14 @@ EVALUATION_LOOKAHEAD = 2
 
 
 class Data(Protocol):
-    """What the trainer reads: `satrap.data.Dataset`, or anything with these two methods."""
+    """What the trainer reads: `satrap.data.Dataset`, or anything with this method.
+
+    `num_rows()` and `progress(position, epoch)` of a `Dataset` are used, where they exist, to tell how long a
+    run will take.
+    """
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
         """Iterate over one epoch, from a position."""
-
-    def num_rows(self) -> int | None:
-        """Return the number of samples of one epoch, if known."""
 
 
 class Trainer:
@@ -155,21 +156,20 @@ class Trainer:
             TrainingError: 100 steps in a row were not finite.
         """
         self._check_fit(epochs, steps)
-        run = self.run = Run(self.schema.label_names, epochs, data.num_rows(), observers)
-        run.start(self.exchange)
-        for epoch in range(epochs):
-            run.epoch = epoch
-            self.model.train()
-            batches = itertools.islice(data.batches(epoch), None if steps is None else steps - run.steps)
-            for ticket, pending in lookahead(self._tickets(batches), self._look_up, self.staleness):
-                self._step(ticket, pending)
-            run.end_epoch()
-            if validation is not None:
-                self._validate(validation)
-            if run.done(steps, self.control):
-                break
-        self.exchange.flush()
-        if self.control.patience is not None:
+        run = self.run = Run(self.schema.label_names, epochs, observers)
+        with run.watching(self.exchange, data):
+            for epoch in range(epochs):
+                run.begin_epoch(epoch)
+                self.model.train()
+                batches = itertools.islice(data.batches(epoch), None if steps is None else steps - run.steps)
+                for ticket, pending in lookahead(self._tickets(batches), self._look_up, self.staleness):
+                    self._step(ticket, pending)
+                run.end_epoch()
+                if validation is not None:
+                    self._validate(validation)
+                if run.done(steps, self.control):
+                    break
+            self.exchange.flush()
             run.restore_best(self)
         return run.finish()
 

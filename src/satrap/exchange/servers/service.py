@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
+from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind, as_bytes
+from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
 from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
@@ -69,7 +70,8 @@ class Service:
             case Kind.EXPORT:
                 return self._export(session, unpack_text(_one(parts)))
             case Kind.LOAD:
-                self.store.load(*_chunk(parts))
+                chunk = unpack_chunk(parts)
+                self.store.load(chunk.table, chunk)
             case Kind.CLEAR:
                 self.store.clear()
             case Kind.BYE:
@@ -126,32 +128,35 @@ class Service:
 
     def _update(self, session: Session, header: Header, sections: Sequence[Section]) -> None:
         self._check(sections, 0)
-        own = session.gated  # kept until the step is complete, so not in the shared buffer
-        share = Share([self._gradients(s, own=own or len(sections) > 1) for s in sections], header.lr_scale)
-        if session.gated:
-            shares = self.board.offer(session.rank, header.step, share)
-            if shares is None:
-                return
-            share = Share(merge(shares), shares[0].lr_scale)
-        for u in share.updates:
-            self.store.update_group(u.group, u.ids, u.splits, u.gradients, lr_scale=share.lr_scale)
+        if not session.gated:
+            for s in sections:
+                self._apply(self._gradients(s, self._buffer(s.count, s.dim)), header.lr_scale)
+            return
+        kept = [self._gradients(s, np.empty((s.count, s.dim), np.float32)) for s in sections]
+        shares = self.board.offer(session.rank, header.step, Share(kept, header.lr_scale))
+        if shares is not None:
+            for update in merge(shares):
+                self._apply(update, shares[0].lr_scale)
 
-    def _gradients(self, s: Section, *, own: bool) -> GroupUpdate:
-        dim = self.store.groups[s.group].dim
-        if s.format == NO_ROWS or s.dim != dim or s.ids is None:
-            raise StoreError(f"an update of group {s.group} needs gradients of width {dim}, got {s.dim}")
-        out = np.empty((s.count, dim), np.float32) if own else self._buffer(s.count, dim)
-        ids = np.array(s.ids) if own else s.ids
-        return GroupUpdate(s.group, ids, s.splits, from_wire(s, out))
+    def _gradients(self, s: Section, out: Rows) -> GroupUpdate:
+        assert s.ids is not None
+        return GroupUpdate(s.group, s.ids, s.splits, from_wire(s, out))
+
+    def _apply(self, u: GroupUpdate, lr_scale: float) -> None:
+        self.store.update_group(u.group, u.ids, u.splits, u.gradients, lr_scale=lr_scale)
 
     def _check(self, sections: Sequence[Section], item: int) -> None:
+        """Refuse what does not fit the tables; item: bytes per number of the answer, 0 for an update."""
         groups, size = self.store.groups, 0
         for s in sections:
             if s.group >= len(groups) or s.ids is None:
                 raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
-            size += s.count * groups[s.group].dim * item
-            if len(s.splits) != len(groups[s.group].tables) + 1:
-                raise StoreError(f"group {s.group} has {len(groups[s.group].tables)} tables")
+            group = groups[s.group]
+            size += s.count * group.dim * item
+            if len(s.splits) != len(group.tables) + 1:
+                raise StoreError(f"group {s.group} has {len(group.tables)} tables")
+            if not item and (s.format == NO_ROWS or s.dim != group.dim):
+                raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
         if size > self.max_bytes:
             raise StoreError(
                 f"the answer would take {size} bytes, the limit is {self.max_bytes}",
@@ -171,43 +176,6 @@ class Service:
             self._exports.pop(session.client, None)
             return [pack_text({"end": True})]
         return pack_chunk(chunk)
-
-
-def pack_chunk(chunk: Chunk) -> list[Buffer]:
-    """Return the parts that carry a chunk of rows."""
-    about = {"table": chunk.table, "dim": chunk.weights.shape[1], "state": chunk.state.shape[1]}
-    arrays = (chunk.ids, chunk.weights, chunk.state)
-    return [pack_text(about), *(np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays)]
-
-
-def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
-    """Return the chunk that `pack_chunk` packed.
-
-    Raises:
-        FrameError: the sizes do not agree.
-    """
-    table, chunk = _chunk(parts)
-    return Chunk(table, chunk.ids, chunk.weights, chunk.state)
-
-
-def _chunk(parts: Sequence[Buffer]) -> tuple[str, Chunk]:
-    if len(parts) != 4:
-        raise FrameError("a chunk has four parts")
-    about = unpack_text(parts[0])
-    ids, weights, state = (as_bytes(p) for p in parts[1:])
-    dim, width = about.get("dim"), about.get("state")
-    n = len(ids) // 8
-    if not isinstance(dim, int) or not isinstance(width, int) or min(dim, width) < 0:
-        raise FrameError("a chunk without widths")
-    if (len(ids), len(weights), len(state)) != (8 * n, 4 * n * dim, 4 * n * width):
-        raise FrameError("the arrays of a chunk do not fit together")
-    table = str(about.get("table"))
-    return table, Chunk(
-        table,
-        ids.view(np.uint64),
-        weights.view(np.float32).reshape(n, dim),
-        state.view(np.float32).reshape(n, width),
-    )
 
 
 def _one(parts: Sequence[Buffer]) -> Buffer:

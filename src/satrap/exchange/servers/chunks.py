@@ -1,0 +1,56 @@
+"""Chunks of rows as message parts: a text that names the columns, then each column raw."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.store import Chunk
+
+_COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")
+_DTYPES = ("<u8", "<f4", "<u4", "<i4", "<i8", "<u2", "<f2")
+
+
+def pack_chunk(chunk: Chunk) -> list[Buffer]:
+    """Return the parts that carry a chunk of rows."""
+    arrays = {name: np.ascontiguousarray(getattr(chunk, name)) for name in _COLUMNS}
+    columns = {
+        name: [array.dtype.str, array.shape[1] if array.ndim == 2 else -1] for name, array in arrays.items()
+    }
+    raw = [array.reshape(-1).view(np.uint8) for array in arrays.values()]
+    return [pack_text({"table": chunk.table, "rows": len(chunk.ids), "columns": columns}), *raw]
+
+
+def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
+    """Return the chunk that `pack_chunk` packed; its arrays are views of the parts.
+
+    Raises:
+        FrameError: names, types or sizes do not fit.
+    """
+    if len(parts) != len(_COLUMNS) + 1:
+        raise FrameError(f"a chunk has {len(_COLUMNS) + 1} parts, got {len(parts)}")
+    about = unpack_text(parts[0])
+    table, rows, columns = about.get("table"), about.get("rows"), about.get("columns")
+    if not isinstance(table, str) or not isinstance(rows, int) or not isinstance(columns, dict):
+        raise FrameError("a chunk does not say its table, rows and columns")
+    arrays = {
+        name: _column(name, columns.get(name), rows, part)
+        for name, part in zip(_COLUMNS, parts[1:], strict=True)
+    }
+    return Chunk(table=table, **arrays)
+
+
+def _column(name: str, layout: Any, rows: int, part: Buffer) -> Any:
+    match layout:
+        case [str(dtype), int(width)] if dtype in _DTYPES and -1 <= width <= 1 << 20:
+            data = as_bytes(part)
+            if len(data) != rows * np.dtype(dtype).itemsize * abs(width):
+                raise FrameError(f"column {name!r} of a chunk has {len(data)} bytes for {rows} rows")
+            flat = data.view(dtype)
+            return flat if width < 0 else flat.reshape(rows, width)
+    raise FrameError(f"a chunk has an unknown column {name!r}")

@@ -1,0 +1,68 @@
+"""How fast a run goes and how long it will be."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from satrap.batch import Batch
+from satrap.train.observer import Progress
+
+
+class Clock:
+    """Seconds spent between `start` and `stop`, over any number of such spans."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        """Go on counting."""
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Pause."""
+        self._spent, self._since = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, at least a nanosecond."""
+        running = 0.0 if self._since is None else time.perf_counter() - self._since
+        return max(self._spent + running, 1e-9)
+
+
+class Length:
+    """The number of samples of a run: known, estimated from the place in the files, or None.
+
+    Args:
+        epochs: planned passes.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self._epochs, self._data, self._exact = epochs, None, False
+        self._before = 0
+        self.total: int | None = None
+
+    def of(self, data: Any) -> None:
+        """Take the data set whose `num_rows` and `progress` are asked, where it has them."""
+        self._data = data
+        rows = data.num_rows() if hasattr(data, "num_rows") else None
+        self._know(rows)
+
+    def look(self, batch: Batch, progress: Progress) -> None:
+        """Estimate the total from the batch's place in the files, as long as it is not known."""
+        if self._exact or self._data is None or not hasattr(self._data, "progress") or not batch.position:
+            return
+        share = self._data.progress(batch.position, progress.epoch)
+        if share:
+            self.total = round((progress.samples - self._before) / share * self._epochs)
+
+    def epoch_ended(self, progress: Progress) -> None:
+        """Count a whole pass: all passes have as many samples."""
+        if not self._exact:
+            self._know(progress.samples - self._before)
+        self._before = progress.samples
+
+    def _know(self, rows: int | None) -> None:
+        if rows is not None:
+            self.total, self._exact = rows * self._epochs, True
