@@ -39,7 +39,8 @@ class Categorical:
         separator: splits a text value into several, for `multi`.
         cross: two or more columns whose combination is the value.
         boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
-        buckets: replace the id by `id % buckets`: a bounded table, at the price of collisions.
+        buckets: replace the id by `1 + id % buckets` (a missing value stays missing): a bounded table, at the
+            price of collisions.
         max_values: keep at most this many values per sample (the first ones), for `multi`.
     """
 

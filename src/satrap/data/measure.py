@@ -48,8 +48,7 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
 
     Args:
         schema: the schema to complete.
-        dataset: the training data. `read` needs a schema whose transforms are measured, so read it with
-            `unmeasured_schema(schema)` or `schema` itself: `read` does not look at the statistics.
+        dataset: the training data, read with this very schema (only `batches` needs the statistics).
 
     Raises:
         DataError: a feature has no numbers at all.

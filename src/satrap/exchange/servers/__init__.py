@@ -1,0 +1,22 @@
+"""Rows in other processes: shard servers, and the exchange that talks to them.
+
+`ShardServer` serves one shard of every table on a socket; `serve` is its process. `ServersExchange` is what a
+worker uses. Between them go checked binary frames (`frames`, `payload`), never code.
+"""
+
+from satrap.exchange.servers.client import ServersExchange
+from satrap.exchange.servers.security import Key, create_key, read_key
+from satrap.exchange.servers.server import Limits, ShardServer
+from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.servers.wire import Wire
+
+__all__ = [
+    "Key",
+    "Limits",
+    "ServersExchange",
+    "ShardMap",
+    "ShardServer",
+    "Wire",
+    "create_key",
+    "read_key",
+]

@@ -1,0 +1,354 @@
+"""The exchange of a worker whose rows live in shard servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.exchange.protocol import Request, Rows
+from satrap.exchange.servers import security
+from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
+from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.config import ShardConfig, TableGroup, tables_to_dicts
+from satrap.exchange.servers.frames import Buffer, Kind
+from satrap.exchange.servers.loop import Loop
+from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.peer import Peer
+from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.servers.split import Splitter
+from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
+from satrap.optim import Optimizer
+from satrap.schema import Table
+from satrap.store import Chunk
+from satrap.store.types import check_rows
+
+LOAD_BYTES = 32 << 20
+"""Rows of a chunk are sent to the shards in pieces of about this size."""
+
+IN_FLIGHT = 64
+"""Lookups and updates a caller may have open; one more waits for the oldest."""
+
+
+class ServersExchange:
+    """Lookups and updates on shard servers, each of which owns a part of every table.
+
+    ```python
+    exchange = ServersExchange(["127.0.0.1:5000", "127.0.0.1:5001"], tables, seed=1)
+    ```
+
+    Requests are split by bucket, sent to all shards at once and answered in the order issued, as `Exchange`
+    promises. With `Wire("float32", "float32")` the rows are those of a `LocalExchange` to the bit, for any number
+    of shards. If a connection breaks, it is made again and what was lost is sent again; every update is applied
+    exactly once. A shard that does not answer within `deadline` ends the exchange with an `ExchangeError` that
+    names it.
+
+    Args:
+        addresses: HOST:PORT per shard; the order is the shards' numbers and must be the same for all workers.
+        tables: the tables, each with an optimizer unless there is a default.
+        optimizer: default optimizer of the tables.
+        seed: of the initial rows.
+        memory: byte budget of all shards together, None without.
+        wire: number formats, default float16 rows and bfloat16 gradients.
+        mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
+            all ranks of a step and take one optimizer step; every rank must then issue one update per step (an
+            empty one if it has no batch), and lookups wait for the steps before them.
+        rank, world: of this worker, default 0 of 1. Gradients are multiplied by 1 / world.
+        key: of the cluster; needed to reach shards on other machines.
+        deadline: seconds, default 30.
+        heartbeat: seconds of silence after which a shard is asked what it has received, default 1.
+        epoch: of the shard map, default 1.
+
+    Raises:
+        ConfigError: impossible arguments, or shards that are configured for something else.
+        ExchangeError: a shard cannot be reached or refuses the key.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        tables: Sequence[Table],
+        *,
+        optimizer: Optimizer | None = None,
+        seed: int = 0,
+        memory: int | None = None,
+        wire: Wire | None = None,
+        mode: str = "hybrid",
+        rank: int = 0,
+        world: int = 1,
+        key: security.Key | None = None,
+        deadline: float = 30.0,
+        heartbeat: float = 1.0,
+        epoch: int = 1,
+    ) -> None:
+        _check(addresses, mode, rank, world, deadline, key)
+        self.wire, self.map = wire or Wire(), ShardMap(len(addresses), epoch=epoch)
+        self._deadline, self._world = deadline, world
+        self._error: SatrapError | None = None
+        self._ended: SatrapError | None = None
+        self._calls: set[Call] = set()
+        self._room = threading.BoundedSemaphore(IN_FLIGHT)
+        self._step, self._closed, self._refused = 0, False, 0
+        client = secrets.randbits(63) + 1
+        peers = [
+            Peer(f"shard {s} at {a}", client=client, epoch=epoch, deadline=deadline, heartbeat=heartbeat)
+            for s, a in enumerate(addresses)
+        ]
+        share = None if memory is None else memory // len(addresses)
+        plain = tables_to_dicts(tables, optimizer)
+        hellos = [
+            ShardConfig(plain, seed, share, s, self.map).to_dict()
+            | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
+            for s in range(len(addresses))
+        ]
+        self._loop = Loop(peers, addresses, key=key, on_end=self._end)
+        try:
+            self._greet(hellos)
+        except SatrapError:
+            self._shut()
+            raise
+
+    def _greet(self, hellos: Sequence[Mapping[str, Any]]) -> None:
+        answers = [unpack_text(parts[0]) for parts in self._all(Kind.HELLO, [[pack_text(h)] for h in hellos])]
+        first = answers[0]
+        if any((a["groups"], a["completed"]) != (first["groups"], first["completed"]) for a in answers):
+            raise ExchangeError(
+                "the shards disagree on how many steps are complete",
+                fix="restart all shards, or restore all from one snapshot",
+            )
+        self._step = int(first["completed"])
+        self._groups = [TableGroup(g["index"], tuple(g["tables"]), g["dim"]) for g in first["groups"]]
+        self._splitter = Splitter(self._groups, self.map)
+
+    @property
+    def groups(self) -> Sequence[TableGroup]:
+        """The table groups of the shards."""
+        return self._groups
+
+    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+        """See `Exchange.lookup`. The future raises `ExchangeError` when a shard does not answer in time."""
+        call: Call[list[Rows]] = self._call(limited=True)
+        self._loop.post(partial(self._send_lookup, list(requests), create, call, self._step))
+        return call.future
+
+    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
+        """See `Exchange.update`."""
+        self._raise_error()
+        call: Call[None] = self._call(limited=True)
+        call.future.add_done_callback(self._note)
+        step, self._step = self._step, self._step + 1
+        pairs = list(zip(requests, gradients, strict=True))
+        self._loop.post(partial(self._send_update, pairs, lr_scale, call, step))
+
+    def flush(self) -> None:
+        """See `Exchange.flush`."""
+        self._all(Kind.FLUSH)
+        self._raise_error()
+
+    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
+        """See `Exchange.snapshot`; rows of a table come in order of (bucket, id), as from one store."""
+        self.flush()
+        for group in self._groups:
+            for table in group.tables:
+                for shard in range(self.map.shards):
+                    for chunk in self._export(shard, table):
+                        yield table, chunk
+
+    def _export(self, shard: int, table: str) -> Iterator[Chunk]:
+        coming = self._one(shard, Kind.EXPORT, [pack_text({"table": table})])
+        while len(parts := coming.result()) > 1:
+            coming = self._one(shard, Kind.EXPORT, [pack_text({})])
+            yield unpack_chunk(parts)
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """See `Exchange.load`."""
+        shards = self._splitter.shards_of(table, chunk.ids)
+        row = chunk.weights.nbytes + chunk.state.nbytes + chunk.ids.nbytes
+        pieces = max(1, -(-row // LOAD_BYTES))
+        waiting: list[Future[Sequence[Buffer]]] = []
+        for shard in range(self.map.shards):
+            for rows in np.array_split(np.flatnonzero(shards == shard), pieces):
+                if len(rows):
+                    waiting.append(self._one(shard, Kind.LOAD, pack_chunk(_take(chunk, rows))))
+        for future in waiting:
+            future.result()
+
+    def clear(self) -> None:
+        """See `Exchange.clear`."""
+        self._all(Kind.CLEAR)
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return the sums over the shards of `satrap.store.Shard.statistics`, and what this client saw.
+
+        Besides: `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received` by this
+        client, requests `resent`, and requests `waiting` for an answer.
+        """
+        answers = [unpack_text(parts[0]) for parts in self._all(Kind.STATISTICS)]
+        merged = merge_statistics(answers)
+        merged["refused"] += self._refused
+        merged["exchange"] = {
+            "sent": self._loop.sent_bytes,
+            "received": self._loop.received_bytes,
+            "resent": sum(p.resent for p in self._loop.peers),
+            "waiting": sum(p.waiting for p in self._loop.peers),
+        }
+        return merged
+
+    def close(self) -> None:
+        """See `Exchange.close`. Closing twice is fine."""
+        if self._closed:
+            return
+        try:
+            if self._ended is None:
+                self._all(Kind.BYE)
+        finally:
+            self._closed = True
+            self._shut()
+
+    # -- calls, from the caller's thread
+
+    def _call(self, *, limited: bool = False) -> Call[Any]:
+        if self._closed:
+            raise ExchangeError("the exchange is closed")
+        if limited and not self._room.acquire(timeout=2 * self._deadline):
+            raise self._ended or ExchangeError(f"nothing was answered for {2 * self._deadline:g} s")
+        call: Call[Any] = Call()
+        self._calls.add(call)
+        call.future.add_done_callback(partial(self._done, call, limited))
+        if self._ended is not None:
+            call.fail(self._ended)
+        return call
+
+    def _done(self, call: Call[Any], limited: bool, _: Future[Any]) -> None:
+        self._calls.discard(call)
+        if limited:
+            self._room.release()
+
+    def _one(self, shard: int, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
+        call: Call[Sequence[Buffer]] = self._call()
+        step = self._step
+        self._loop.post(lambda: self._ask(shard, kind, parts, call.answer, step))
+        return call.future
+
+    def _all(self, kind: Kind, parts: Sequence[Sequence[Buffer]] | None = None) -> list[Sequence[Buffer]]:
+        shards = range(self.map.shards)
+        return [f.result() for f in [self._one(s, kind, parts[s] if parts else ()) for s in shards]]
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _note(self, future: Future[None]) -> None:
+        error = future.exception()
+        if isinstance(error, SatrapError) and self._error is None:
+            self._error = error
+
+    def _shut(self) -> None:
+        self._loop.stop()
+
+    # -- in the loop's thread
+
+    def _ask(
+        self,
+        shard: int,
+        kind: Kind,
+        parts: Sequence[Buffer],
+        on_answer: Callable[[Sequence[Buffer], SatrapError | None], None],
+        step: int,
+        lr_scale: float = 1.0,
+    ) -> None:
+        now = time.monotonic()
+        self._loop.peers[shard].request(kind, parts, on_answer, now=now, step=step, lr_scale=lr_scale)
+
+    def _send_lookup(
+        self, requests: Sequence[Request], create: bool, call: Call[list[Rows]], step: int
+    ) -> None:
+        try:
+            splits = [self._splitter.split(r) for r in requests]
+        except StoreError as error:
+            call.fail(error)
+            return
+        lookup = Lookup(call, requests, splits, self._groups, self.map.shards)
+        kind = Kind.LOOKUP if create else Kind.PEEK
+        for shard in range(self.map.shards):
+            sections = [
+                Section(r.group, s[shard].splits, s[shard].ids) for r, s in zip(requests, splits, strict=True)
+            ]
+            self._ask(shard, kind, pack(sections), partial(lookup.answer, shard), step)
+
+    def _send_update(
+        self, pairs: Sequence[tuple[Request, Rows]], lr_scale: float, call: Call[None], step: int
+    ) -> None:
+        if self._error is not None:  # as a refused update stops those behind it
+            call.fail(self._error)
+            return
+        try:
+            messages = self._encode_update(pairs)
+        except StoreError as error:
+            self._refused += 1
+            call.fail(error)
+            return
+        call.expect(len(messages))
+        for shard, sections in enumerate(messages):
+            self._ask(shard, Kind.UPDATE, pack(sections), call.count, step, lr_scale)
+
+    def _encode_update(self, pairs: Sequence[tuple[Request, Rows]]) -> list[list[Section]]:
+        """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
+        code = CODES[self.wire.backward]
+        messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
+        for request, gradients in pairs:
+            group = self._groups[request.group]
+            gradients = check_rows(gradients, len(request.ids), group.dim, "gradients")
+            scale = scale_of(gradients, code)
+            for message, part in zip(messages, self._splitter.split(request), strict=True):
+                rows, finite = gather_gradients(gradients, part.positions, code, scale / self._world)
+                if not finite:
+                    raise StoreError(
+                        "the gradients hold NaN or infinite values",
+                        where=f"update of {len(request.ids)} rows of {', '.join(group.tables)}",
+                        why="they would destroy the rows; the whole update was refused",
+                        fix="lower the learning rate or clip gradients",
+                    )
+                message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
+        return messages
+
+    def _end(self, error: SatrapError | None) -> None:
+        self._ended = error or ExchangeError("the exchange is closed")
+        if error is not None and self._error is None:
+            self._error = error
+        for call in list(self._calls):
+            call.fail(self._ended)
+
+
+def _take(chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
+    columns = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk) if f.name != "table"}
+    return Chunk(table=chunk.table, **{name: column[rows] for name, column in columns.items()})
+
+
+def _check(
+    addresses: Sequence[str], mode: str, rank: int, world: int, deadline: float, key: security.Key | None
+) -> None:
+    if mode not in ("sync", "hybrid"):
+        raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
+    if not 0 <= rank < world:
+        raise ConfigError(f"rank must be 0 to world - 1, got rank {rank}, world {world}")
+    if not deadline > 0:
+        raise ConfigError(f"the deadline must be > 0 seconds, got {deadline}")
+    if not addresses or len(set(addresses)) != len(addresses):
+        raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
+    for address in addresses:
+        host, _ = security.split_address(address)
+        if key is None and not security.is_loopback(host):
+            raise ConfigError(
+                f"shard {address} is on another machine: a key is needed",
+                why="without one, rows and gradients travel in the open and anyone may change them",
+                fix="give the cluster's key file",
+            )

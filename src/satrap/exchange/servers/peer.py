@@ -1,0 +1,214 @@
+"""The client's side of one shard: what was asked, what must be sent again, and when patience ends."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.exchange.servers.frames import (
+    ANSWER,
+    FAILURE,
+    Buffer,
+    Code,
+    Digest,
+    Header,
+    Kind,
+    digest,
+    encode,
+)
+from satrap.exchange.servers.payload import unpack_text
+
+Message = list[Buffer]
+OnAnswer = Callable[[Sequence[Buffer], SatrapError | None], None]
+
+WINDOW = 128
+"""Requests sent and not answered; further ones wait here. The server accepts twice as many."""
+
+_TRIES = 5
+_NO_PAYLOAD = Digest(0, 0, 0)
+_ERRORS: dict[int, type[SatrapError]] = {Code.STORE: StoreError, Code.CONFIG: ConfigError}
+_LOST = (Code.BUSY, Code.MALFORMED)
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request without an answer yet."""
+
+    header: Header
+    parts: Sequence[Buffer]
+    payload: Digest
+    issued: float
+    on_answer: OnAnswer
+    sent: bool = False
+    refusals: int = 0
+
+
+class Peer:
+    """Numbers the requests to one shard and matches the answers; does no input or output.
+
+    Whatever the network loses, doubles or delays, every request is executed once and in order: sequences say
+    what is a repetition, and a PING, answered with the shard's place in the sequence, says what was lost.
+
+    Args:
+        name: "shard 1 at tcp://host:port", for errors.
+        client: random number of this client.
+        epoch: of the shard map.
+        deadline: seconds without an answer after which the shard is given up.
+        heartbeat: seconds of silence after which the shard is asked where it is.
+
+    Attributes:
+        resent: requests that were sent again.
+        answered_at: when the last answer came.
+    """
+
+    def __init__(self, name: str, *, client: int, epoch: int, deadline: float, heartbeat: float) -> None:
+        self.name, self.client, self.epoch = name, client, epoch
+        self.deadline, self.heartbeat = deadline, heartbeat
+        self.resent, self.answered_at, self.greeted = 0, 0.0, False
+        self._sequence = 0
+        self._pending: OrderedDict[int, Pending] = OrderedDict()
+        self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
+        self._unsent = 0
+
+    def request(
+        self,
+        kind: Kind,
+        parts: Sequence[Buffer],
+        on_answer: OnAnswer,
+        *,
+        now: float,
+        step: int = 0,
+        lr_scale: float = 1.0,
+    ) -> None:
+        """Number a request; `outgoing` will send it."""
+        header = Header(kind, self.epoch, self.client, self._sequence, 0, step, lr_scale)
+        self._pending[self._sequence] = Pending(header, parts, digest(parts), now, on_answer)
+        self._sequence += 1
+        self._unsent += 1
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests without an answer."""
+        return len(self._pending)
+
+    def outgoing(self, now: float) -> Iterator[Message]:
+        """Yield what must be sent now, in order."""
+        if self._unsent:
+            for place, pending in enumerate(self._pending.values()):
+                if place >= WINDOW:
+                    break
+                if not pending.sent:
+                    pending.sent = True
+                    self._unsent -= 1
+                    yield self._message(pending)
+        silent = now - max(self.answered_at, self._ping_at, self._oldest())
+        if self._pending and silent >= self.heartbeat:
+            yield self.ping(now)
+
+    def ping(self, now: float) -> Message:
+        """Return the question where the shard is in the sequence."""
+        self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
+        self._ping_covers = max((s for s, p in self._pending.items() if p.sent), default=-1)
+        header = Header(Kind.PING, self.epoch, self.client, self._ping, self._acknowledged())
+        return [encode(header, _NO_PAYLOAD)]
+
+    def receive(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
+        """Take an answer; return what must be sent because of it.
+
+        Raises:
+            ExchangeError: the shard will serve this client no more.
+        """
+        if header.kind == Kind.PING | ANSWER:
+            return self._pong(header, now)
+        if header.kind == FAILURE:
+            return self._failure(header, parts, now)
+        pending = self._pending.get(header.sequence)
+        if header.client == self.client and pending and header.kind == pending.header.kind | ANSWER:
+            self._answered(pending, parts, None, now)
+        return []
+
+    def overdue(self, now: float) -> ExchangeError | None:
+        """Return the error if the shard has kept a request waiting for too long."""
+        if not self._pending:
+            return None
+        if now - max(self._oldest(), self.answered_at) < self.deadline:
+            return None
+        kind = Kind(next(iter(self._pending.values())).header.kind)
+        return ExchangeError(
+            f"{self.name} has not answered for {self.deadline:g} s",
+            where=f"stage: {kind.name.lower()}; {len(self._pending)} requests wait",
+            why="training cannot go on without its rows",
+            fix="look at the shard's log; raise the deadline if it is only slow",
+        )
+
+    def next_deadline(self) -> float:
+        """Return when `outgoing` or `overdue` must be asked again; infinity if nothing waits."""
+        if not self._pending:
+            return float("inf")
+        heard = max(self._oldest(), self.answered_at)
+        return min(heard + self.deadline, max(heard, self._ping_at) + self.heartbeat)
+
+    def _oldest(self) -> float:
+        return next(iter(self._pending.values())).issued if self._pending else 0.0
+
+    def _acknowledged(self) -> int:
+        return next(iter(self._pending), self._sequence)
+
+    def _message(self, pending: Pending) -> Message:
+        header = replace(pending.header, acknowledged=self._acknowledged())
+        return [encode(header, pending.payload), *pending.parts]
+
+    def _answered(
+        self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
+    ) -> None:
+        del self._pending[pending.header.sequence]
+        self.answered_at, self.greeted = now, True
+        pending.on_answer(parts, error)
+
+    def _pong(self, header: Header, now: float) -> list[Message]:
+        if header.sequence != self._ping or header.client != self.client:
+            return [] if self._ping_open else [self.ping(now)]  # a nudge
+        self._ping_open = False
+        following, done = header.acknowledged, header.step
+        lost = any(following <= s <= self._ping_covers for s in self._pending)
+        return [
+            self._again(p)
+            for s, p in self._pending.items()
+            if p.sent and ((s < done and s <= self._ping_covers) or (lost and s >= following))
+        ]
+
+    def _again(self, pending: Pending) -> Message:
+        self.resent += 1
+        return self._message(pending)
+
+    def _failure(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
+        text = unpack_text(parts[0]) if parts else {}
+        code = text.get("code")
+        error = self._error(text)
+        pending = self._pending.get(header.sequence) if header.client == self.client else None
+        if code == Code.UNKNOWN_CLIENT and 0 in self._pending:
+            return [self._again(p) for p in self._pending.values() if p.sent]
+        if code in (Code.STORE, Code.CONFIG, Code.DEADLINE):
+            if pending:
+                self._answered(pending, (), error, now)
+            return []
+        if code in _LOST and (pending is None or pending.header.kind != Kind.HELLO):
+            return self._refused(pending, error, now, count=code == Code.MALFORMED)
+        raise error
+
+    def _refused(self, pending: Pending | None, error: SatrapError, now: float, *, count: bool) -> list[Message]:
+        """Treat a request as lost; a message that arrives damaged again and again is more than an accident."""
+        if pending is not None and count:
+            pending.refusals += 1
+            if pending.refusals >= _TRIES:
+                raise error
+        return [] if self._ping_open or not count else [self.ping(now)]
+
+    def _error(self, text: dict[str, object]) -> SatrapError:
+        code = text.get("code")
+        kind = _ERRORS.get(code, ExchangeError) if isinstance(code, int) else ExchangeError
+        what, where, why, fix = (str(text.get(k, "")) for k in ("what", "where", "why", "fix"))
+        place = f"{self.name}, {where}" if where else self.name
+        return kind(what or "an error without a text", where=place, why=why, fix=fix)

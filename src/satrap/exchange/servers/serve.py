@@ -1,0 +1,59 @@
+"""The process of a shard server: `python -m satrap.exchange.servers.serve 127.0.0.1:5000`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from satrap.errors import SatrapError
+from satrap.exchange.servers.security import read_key
+from satrap.exchange.servers.server import Limits, ShardServer
+
+
+def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = None) -> None:
+    """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one, which the line names.
+        key_file: of the cluster's key, mode 0600. Needed for any address that others can reach.
+        limits: see `Limits`.
+
+    Raises:
+        ConfigError: an address or key that cannot be used.
+        ExchangeError: the thread that executes requests has died.
+    """
+    key = read_key(key_file) if key_file else None
+    server = ShardServer(listen, key=key, limits=limits)
+
+    def stop(_: int, __: FrameType | None) -> None:
+        server.request_stop()
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        protection = "encrypted" if key else "open to this machine only"
+        print(f"satrap shard ready on {server.endpoint} ({protection})", flush=True)
+        server.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main() -> int:
+    """Read the command line and serve; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m satrap.exchange.servers.serve")
+    parser.add_argument("listen", help="HOST:PORT")
+    parser.add_argument("--key-file", type=Path)
+    arguments = parser.parse_args()
+    try:
+        serve(arguments.listen, key_file=arguments.key_file)
+    except SatrapError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Which shard gets which ids of a request, and where its rows go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange.protocol import Request
+from satrap.exchange.servers import kernels
+from satrap.exchange.servers.config import TableGroup
+from satrap.exchange.servers.shard_map import ShardMap
+from satrap.store import bucket_of
+from satrap.store.hashes import index_salt
+from satrap.store.types import check_splits, plain
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one shard gets of a request.
+
+    Args:
+        ids: uint64[k], by table, in the order of the request.
+        splits: int64[tables + 1].
+        positions: int32[k], where each id stood in the request; None: it is the whole request.
+    """
+
+    ids: Ids
+    splits: Offsets
+    positions: Positions | None
+
+
+class Splitter:
+    """Splits requests by bucket.
+
+    Args:
+        groups: the table groups.
+        map: which shard owns which bucket.
+    """
+
+    def __init__(self, groups: Sequence[TableGroup], map: ShardMap) -> None:
+        self._shards, self._owners = map.shards, map.owners
+        self._salts = [np.array([index_salt(t) for t in g.tables], np.uint64) for g in groups]
+
+    def split(self, request: Request) -> list[Part]:
+        """Return one part per shard, empty ones too.
+
+        Raises:
+            StoreError: wrong dtypes or splits.
+        """
+        ids = plain(request.ids, np.uint64, 1, "ids")
+        salts = self._salts[request.group]
+        splits = check_splits(request.splits, len(salts), len(ids))
+        if self._shards == 1:
+            return [Part(ids, splits, None)]
+        n = len(ids)
+        bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
+        grouped, positions = np.empty(n, np.uint64), np.empty(n, np.int32)
+        kernels.split(
+            ids, splits, salts, self._owners, np.empty(n, np.uint16), bounds, grouped, positions
+        )
+        return [self._part(grouped, positions, b) for b in bounds]
+
+    def _part(self, grouped: Ids, positions: Positions, bounds: Offsets) -> Part:
+        s = slice(int(bounds[0]), int(bounds[-1]))
+        return Part(grouped[s], bounds - bounds[0], positions[s])
+
+    def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
+        """Return the shard of each id of a table, uint16[n]."""
+        return self._owners[bucket_of(table, ids)]
