@@ -260,11 +260,13 @@ class Training(Keys):
     seed: Count = 1
     """Start of every random choice: same seed, same result."""
     clip_norm: Rate | None = None
-    """Largest norm of the dense gradient; default no limit."""
+    """Largest norm of the whole gradient, parameters and rows; default no limit."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
     """Multiply the learning rates by this after an evaluation without a better validation AUC."""
     patience: Positive | None = 2
     """Evaluations in a row without a better validation AUC that end training, with the best weights."""
+    threads: Positive | None = None
+    """PyTorch's threads inside an operation; default all cores but one, which reads, looks up and updates."""
     device: Device = "cpu"
     """Device of the dense network: cpu, cuda or cuda:N."""
 

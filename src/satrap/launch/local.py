@@ -169,6 +169,7 @@ def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
         clip_norm=training.clip_norm,
         plateau=training.plateau,
         patience=training.patience,
+        threads=training.threads,
     )
     return trainer
 
