@@ -33,7 +33,7 @@ def start(shards: int) -> tuple[list[subprocess.Popen[str]], list[str]]:
     """Start shard processes; return them and their addresses."""
     command = [sys.executable, "-m", "satrap.exchange.servers.serve", "127.0.0.1:0"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(shards)]
-    return processes, [p.stdout.readline().split()[4][6:] for p in processes if p.stdout]
+    return processes, [p.stdout.readline().split()[4] for p in processes if p.stdout]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -54,7 +54,11 @@ def one_by_one(exchange: Exchange, work: Sequence[Request], gradients: np.ndarra
         looked.append(t1 - t0)
         updated.append(t2 - t1)
     lookup, update = (1000 * statistics.median(x) for x in (looked, updated))
-    return {"lookup_ms": round(lookup, 3), "update_ms": round(update, 3), "both_ms": round(lookup + update, 3)}
+    return {
+        "lookup_ms": round(lookup, 3),
+        "update_ms": round(update, 3),
+        "both_ms": round(lookup + update, 3),
+    }
 
 
 def ahead(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) -> float:
@@ -112,7 +116,11 @@ def run_raw(work: Sequence[Request], dim: int) -> dict[str, float]:
         updated.append(t2 - t1)
     raw.close()
     lookup, update = (1000 * statistics.median(x[10:]) for x in (looked, updated))
-    return {"lookup_ms": round(lookup, 3), "update_ms": round(update, 3), "both_ms": round(lookup + update, 3)}
+    return {
+        "lookup_ms": round(lookup, 3),
+        "update_ms": round(update, 3),
+        "both_ms": round(lookup + update, 3),
+    }
 
 
 def run_servers(work: Sequence[Request], dim: int, gradients: np.ndarray, wire: Wire, shards: int) -> Any:

@@ -39,7 +39,9 @@ class RawSocket:
 
     def __init__(self) -> None:
         mine, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(theirs,), daemon=True
+        )
         self._process.start()
         self._connection = socket.create_connection(("127.0.0.1", mine.recv()))
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -37,7 +38,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adagrad", help="satrap's")
     parser.add_argument("--plain-optimizer", choices=list(SPARSE_OPTIMIZERS), default=None)
     parser.add_argument("--mode", choices=["sync", "hybrid"], default="hybrid")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch, both sides")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the plain sides")
+    parser.add_argument("--satrap-threads", type=int, default=None, help="default: the trainer's choice")
     return parser.parse_args()
 
 
@@ -52,9 +54,12 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         mode=options.mode,
         staleness=4 if options.mode == "hybrid" else 0,
+        threads=options.satrap_threads,
     )
+    threads = torch.get_num_threads()
 
     def fit(samples: Samples) -> object:
+        torch.set_num_threads(threads)
         data = satrap.data.read(samples.columns(), described, batch_size=options.batch_size, shuffle=False)
         return trainer.fit(data)
 
@@ -68,7 +73,12 @@ def plain_side(options: argparse.Namespace, layout: Any) -> Callable[[Samples], 
     bags = Bags(cardinalities(options.rows), options.dim, layout)
     name = options.plain_optimizer or ("adagrad" if "adagrad" in options.optimizer else options.optimizer)
     plain = Plain(satrap.models.DLRM(described), described, bags, optimizer=name, embedding_lr=EMBEDDING_LR)
-    return lambda samples: plain.fit(samples, options.batch_size)
+
+    def fit(samples: Samples) -> object:
+        torch.set_num_threads(options.threads)
+        return plain.fit(samples, options.batch_size)
+
+    return fit
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -104,13 +114,12 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Measure, print and record."""
     options = arguments()
-    torch.set_num_threads(options.threads)
     sides = measure(options)
     best = max((n for n in sides if n != "satrap"), key=lambda n: sides[n]["median_samples_per_second"])
     ratio = sides["satrap"]["median_samples_per_second"] / sides[best]["median_samples_per_second"]
     path = write(
         RESULTS,
-        vars(options),
+        {**vars(options), "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default")},
         {"sides": sides, "faster_pytorch": best, "satrap_over_pytorch": round(ratio, 3)},
     )
     print(f"\nsatrap / {best}: {ratio:.2f}   raw figures: {path}")

@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from satrap import optim
 from satrap.schema import Categorical, Label, Numeric, Schema, Table
+from satrap.threads import shorten_spinning
+
+shorten_spinning()
 
 if TYPE_CHECKING:
     from satrap import data, metrics, models, store

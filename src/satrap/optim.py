@@ -1,34 +1,62 @@
-"""Embedding optimizers: what one row's step is. The store executes them; these objects only describe.
+"""Embedding optimizers, what one row's step is, and schedules of the learning rate.
 
-Every optimizer here is applied to a row at most once per update: gradients of duplicate ids are summed
-first. State lives and dies with the row. `lr` is the base rate; a trainer may scale it per step.
+The store executes optimizers; these objects only describe. Every optimizer is applied to a row at most once
+per update: gradients of duplicate ids are summed first. State lives and dies with the row, and everything is
+*lazy*: momentum, decay and moments of a row move only in the steps that have a gradient for it. `lr` is the
+base rate; a trainer scales it per step, by a `Schedule` among other things.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from satrap.errors import ConfigError
+
+
+def _require(valid: bool, owner: object, rule: str, value: object, fix: str = "") -> None:
+    if not valid:
+        raise ConfigError(f"{type(owner).__name__}: {rule}, got {value}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
     """Base of the embedding optimizers; use one of the subclasses.
 
+    A step is: the gradient is clipped (`clip`), weight decay is added, the subclass's formula is applied in
+    float32, the weights are clamped (`bound`), and rounded if the table holds 16-bit weights.
+
+    Finite gradients never make a weight infinite: without a `bound`, weights are clamped to the largest
+    number of their format. As in PyTorch, a gradient whose square overflows (above 1.8e19) makes an Adagrad
+    or Adam accumulator infinite, after which that weight stands still; `clip` prevents it.
+
     Args:
         lr: learning rate, > 0.
+        clip: largest Euclidean norm of one row's gradient in one step; longer ones are scaled down to it.
+            Default None: no limit.
+        bound: weights are clamped to [-bound, bound] after each step. Default None: no limit.
     """
 
     name: ClassVar[str] = ""
     lr: float
+    clip: float | None = None
+    bound: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(
-                f"{type(self).__name__}: lr must be > 0, got {self.lr}", fix="give a positive learning rate"
-            )
+        _require(0 < self.lr < math.inf, self, "lr must be > 0", self.lr, "give a positive learning rate")
+        for key in ("clip", "bound"):
+            value = getattr(self, key)
+            _require(value is None or 0 < value < math.inf, self, f"{key} must be > 0", value)
+        for key in ("weight_decay", "initial_accumulator", "l1", "l2"):
+            value = getattr(self, key, 0.0)
+            _require(0 <= value < math.inf, self, f"{key} must be >= 0", value)
+        for key in ("eps", "beta"):
+            value = getattr(self, key, 1.0)
+            _require(1e-37 <= value < math.inf, self, f"{key} must be > 0 in float32", value)
+        for value in (*getattr(self, "betas", ()), getattr(self, "momentum", 0.0)):
+            _require(0 <= value < 1, self, "decays must be in [0, 1)", value)
 
     def to_dict(self) -> dict[str, Any]:
         """Return `{"name": ..., **arguments}`, the form used in recipes and checkpoints."""
@@ -37,9 +65,27 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD(Optimizer):
-    """Plain stochastic gradient descent, `w -= lr * g`, as `torch.optim.SGD`. No state."""
+    """Stochastic gradient descent, `w -= lr * g`, as `torch.optim.SGD`.
+
+    With momentum: `b = momentum * b + g; w -= lr * b`, or with `nesterov` `w -= lr * (g + momentum * b)`.
+    State: none; with momentum one float32 per weight.
+
+    Args:
+        momentum: decay of the running sum b, in [0, 1); default 0.
+        nesterov: look ahead along b; needs momentum. Default False.
+        weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
+    """
 
     name: ClassVar[str] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        Optimizer.__post_init__(self)
+        _require(
+            not self.nesterov or self.momentum > 0, self, "nesterov needs momentum > 0", self.momentum
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +97,13 @@ class Adagrad(Optimizer):
     Args:
         eps: added to the root, default 1e-10.
         initial_accumulator: start value of `a`, default 0.
+        weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
 
     name: ClassVar[str] = "adagrad"
     eps: float = 1e-10
     initial_accumulator: float = 0.0
+    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +115,13 @@ class RowWiseAdagrad(Optimizer):
     Args:
         eps: added to the root, default 1e-10.
         initial_accumulator: start value of `a`, default 0.
+        weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
 
     name: ClassVar[str] = "rowwise_adagrad"
     eps: float = 1e-10
     initial_accumulator: float = 0.0
+    weight_decay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +135,56 @@ class Adam(Optimizer):
     Args:
         betas: decay of the two moments, each in [0, 1).
         eps: added to the root, default 1e-8.
+        weight_decay: L2 penalty, `weight_decay * w` is added to the gradient; default 0.
     """
 
     name: ClassVar[str] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    weight_decay: float = 0.0
 
 
-KINDS: tuple[type[Optimizer], ...] = (SGD, Adagrad, RowWiseAdagrad, Adam)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW(Optimizer):
+    """Lazy Adam with decoupled decay: `w *= 1 - lr * weight_decay`, then Adam's step on the plain gradient.
+
+    On rows touched in every step it equals `torch.optim.AdamW`. Loshchilov and Hutter, ICLR 2019. State: two
+    float32 per weight and one step per row.
+
+    Args:
+        betas: decay of the two moments, each in [0, 1).
+        eps: added to the root, default 1e-8.
+        weight_decay: share of a weight lost per step, times lr; default 0.01.
+    """
+
+    name: ClassVar[str] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FTRL(Optimizer):
+    """FTRL-proximal: adaptive steps whose L1 penalty makes weights exactly 0.
+
+    `s = (sqrt(n + g*g) - sqrt(n)) / lr; z += g - s*w; n += g*g`, then `w = 0` where `|z| <= l1`, else
+    `w = (sign(z)*l1 - z) / ((beta + sqrt(n)) / lr + l2)`. McMahan et al., KDD 2013, where `lr` is called
+    alpha and weights start at 0 (`initial_scale=0`); from another start `z` begins at the value for which the
+    start is the minimum, so that a zero gradient changes nothing. State: two float32 per weight.
+
+    Args:
+        beta: added to the root, > 0; default 1.
+        l1: strength of the L1 penalty, default 0.
+        l2: strength of the L2 penalty, default 0.
+    """
+
+    name: ClassVar[str] = "ftrl"
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+
+KINDS: tuple[type[Optimizer], ...] = (SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL)
 """All of them; `Optimizer.__subclasses__()` would also list the classes that `slots=True` replaced."""
 
 
@@ -107,19 +199,133 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
     Raises:
         ConfigError: an unknown name or argument.
     """
-    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    name = arguments.pop("name", None)
-    for kind in KINDS:
-        if kind.name == name:
-            return _build(kind, arguments)
-    raise ConfigError(f"embedding optimizer {name!r} is unknown", fix=f"use one of {', '.join(names())}")
-
-
-def _build(kind: type[Optimizer], arguments: dict[str, Any]) -> Optimizer:
-    known = [f.name for f in fields(kind)]
-    for key in arguments:
-        if key not in known:
-            raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(known)}")
+    kind, arguments = _kind(settings, KINDS, "embedding optimizer")
     if "lr" not in arguments:
         raise ConfigError(f"{kind.name} needs a learning rate", fix="add lr")
     return kind(**arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Base of the learning-rate schedules: a factor on every learning rate, by step; use a subclass.
+
+    A schedule has no state: the factor is a function of the number of steps done, so that all processes
+    agree and a resumed run goes on where it was.
+
+    Args:
+        warmup: steps over which the factor grows linearly, `(step + 1) / warmup`; default 0.
+    """
+
+    name: ClassVar[str] = ""
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.warmup >= 0, self, "warmup must be >= 0", self.warmup)
+        for key in ("steps", "every"):
+            value = getattr(self, key, 1)
+            _require(value >= 1, self, f"{key} must be >= 1", value)
+        value = getattr(self, "gamma", 1.0)
+        _require(0 < value <= 1, self, "gamma must be in (0, 1]", value)
+        value = getattr(self, "final", 0.0)
+        _require(0 <= value <= 1, self, "final must be in [0, 1]", value)
+
+    def factor(self, step: int) -> float:
+        """Return what the learning rates of step 0, 1, 2 ... are multiplied with."""
+        return min(1.0, (step + 1) / self.warmup if self.warmup else 1.0) * self._decay(step)
+
+    def _decay(self, step: int) -> float:
+        return 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return `{"name": ..., **arguments}`, the form used in recipes and checkpoints."""
+        return {"name": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Schedule):
+    """The factor 1, after the warm-up."""
+
+    name: ClassVar[str] = "constant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cosine(Schedule):
+    """From 1 to `final` along half a cosine, then `final`; as `torch.optim.lr_scheduler.CosineAnnealingLR`.
+
+    Args:
+        steps: length of the way down, >= 1.
+        final: the last factor, in [0, 1]; default 0.
+    """
+
+    name: ClassVar[str] = "cosine"
+    steps: int
+    final: float = 0.0
+
+    def _decay(self, step: int) -> float:
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * min(1.0, step / self.steps))) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential(Schedule):
+    """`gamma ** step`, as `torch.optim.lr_scheduler.ExponentialLR`.
+
+    Args:
+        gamma: factor per step, in (0, 1].
+    """
+
+    name: ClassVar[str] = "exponential"
+    gamma: float
+
+    def _decay(self, step: int) -> float:
+        return float(self.gamma**step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staircase(Schedule):
+    """`gamma ** (step // every)`, as `torch.optim.lr_scheduler.StepLR`.
+
+    Args:
+        every: steps between two drops, >= 1.
+        gamma: factor per drop, in (0, 1]; default 0.1.
+    """
+
+    name: ClassVar[str] = "staircase"
+    every: int
+    gamma: float = 0.1
+
+    def _decay(self, step: int) -> float:
+        return float(self.gamma ** (step // self.every))
+
+
+SCHEDULES: tuple[type[Schedule], ...] = (Constant, Cosine, Exponential, Staircase)
+"""All of them."""
+
+
+def schedule_from_dict(settings: Mapping[str, Any]) -> Schedule:
+    """Build a schedule from `{"name": ..., **arguments}`, as `to_dict` returns it.
+
+    Raises:
+        ConfigError: an unknown name or argument, or one that is missing.
+    """
+    kind, arguments = _kind(settings, SCHEDULES, "learning-rate schedule")
+    for needed in {"steps", "every", "gamma"} & {f.name for f in fields(kind)}:
+        if needed not in arguments and not hasattr(kind, needed):
+            raise ConfigError(f"{kind.name} needs {needed}")
+    return kind(**arguments)
+
+
+Kind = TypeVar("Kind", type[Optimizer], type[Schedule])
+
+
+def _kind(settings: Mapping[str, Any], kinds: tuple[Kind, ...], what: str) -> tuple[Kind, dict[str, Any]]:
+    """Return the class that settings name, and their other entries, which are arguments of it."""
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    name = arguments.pop("name", None)
+    for kind in kinds:
+        if kind.name == name:
+            known = [f.name for f in fields(kind)]
+            for key in arguments:
+                if key not in known:
+                    raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(known)}")
+            return kind, arguments
+    raise ConfigError(f"{what} {name!r} is unknown", fix=f"use one of {', '.join(k.name for k in kinds)}")

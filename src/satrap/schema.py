@@ -18,6 +18,9 @@ Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
 MISSING_ID = 0
 """The id of a missing single-valued categorical: an ordinary row that training may use."""
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""Number formats of a table's weights."""
+
 MAX_DIM = 4096
 """Widest row accepted; a larger number is nearly always a typing error."""
 
@@ -109,17 +112,25 @@ class Table:
         optimizer: how its rows learn; None takes the default of the store or trainer.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), as a pure function of
             (seed, table, id); default 0.01.
+        dtype: number format of the weights: "float32" (default), or "bfloat16" or "float16", which take half
+            the memory; updates of these are rounded stochastically, so that small ones are not lost. Rows are
+            always read as float32, and optimizer state always is float32.
     """
 
     name: str
     dim: int = field(kw_only=True)
     optimizer: Optimizer | None = field(default=None, kw_only=True)
     initial_scale: float = field(default=0.01, kw_only=True)
+    dtype: str = field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
         check_dim(self.dim, f"table {self.name!r}")
         if not self.initial_scale >= 0:
             raise ConfigError(f"table {self.name!r}: initial_scale must be >= 0, got {self.initial_scale}")
+        if self.dtype not in DTYPES:
+            raise ConfigError(
+                f"table {self.name!r}: dtype {self.dtype!r} is unknown", fix=f"use one of {', '.join(DTYPES)}"
+            )
 
 
 def check_dim(dim: int, where: str) -> None:

@@ -95,10 +95,21 @@ def test_the_resolved_recipe_loads_to_the_same_from_any_folder(tmp_path: Path, t
 
 
 def test_paths_are_relative_to_the_recipe_and_urls_stay(tmp_path: Path) -> None:
-    recipe = loaded(tmp_path, "data.train=[sub/a.csv, /abs/b.csv, 's3://bucket/c.csv']")
+    recipe = loaded(tmp_path, text=edited("rows.csv", "[sub/a.csv, /abs/b.csv, 's3://bucket/c.csv']"))
     located = [recipe.locate(path) for path in recipe.sections.data.train]
     assert located == [f"{tmp_path}/sub/a.csv", "/abs/b.csv", "s3://bucket/c.csv"]
     assert recipe.resolved()["data"]["train"] == located
+
+
+def test_paths_of_overrides_are_relative_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    recipe = loaded(tmp_path, "data.train=[sub/a.csv, 's3://bucket/c.csv']")
+    assert recipe.resolved()["data"]["train"] == [f"{tmp_path}/here/sub/a.csv", "s3://bucket/c.csv"]
+    recipe = loaded(tmp_path, "data.train=t.csv")
+    assert recipe.resolved()["data"]["train"] == [f"{tmp_path}/here/t.csv"]
 
 
 def test_origins(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from satrap.store.steps import plan
 def test_state_of_a_row(optimizer, width, starts):
     layout = plan(optimizer, 8)
     assert layout.width == width
-    assert (layout.state_start, layout.scalar_start) == starts
+    assert (layout.layout.state_start, layout.layout.scalar_start) == starts
 
 
 def test_an_optimizer_without_a_kernel_is_an_error():

@@ -266,7 +266,7 @@ class Training(Keys):
     patience: Positive | None = 2
     """Evaluations in a row without a better validation AUC that end training, with the best weights."""
     threads: Positive | None = None
-    """PyTorch's threads inside an operation; default all cores but one, which reads, looks up and updates."""
+    """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"
     """Device of the dense network: cpu, cuda or cuda:N."""
 

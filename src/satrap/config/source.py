@@ -19,6 +19,9 @@ MAX_NODES = 20_000
 
 MAX_DEPTH = 16
 
+DATA_FILES = ("data.train", "data.validation", "data.test")
+"""Keys whose values are paths of files to read."""
+
 
 def dotted(path: KeyPath) -> str:
     """Return `data.join.0.on` for ("data", "join", 0, "on")."""
@@ -165,4 +168,12 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
         del source.places[old]
     node = _compose(text, where)
     source.places[path] = where
-    target[path[-1]] = None if node is None else _Reader(source, where, by_line=False).build(node, path)
+    value = None if node is None else _Reader(source, where, by_line=False).build(node, path)
+    target[path[-1]] = _from_here(value) if key in DATA_FILES else value
+
+
+def _from_here(value: Any) -> Any:
+    """Make paths absolute: on the command line they are relative to the current folder, not the recipe's."""
+    if isinstance(value, list):
+        return [_from_here(item) for item in value]
+    return str(Path(value).absolute()) if isinstance(value, str) and "://" not in value else value

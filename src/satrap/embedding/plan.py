@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from satrap.batch import Batch
 from satrap.errors import ConfigError
-from satrap.exchange import Request
+from satrap.exchange import Request, TableGroup
 from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
-from satrap.store import Group, distinct
+from satrap.store import distinct
 
 
 def tables_of(
@@ -79,7 +79,7 @@ class EmbeddingPlan:
         groups: the exchange's table groups, in order.
     """
 
-    def __init__(self, schema: Schema, groups: Sequence[Group]) -> None:
+    def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
         self.schema = schema
         self.groups = tuple(groups)
         self._features = [

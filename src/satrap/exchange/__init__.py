@@ -6,6 +6,6 @@ served in the order they are made: that order *is* the training schedule.
 """
 
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.protocol import Exchange, Request
+from satrap.exchange.protocol import Exchange, Request, TableGroup
 
-__all__ = ["Exchange", "LocalExchange", "Request"]
+__all__ = ["Exchange", "LocalExchange", "Request", "TableGroup"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from satrap.exchange.protocol import Request, Rows
-from satrap.store import Chunk, Group, Shard
+from satrap.exchange.protocol import Request, Rows, TableGroup
+from satrap.store import Chunk, Shard
 
 
 class LocalExchange:
@@ -22,13 +22,14 @@ class LocalExchange:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
+        self._groups = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
 
     @property
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[TableGroup]:
         """The table groups of the shard."""
-        return self.shard.groups
+        return self._groups
 
     def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
         """See `Exchange.lookup`."""
@@ -70,7 +71,7 @@ class LocalExchange:
     def snapshot(self) -> Iterator[tuple[str, Chunk]]:
         """Yield every row as (table, chunk), after everything issued so far has been applied."""
         self.flush()
-        for group in self.groups:
+        for group in self._groups:
             for table in group.tables:
                 for chunk in self.shard.export(table):
                     yield table, chunk

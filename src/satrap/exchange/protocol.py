@@ -10,7 +10,22 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from satrap.store import Chunk, Group
+from satrap.store import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class TableGroup:
+    """Tables of equal dim and optimizer, which one request serves together.
+
+    Args:
+        index: what `Request.group` names.
+        tables: names, in the order that `Request.splits` follows.
+        dim: weights per row.
+    """
+
+    index: int
+    tables: tuple[str, ...]
+    dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +50,7 @@ class Exchange(Protocol):
     """Carries ids to rows and gradients back; requests of one caller are served in the order issued."""
 
     @property
-    def groups(self) -> Sequence[Group]:
+    def groups(self) -> Sequence[TableGroup]:
         """The table groups, which requests refer to by index."""
 
     def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:

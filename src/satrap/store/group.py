@@ -14,6 +14,7 @@ from satrap.schema import Table
 from satrap.store import hashes
 from satrap.store.kernels import index as index_kernels
 from satrap.store.kernels import rows as row_kernels
+from satrap.store.kernels.formats import Float32
 from satrap.store.kernels.index import PAGE_BYTES, SEGMENT_PAGES, Index
 from satrap.store.memory import Reserved, machine_bytes
 from satrap.store.steps import Rows, plan
@@ -21,6 +22,8 @@ from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
 
 COUNTERS = ("rows", "created", "hits", "misses", "dropped")
 _MAX_SLOTS = 2**31 - 2
+_NO_NOISE = np.uint64(0)
+_GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Group:
@@ -33,6 +36,8 @@ class Group:
         tables: names of its tables, in the order that `splits` follows.
         dim: weights per row.
         optimizer: the step of its rows.
+        updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
+            the rows, to go on as another group would have.
         counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
     """
 
@@ -42,12 +47,14 @@ class Group:
         self.index, self.optimizer = index, optimizer
         self.tables = tuple(table.name for table in tables)
         self.dim = tables[0].dim
-        self.plan = plan(optimizer, self.dim)
-        self.row_bytes = 4 * (self.dim + self.plan.width)
+        self.plan = plan(optimizer, self.dim, tables[0].dtype)
+        self.row_bytes = self.plan.row_bytes
         self.counters = np.zeros((len(COUNTERS), len(tables)), np.int64)
         self._memory = memory
         self._seeds = np.array([hashes.row_seed(seed, name) for name in self.tables], np.uint64)
         self._scales = np.array([table.initial_scale for table in tables], np.float32)
+        self._noise = hashes.row_seed(seed, "")
+        self.updates = 0
         self._tick = 0
         self._reserve()
 
@@ -58,11 +65,11 @@ class Group:
 
     def _reserve(self) -> None:
         self._used = 0
-        stride = 4 * (self.dim + self.plan.state)
+        stride = self.plan.stride
         self._slab = Reserved(machine_bytes())
         self._limit = min(_MAX_SLOTS, self._slab.size // stride - 16)
         scalars = np.empty(0, np.float32)
-        if self.plan.scalar:
+        if self.plan.layout.scalar:
             scalars = Reserved(4 * self._limit).array(np.float32)
             self._limit = min(self._limit, len(scalars))
         self.rows = Rows(np.uint64(self._slab.address), np.uint64(stride), np.uint64(self.dim), scalars)
@@ -144,6 +151,7 @@ class Group:
 
     def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
         row_kernels.initialize(
+            self.plan.format(_NO_NOISE),
             self.rows.base,
             self.rows.stride,
             self.rows.scalars,
@@ -154,8 +162,8 @@ class Group:
             self._seeds,
             self._scales,
             self.rows.dim,
-            np.float32(self.plan.state_start),
-            np.float32(self.plan.scalar_start),
+            np.float32(self.plan.layout.state_start),
+            np.float32(self.plan.layout.scalar_start),
         )
 
     def peek(self, ids: Ids, splits: Offsets, out: Floats) -> Found:
@@ -164,7 +172,8 @@ class Group:
         self._gather(slots, out)
         step = np.uint64(out.strides[0])
         seeds, scales = self._seeds, self._scales
-        row_kernels.initial_rows(ids, splits, missing, seeds, scales, self.rows.dim, address(out), step)
+        fmt, dim = self.plan.format(_NO_NOISE), self.rows.dim
+        row_kernels.initial_rows(fmt, ids, splits, missing, seeds, scales, dim, address(out), step)
         return slots >= 0
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float) -> None:
@@ -172,17 +181,21 @@ class Group:
         slots, missing = self.find(ids, splits, touch=True)
         if len(missing):
             self._count("dropped", self._per_table(missing, splits))
-        self.plan.step(self.rows, slots, address(gradients), lr_scale)
+        self.updates += 1
+        noise = np.uint64((int(self._noise) + self.updates * _GOLDEN) % 2**64)
+        self.plan.step(self.rows, ids, slots, address(gradients), lr_scale, noise)
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots."""
-        wide = np.empty((len(slots), self.dim + self.plan.state), np.float32)
-        base, stride, floats = self.rows.base, self.rows.stride, np.uint64(wide.shape[1])
-        row_kernels.gather(base, stride, slots, floats, address(wide), np.uint64(wide.strides[0]))
-        state = wide[:, self.dim :]
-        if self.plan.scalar:
+        weights = np.empty((len(slots), self.dim), np.float32)
+        self._gather(slots, weights)
+        state = np.empty((len(slots), self.plan.layout.state), np.float32)
+        start, stride = self.rows.base + np.uint64(self.plan.weights), self.rows.stride
+        floats, step = np.uint64(self.plan.layout.state), np.uint64(state.strides[0])
+        row_kernels.gather(Float32(_NO_NOISE), start, stride, slots, floats, address(state), step)
+        if self.plan.layout.scalar:
             state = np.concatenate([state, self.rows.scalars[slots][:, None]], axis=1)
-        return np.ascontiguousarray(wide[:, : self.dim]), np.ascontiguousarray(state)
+        return weights, state
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
         """Insert or overwrite rows; ids are distinct inside each table."""
@@ -190,10 +203,19 @@ class Group:
         slots, missing = self.find(ids, splits, touch=True)
         if len(missing):
             self.create(ids, splits, missing, slots)
-        wide = np.concatenate([weights, state[:, : self.plan.state]], axis=1)
-        base, stride, floats = self.rows.base, self.rows.stride, np.uint64(wide.shape[1])
-        row_kernels.scatter(base, stride, slots, floats, address(wide))
-        if self.plan.scalar:
+        inner = np.ascontiguousarray(state[:, : self.plan.layout.state])
+        row_kernels.scatter(
+            self.plan.format(self._noise),
+            self.rows.base,
+            self.rows.stride,
+            ids,
+            slots,
+            address(weights),
+            self.rows.dim,
+            address(inner),
+            np.uint64(self.plan.layout.state),
+        )
+        if self.plan.layout.scalar:
             self.rows.scalars[slots] = state[:, -1]
 
     def ranges(self, t: int, chunk_rows: int) -> Iterator[tuple[int, int]]:
@@ -238,8 +260,8 @@ class Group:
         return min(self._limit, self._used + max(0, self._memory - self.bytes) // (self.row_bytes + 24))
 
     def _gather(self, slots: Inverse, out: Floats) -> None:
-        base, stride, dim = self.rows.base, self.rows.stride, self.rows.dim
-        row_kernels.gather(base, stride, slots, dim, address(out), np.uint64(out.strides[0]))
+        fmt, base, stride, dim = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride, self.rows.dim
+        row_kernels.gather(fmt, base, stride, slots, dim, address(out), np.uint64(out.strides[0]))
 
     def _per_table(self, positions: Offsets, splits: Offsets) -> Offsets:
         return np.diff(np.searchsorted(positions, splits)).astype(np.int64)

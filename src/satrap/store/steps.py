@@ -1,21 +1,24 @@
-"""What each optimizer needs of a row, and the call of its kernel."""
+"""What each optimizer needs of a row in a format, and the call of its kernel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from satrap.errors import ConfigError
-from satrap.optim import SGD, Adagrad, Adam, Optimizer, RowWiseAdagrad
+from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
 from satrap.store.kernels import optimizers as kernels
-from satrap.store.types import Floats, Inverse
+from satrap.store.kernels.formats import FORMATS, LARGEST, Format, padded_bytes
+from satrap.store.types import Floats, Ids, Inverse, address
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the rows of a group lie: the arguments every optimizer kernel starts with.
+    """Where the rows of a group lie.
 
     Row `slot` starts at byte `base + slot * stride`; `scalars` is float32[slots], or empty.
     """
@@ -26,7 +29,24 @@ class Rows:
     scalars: Floats
 
 
-Step = Callable[[Rows, Inverse, np.uint64, float], None]
+Step = Callable[[Rows, Ids, Inverse, np.uint64, float, np.uint64], None]
+Rule = Callable[[float], NamedTuple]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which state an optimizer keeps with `dim` weights, and how it starts.
+
+    Args:
+        state: float32 of state that follow the weights in the row.
+        scalar: True if the row has one more float32 (an accumulator or a step), kept apart.
+        state_start, scalar_start: what they hold in a new row.
+    """
+
+    state: int = 0
+    scalar: bool = False
+    state_start: float = 0.0
+    scalar_start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,73 +54,105 @@ class Plan:
     """How an optimizer lays out and steps rows of `dim` weights.
 
     Args:
-        state: float32 of state that follow the weights in the row.
-        scalar: True if the row has one more float32 (an accumulator or a step), kept apart.
-        state_start, scalar_start: what they hold in a new row.
-        step: `step(rows, slots int32[n], address of gradients, lr_scale)`.
+        format: how the weights lie in memory.
+        weights: bytes of the weights, padded to a multiple of 4.
+        layout: the state.
+        step: `step(rows, ids uint64[n], slots int32[n], address of gradients, lr_scale, noise)`; `noise`
+            decides, with the ids, how 16-bit weights are rounded.
     """
 
-    state: int
-    scalar: bool
-    state_start: float
-    scalar_start: float
+    format: type[Format]
+    weights: int
+    layout: Layout
     step: Step
 
     @property
     def width(self) -> int:
         """Number of float32 of state per row: the columns of an exported chunk's `state`."""
-        return self.state + self.scalar
+        return self.layout.state + self.layout.scalar
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one row to the next: weights and the state that follows them."""
+        return self.weights + 4 * self.layout.state
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row: weights and all state."""
+        return self.weights + 4 * self.width
 
 
-def plan(optimizer: Optimizer, dim: int) -> Plan:
-    """Return the plan of an optimizer.
+def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
+    """Return the plan of an optimizer for rows of `dim` weights of a `dtype`.
 
     Raises:
         ConfigError: the store cannot execute it.
     """
+    fmt = FORMATS[dtype]
+    layout, rule = _layout(optimizer, dim), _rule(optimizer)
+    common = kernels.Common(
+        np.float32(0.0 if isinstance(optimizer, AdamW) else getattr(optimizer, "weight_decay", 0.0)),
+        np.float32(math.inf if optimizer.clip is None else optimizer.clip),
+        np.float32(min(LARGEST[fmt], optimizer.bound or math.inf)),
+    )
+
+    def step(
+        rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
+    ) -> None:
+        scalars = address(rows.scalars) if layout.scalar else np.uint64(0)
+        chosen, dim = rule(optimizer.lr * lr_scale), rows.dim
+        kernels.step(
+            fmt(noise), chosen, common, rows.base, rows.stride, scalars, dim, ids, slots, gradients
+        )
+
+    return Plan(fmt, padded_bytes(fmt, dim), layout, step)
+
+
+def _layout(optimizer: Optimizer, dim: int) -> Layout:
     match optimizer:
         case SGD():
-            return Plan(0, False, 0.0, 0.0, _sgd(optimizer))
+            return Layout(dim if optimizer.momentum else 0)
         case Adagrad():
-            return Plan(dim, False, optimizer.initial_accumulator, 0.0, _adagrad(optimizer))
+            return Layout(dim, state_start=optimizer.initial_accumulator)
         case RowWiseAdagrad():
-            return Plan(0, True, 0.0, optimizer.initial_accumulator, _rowwise_adagrad(optimizer))
-        case Adam():
-            return Plan(2 * dim, True, 0.0, 0.0, _adam(optimizer))
+            return Layout(0, scalar=True, scalar_start=optimizer.initial_accumulator)
+        case Adam() | AdamW():
+            return Layout(2 * dim, scalar=True)
+        case FTRL():
+            return Layout(2 * dim)
     raise ConfigError(
         f"the store has no optimizer {type(optimizer).__name__}",
-        fix="use one of satrap.optim: SGD, Adagrad, RowWiseAdagrad, Adam",
+        fix="use one of satrap.optim: SGD, Adagrad, RowWiseAdagrad, Adam, AdamW, FTRL",
     )
 
 
-def _sgd(o: SGD) -> Step:
-    def step(rows: Rows, slots: Inverse, gradients: np.uint64, lr_scale: float) -> None:
-        kernels.sgd(rows.base, rows.stride, slots, gradients, rows.dim, np.float32(o.lr * lr_scale))
-
-    return step
-
-
-def _adagrad(o: Adagrad) -> Step:
-    def step(rows: Rows, slots: Inverse, gradients: np.uint64, lr_scale: float) -> None:
-        rate = np.float32(o.lr * lr_scale)
-        kernels.adagrad(rows.base, rows.stride, slots, gradients, rows.dim, rate, np.float32(o.eps))
-
-    return step
-
-
-def _rowwise_adagrad(o: RowWiseAdagrad) -> Step:
-    def step(rows: Rows, slots: Inverse, gradients: np.uint64, lr_scale: float) -> None:
-        rate, eps = np.float32(o.lr * lr_scale), np.float32(o.eps)
-        kernels.rowwise_adagrad(rows.base, rows.stride, rows.scalars, slots, gradients, rows.dim, rate, eps)
-
-    return step
+def _rule(o: Optimizer) -> Rule:
+    """Return what makes the kernel's numbers from a learning rate."""
+    f = np.float32
+    match o:
+        case SGD() if o.momentum:
+            own, kept = (1.0, o.momentum) if o.nesterov else (0.0, 1.0)
+            return lambda lr: kernels.Momentum(f(lr), f(o.momentum), f(own), f(kept))
+        case Adagrad():
+            return lambda lr: kernels.Adagrad(f(lr), f(o.eps))
+        case RowWiseAdagrad():
+            return lambda lr: kernels.RowWise(f(lr), f(o.eps))
+        case Adam() | AdamW():
+            return _adam(o)
+        case FTRL():
+            return lambda lr: kernels.FTRL(f(lr), f(o.beta), f(o.l1), f(o.l2))
+    return lambda lr: kernels.Descent(f(lr))
 
 
-def _adam(o: Adam) -> Step:
+def _adam(o: Adam | AdamW) -> Rule:
     b1, b2 = (np.float64(b) for b in o.betas)
+    decay = o.weight_decay if isinstance(o, AdamW) else 0.0
+    table = np.array(
+        [(1 - o.betas[0] ** t, math.sqrt(1 - o.betas[1] ** t)) for t in range(kernels.TABULATED)]
+    )
 
-    def step(rows: Rows, slots: Inverse, gradients: np.uint64, lr_scale: float) -> None:
-        rate, eps = np.float32(o.lr * lr_scale), np.float32(o.eps)
-        kernels.adam(rows.base, rows.stride, rows.scalars, slots, gradients, rows.dim, rate, b1, b2, eps)
+    def rule(lr: float) -> NamedTuple:
+        eps, shrink = np.float32(o.eps), np.float32(1 - lr * decay)
+        return kernels.Adam(np.float64(lr), b1, b2, eps, shrink, address(table))
 
-    return step
+    return rule

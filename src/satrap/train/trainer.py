@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -24,6 +23,7 @@ from satrap.metrics import BinaryMetrics
 from satrap.optim import Optimizer
 from satrap.schema import Schema
 from satrap.store import Shard
+from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
 from satrap.train.dense import DenseStep
 from satrap.train.loss import as_matrix, binary_cross_entropy
@@ -93,8 +93,8 @@ class Trainer:
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
-        threads: PyTorch's threads inside an operation, for this whole process; default: all cores but one,
-            which is left to reading, lookups and updates.
+        threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
+            satrap was imported before torch, else all but one (see `satrap.threads`).
         loss: (logits, batch) -> scalar; default binary cross-entropy.
 
     Raises:
@@ -124,7 +124,7 @@ class Trainer:
         self.mode, self.staleness = mode, staleness_of(mode, staleness)
         self.embedding_optimizer, self.seed, self.initial_scale = embedding_optimizer, seed, initial_scale
         self.device = _device(device)
-        torch.set_num_threads(threads or _threads())
+        torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
         self.model = model.to(self.device)
         self.dense = DenseStep(model, dense_optimizer, clip_norm)
         self.control = PlateauControl(plateau, patience)
@@ -337,12 +337,6 @@ class Trainer:
             )
         if epochs < 1 or (steps is not None and steps < 1):
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
-
-
-def _threads() -> int:
-    # OpenMP threads spin while they wait for each other: when the exchange or the reader takes one of their
-    # cores, every small operation stalls (measured: 20 times slower on two busy cores).
-    return max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) - 1))
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.protocol import Request, Rows
-from satrap.exchange.servers.config import TableGroup
+from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.exchange.servers.frames import Buffer
 from satrap.exchange.servers.payload import NO_ROWS, Section, unpack
 from satrap.exchange.servers.split import Part

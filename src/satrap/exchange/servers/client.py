@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.protocol import Request, Rows
+from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
-from satrap.exchange.servers.config import ShardConfig, TableGroup, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
 from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
@@ -46,10 +46,10 @@ class ServersExchange:
     ```
 
     Requests are split by bucket, sent to all shards at once and answered in the order issued, as `Exchange`
-    promises. With `Wire("float32", "float32")` the rows are those of a `LocalExchange` to the bit, for any number
-    of shards. If a connection breaks, it is made again and what was lost is sent again; every update is applied
-    exactly once. A shard that does not answer within `deadline` ends the exchange with an `ExchangeError` that
-    names it.
+    promises. With `Wire("float32", "float32")` the rows are those of a `LocalExchange` to the bit, for any
+    number of shards. If a connection breaks, it is made again and what was lost is sent again; every update
+    is applied exactly once. A shard that does not answer within `deadline` ends the exchange with an
+    `ExchangeError` that names it.
 
     Args:
         addresses: HOST:PORT per shard; the order is the shards' numbers and must be the same for all workers.
@@ -59,8 +59,8 @@ class ServersExchange:
         memory: byte budget of all shards together, None without.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
-            all ranks of a step and take one optimizer step; every rank must then issue one update per step (an
-            empty one if it has no batch), and lookups wait for the steps before them.
+            all ranks of a step and take one optimizer step; every rank must then issue one update per step
+            (an empty one if it has no batch), and lookups wait for the steps before them.
         rank, world: of this worker, default 0 of 1. Gradients are multiplied by 1 / world.
         key: of the cluster; needed to reach shards on other machines.
         deadline: seconds, default 30.
@@ -94,7 +94,7 @@ class ServersExchange:
         self._deadline, self._world = deadline, world
         self._error: SatrapError | None = None
         self._ended: SatrapError | None = None
-        self._calls: set[Call] = set()
+        self._calls: set[Call[Any]] = set()
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._step, self._closed, self._refused = 0, False, 0
         client = secrets.randbits(63) + 1
@@ -177,7 +177,7 @@ class ServersExchange:
         for shard in range(self.map.shards):
             for rows in np.array_split(np.flatnonzero(shards == shard), pieces):
                 if len(rows):
-                    waiting.append(self._one(shard, Kind.LOAD, pack_chunk(_take(chunk, rows))))
+                    waiting.append(self._one(shard, Kind.LOAD, pack_chunk(_take(table, chunk, rows))))
         for future in waiting:
             future.result()
 
@@ -188,8 +188,8 @@ class ServersExchange:
     def statistics(self) -> Mapping[str, Any]:
         """Return the sums over the shards of `satrap.store.Shard.statistics`, and what this client saw.
 
-        Besides: `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received` by this
-        client, requests `resent`, and requests `waiting` for an answer.
+        Besides: `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received` by
+        this client, requests `resent`, and requests `waiting` for an answer.
         """
         answers = [unpack_text(parts[0]) for parts in self._all(Kind.STATISTICS)]
         merged = merge_statistics(answers)
@@ -305,10 +305,11 @@ class ServersExchange:
         code = CODES[self.wire.backward]
         messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
         for request, gradients in pairs:
+            parts = self._splitter.split(request)
             group = self._groups[request.group]
             gradients = check_rows(gradients, len(request.ids), group.dim, "gradients")
             scale = scale_of(gradients, code)
-            for message, part in zip(messages, self._splitter.split(request), strict=True):
+            for message, part in zip(messages, parts, strict=True):
                 rows, finite = gather_gradients(gradients, part.positions, code, scale / self._world)
                 if not finite:
                     raise StoreError(
@@ -328,9 +329,9 @@ class ServersExchange:
             call.fail(self._ended)
 
 
-def _take(chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
+def _take(table: str, chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
     columns = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk) if f.name != "table"}
-    return Chunk(table=chunk.table, **{name: column[rows] for name, column in columns.items()})
+    return Chunk(table=table, **{name: column[rows] for name, column in columns.items()})
 
 
 def _check(

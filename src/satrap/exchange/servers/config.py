@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from satrap.errors import ConfigError
@@ -11,15 +11,6 @@ from satrap.exchange.servers.shard_map import ShardMap
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store import Shard
-
-
-@dataclass(frozen=True, slots=True)
-class TableGroup:
-    """Tables of equal dim and optimizer that requests serve together: index, names in order, dim."""
-
-    index: int
-    tables: tuple[str, ...]
-    dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class ShardConfig:
                 int(data["shard"]),
                 ShardMap(int(data["shards"]), epoch=int(data["epoch"])),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
         if not 0 <= made.shard < made.map.shards:
             raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
@@ -102,12 +93,8 @@ def table_to_dict(table: Table, default: Optimizer | None = None) -> dict[str, A
             f"table {table.name!r} has no optimizer", fix="give the table or the exchange one of satrap.optim"
         )
     settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.to_dict().items()}
-    return {
-        "name": table.name,
-        "dim": table.dim,
-        "optimizer": settings,
-        "initial_scale": table.initial_scale,
-    }
+    plain = {f.name: getattr(table, f.name) for f in fields(table)}
+    return {**plain, "optimizer": settings}
 
 
 def tables_to_dicts(tables: Sequence[Table], default: Optimizer | None) -> tuple[Mapping[str, Any], ...]:
@@ -116,9 +103,5 @@ def tables_to_dicts(tables: Sequence[Table], default: Optimizer | None) -> tuple
 
 
 def _table(data: Mapping[str, Any]) -> Table:
-    return Table(
-        str(data["name"]),
-        dim=data["dim"],
-        optimizer=from_dict(data["optimizer"]),
-        initial_scale=float(data["initial_scale"]),
-    )
+    arguments = {**data, "optimizer": from_dict(data["optimizer"])}
+    return Table(str(arguments.pop("name")), **arguments)

@@ -81,7 +81,7 @@ def widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> None
 @kernel
 def narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> bool:
     """Convert n float32, times `scale`; return whether all results are finite."""
-    return _narrow(kind, source, target, n, scale) == 0
+    return bool(_narrow(kind, source, target, n, scale) == 0)
 
 
 @kernel
@@ -103,13 +103,13 @@ def narrow_rows(
     target: np.uint64,
     scale: np.float32,
 ) -> bool:
-    """Convert float32 row `positions[i]` of `source`, times `scale`, to row i; return whether all are finite."""
+    """Convert float32 row `positions[i]` of `source`, times `scale`, to row i; return if all are finite."""
     step, stride = dim * _item(kind), dim * _FOUR
     bad = np.uint32(0)
     for i in range(len(positions)):
         row = source + np.uint64(positions[i]) * stride
         bad |= _narrow(kind, row, target + np.uint64(i) * step, dim, scale)
-    return bad == 0
+    return bool(bad == 0)
 
 
 @kernel
@@ -139,8 +139,8 @@ def split(
         salts: per table, what its ids are hashed with.
         owners: bucket -> shard.
         owner: uint16[n], scratch.
-        bounds: int64[shards, tables + 1], zeroed; on return shard s owns `grouped[bounds[s, t]:bounds[s, t + 1]]`
-            of table t, and bounds[s, tables] == bounds[s + 1, 0].
+        bounds: int64[shards, tables + 1], zeroed; on return shard s owns
+            `grouped[bounds[s, t]:bounds[s, t + 1]]` of table t, and bounds[s, tables] == bounds[s + 1, 0].
         grouped: uint64[n], the ids.
         positions: int32[n], where each stood in `ids`.
     """
@@ -193,7 +193,8 @@ def _merge(h: np.uint64, lane: np.uint64) -> np.uint64:
 @helper
 def _stripes(address: np.uint64, end: np.uint64, seed: np.uint64) -> np.uint64:
     a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
-    for at in range(address, end, np.uint64(32)):
+    for start in range(address, end, np.uint64(32)):
+        at = np.uint64(start)
         a = _round(a, v.load_u64(at))
         b = _round(b, v.load_u64(at + _EIGHT))
         c = _round(c, v.load_u64(at + np.uint64(16)))

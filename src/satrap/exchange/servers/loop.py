@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -17,7 +18,9 @@ from satrap.exchange.servers.security import Key
 
 Task = Callable[[], None]
 _FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _EVENTS = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE = 3600.0
@@ -79,9 +82,9 @@ class Loop:
     def post(self, task: Task) -> None:
         """Run a task in the thread, after those posted before."""
         self._tasks.append(task)
-        with self._ring_lock:
-            if not self._ringer.closed:
-                self._ringer.send(b"", zmq.NOBLOCK)
+        # without a receiver the thread has ended, and has failed whatever was open
+        with self._ring_lock, contextlib.suppress(zmq.ZMQError):
+            self._ringer.send(b"", zmq.NOBLOCK)
 
     def stop(self) -> None:
         """End the thread and close the sockets."""
@@ -128,10 +131,10 @@ class Loop:
                 if error := peer.overdue(now):
                     raise error
 
-    def _pause(self) -> float:
+    def _pause(self) -> int:
         """Milliseconds until a peer's clock must be looked at."""
         until = min(peer.next_deadline() for peer in self.peers) - time.monotonic()
-        return 1000 * min(max(until, 0.001), _IDLE)
+        return int(1000 * min(max(until, 0.0), _IDLE)) + 1
 
     def _receive(self, socket: zmq.Socket[bytes], peer: Peer) -> None:
         while True:

@@ -198,8 +198,10 @@ class Peer:
             return self._refused(pending, error, now, count=code == Code.MALFORMED)
         raise error
 
-    def _refused(self, pending: Pending | None, error: SatrapError, now: float, *, count: bool) -> list[Message]:
-        """Treat a request as lost; a message that arrives damaged again and again is more than an accident."""
+    def _refused(
+        self, pending: Pending | None, error: SatrapError, now: float, *, count: bool
+    ) -> list[Message]:
+        """Treat a request as lost; one that arrives damaged again and again is more than an accident."""
         if pending is not None and count:
             pending.refusals += 1
             if pending.refusals >= _TRIES:

@@ -1,8 +1,8 @@
 """Who may talk to a shard: loopback by default, holders of one secret key otherwise.
 
-The key is a CURVE secret (Curve25519, as CurveZMQ defines it). Every role of a cluster reads the same file: it
-proves to the other side that it holds the key, and all traffic is encrypted. Whoever lacks it is refused before
-any message is read.
+The key is a CURVE secret (Curve25519, as CurveZMQ defines it). Every role of a cluster reads the same file:
+it proves to the other side that it holds the key, and all traffic is encrypted. Whoever lacks it is refused
+before any message is read.
 """
 
 from __future__ import annotations
@@ -142,6 +142,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def bindable(host: str) -> str:
+    """Return a host as ZeroMQ binds it: IPv6 in brackets, `localhost` as the address it stands for."""
+    return f"[{host}]" if ":" in host else "127.0.0.1" if host == "localhost" else host
 
 
 def check_listen(listen: str, key: Key | None) -> None:

@@ -34,7 +34,7 @@ def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = 
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         protection = "encrypted" if key else "open to this machine only"
-        print(f"satrap shard ready on {server.endpoint} ({protection})", flush=True)
+        print(f"satrap shard ready on {server.address} ({protection})", flush=True)
         server.run()
     finally:
         for number, handler in before.items():

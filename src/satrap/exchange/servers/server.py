@@ -1,19 +1,20 @@
-"""The process around a shard: one thread owns the socket, another executes requests in the order they came."""
+"""The socket of a shard: receives, checks and orders requests, sends answers."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
 
 import zmq
 
-from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import security
 from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.executor import Executor, Job, failure
 from satrap.exchange.servers.frames import (
     ANSWER,
     FAILURE,
@@ -22,21 +23,20 @@ from satrap.exchange.servers.frames import (
     MAX_PARTS,
     Buffer,
     Code,
-    Digest,
     FrameError,
     Header,
     Kind,
     decode,
     encode,
 )
-from satrap.exchange.servers.payload import pack_text
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session, Verdict
 
-_NOTHING = Digest(0, 0, 0)
 _KINDS = frozenset(Kind)
-_TICK = 0.2
-"""Seconds between looks at deadlines and at the wish to stop."""
+_TICK = 500
+"""Milliseconds between looks at the wish to stop, when a signal handler asks for it."""
+_BURST = 64
+"""Messages read before answers are sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Limits:
         message_bytes: payload of one message, 256 MiB.
         queued_bytes: received and not yet executed, 1 GiB; then nothing is read until there is room.
         queued_messages: the same, counted, 4096.
-        answer_bytes: answers a client has not acknowledged, 1 GiB.
+        answer_bytes: answers one client has not acknowledged, 1 GiB.
         clients: that are known at a time, 1024; idle ones make room.
         idle: seconds after which a silent client may be forgotten, 3600.
         wait: seconds a request of `sync` waits for the other ranks, 25.
@@ -62,50 +62,39 @@ class Limits:
     wait: float = 25.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    session: Session
-    header: Header
-    parts: Sequence[Buffer]
-    size: int
-    arrived: float
-
-
 @dataclass(slots=True)
-class _Counters:
+class Counters:
+    """What a server has seen: messages, those that were malformed or repetitions, payload bytes both ways."""
+
     messages: int = 0
     malformed: int = 0
     repeated: int = 0
-    refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
-
-
-@dataclass(slots=True)
-class _Client:
-    session: Session
-    seen: float
-    waiting: deque[_Job] = field(default_factory=deque)
 
 
 class ShardServer:
     """One shard behind a socket.
 
     ```python
-    with ShardServer("127.0.0.1:0") as server:     # port 0: any free one
-        print(server.endpoint)                      # tcp://127.0.0.1:38211
+    with ShardServer("127.0.0.1:0") as server:      # port 0: any free one
+        exchange = ServersExchange([server.address], tables)
     ```
 
-    The first client's hello configures the tables; later ones must agree. A message that cannot be believed is
-    dropped and counted, and answered with an error; it never ends the server. Requests of one client are executed
-    in order, each exactly once; requests of all clients in order of arrival, except that in `sync` with several
-    workers a request waits until the optimizer steps before it are complete.
+    The first client's hello configures the tables; later ones must agree. A message that cannot be believed
+    is dropped and counted, and answered with an error; it never ends the server. Requests of one client are
+    executed in order, each exactly once; requests of all clients in order of arrival, except that in `sync`
+    with several workers a request waits until the optimizer steps before it are complete.
 
     Args:
         listen: HOST:PORT. Anything but a loopback address needs a key.
         key: from `security.read_key`; connections are then encrypted and both sides proven to hold it.
         limits: see `Limits`.
         config: the tables, if they are not to come from a hello.
+
+    Attributes:
+        address: HOST:PORT it listens on.
+        counters: see `Counters`.
 
     Raises:
         ConfigError: an address that cannot be used, or one open to others without a key.
@@ -120,21 +109,21 @@ class ShardServer:
         config: ShardConfig | None = None,
     ) -> None:
         security.check_listen(listen, key)
-        self.limits = limits or Limits()
-        self.counters = _Counters()
+        self.limits, self.counters = limits or Limits(), Counters()
         self._service = Service(config, max_bytes=self.limits.message_bytes)
-        self._clients: dict[int, _Client] = {}
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._sessions: dict[int, Session] = {}
         self._queued, self._queued_bytes = 0, 0
-        self._answers: deque[tuple[_Job, Answer, bool]] = deque()
+        self._answers: deque[tuple[Job, Answer]] = deque()
         self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
         self._context = zmq.Context()
         self._door = security.Door(self._context, key) if key else None
         self._socket = self._open(listen, key)
-        self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
         self._bell = self._context.socket(zmq.PULL)
-        self._bell.bind("inproc://answers")
+        self._bell.bind("inproc://bell")
+        self._ringer = self._context.socket(zmq.PUSH)  # of the executing thread
+        self._ringer.connect("inproc://bell")
 
     def _open(self, listen: str, key: security.Key | None) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
@@ -144,8 +133,10 @@ class ShardServer:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
         if key:
             key.protect_server(socket)
+        host, port = security.split_address(listen)
+        socket.setsockopt(zmq.IPV6, ":" in host)
         try:
-            socket.bind(f"tcp://{listen}")
+            socket.bind(f"tcp://{security.bindable(host)}:{port}")
         except zmq.ZMQError as error:
             socket.close(0)
             self._context.destroy(0)
@@ -154,15 +145,23 @@ class ShardServer:
 
     def start(self) -> ShardServer:
         """Serve in background threads until `stop`."""
-        self._threads = [threading.Thread(target=self.run, name="satrap-shard-io", daemon=True)]
-        self._threads[0].start()
+        self._thread = threading.Thread(target=self.run, name="satrap-shard-io", daemon=True)
+        self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stop serving, after the request being executed; the rows are gone."""
+        """Stop serving, after the requests received so far; the rows are gone."""
         self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        with self._context.socket(zmq.PUSH) as ringer:
+            ringer.connect("inproc://bell")
+            ringer.send(b"")
+            if self._thread:
+                self._thread.join()
+        self._context.term()
+
+    def request_stop(self) -> None:
+        """Ask `run` to return soon; safe in a signal handler."""
+        self._stopping.set()
 
     def __enter__(self) -> ShardServer:
         return self.start()
@@ -171,35 +170,30 @@ class ShardServer:
         self.stop()
 
     def run(self) -> None:
-        """Serve in this thread until `stop` is called (from a signal handler or another thread)."""
-        worker = threading.Thread(target=self._work, name="satrap-shard", daemon=True)
-        worker.start()
+        """Serve in this thread until `stop` or `request_stop` is called."""
+        executor = Executor(self._service, self._finished, wait=self.limits.wait)
         try:
-            self._loop(worker)
+            self._loop(executor)
         finally:
-            self._jobs.put(None)
-            worker.join()
+            executor.stop()
             self._drain()
-            for socket in (self._socket, self._bell, *([self._door.socket] if self._door else [])):
+            for socket in (self._socket, self._ringer, self._bell):
                 socket.close()
-            self._context.term()
+            if self._door:
+                self._door.socket.close()
 
-    def request_stop(self) -> None:
-        """Ask `run` to return soon; safe in a signal handler."""
-        self._stopping.set()
-
-    def _loop(self, worker: threading.Thread) -> None:
+    def _loop(self, executor: Executor) -> None:
         poller = zmq.Poller()
         poller.register(self._bell, zmq.POLLIN)
         if self._door:
             poller.register(self._door.socket, zmq.POLLIN)
         while not self._stopping.is_set():
-            if not worker.is_alive():
+            if not executor.alive:
                 raise ExchangeError("the thread that executes requests has died")
             poller.register(self._socket, zmq.POLLIN if self._has_room() else 0)
-            for socket, _ in poller.poll(_TICK * 1000):
+            for socket, _ in poller.poll(_TICK):
                 if socket is self._socket:
-                    self._read()
+                    self._read(executor)
                 elif socket is self._bell:
                     self._bell.recv()
                 elif self._door:
@@ -209,17 +203,17 @@ class ShardServer:
     def _has_room(self) -> bool:
         return self._queued_bytes < self.limits.queued_bytes and self._queued < self.limits.queued_messages
 
-    def _read(self) -> None:
-        for _ in range(64):
+    def _read(self, executor: Executor) -> None:
+        for _ in range(_BURST):
             if not self._has_room():
                 return
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._receive(frames)
+            self._receive(frames, executor)
 
-    def _receive(self, frames: Sequence[zmq.Frame]) -> None:
+    def _receive(self, frames: Sequence[zmq.Frame], executor: Executor) -> None:
         identity = frames[0].bytes
         self.counters.messages += 1
         try:
@@ -229,184 +223,96 @@ class ShardServer:
             header = decode(frames[1].bytes, parts, max_bytes=self.limits.message_bytes)
             if header.kind not in _KINDS:
                 raise FrameError(f"a request of unknown kind {header.kind}", header=header)
-            self._accept(identity, header, parts)
+            self._accept(identity, header, parts, executor)
         except FrameError as error:
-            if error.code in (Code.MALFORMED, Code.VERSION):
-                self.counters.malformed += 1
-            self._send(identity, *_failure(error.header or Header(0), error.code, error))
+            self.counters.malformed += error.code in (Code.MALFORMED, Code.VERSION)
+            self._send(identity, failure(error.header or Header(0), error.code, error))
 
-    def _accept(self, identity: bytes, header: Header, parts: Sequence[Buffer]) -> None:
-        client = self._client(identity, header)
-        session = client.session
-        session.identity, client.seen = identity, time.monotonic()
+    def _accept(self, identity: bytes, header: Header, parts: Sequence[Buffer], executor: Executor) -> None:
+        if header.kind not in (Kind.HELLO, Kind.PING, Kind.BYE):
+            self._check_epoch(header)
+        session = self._session(identity, header)
+        session.identity, session.seen = identity, time.monotonic()
         if header.kind == Kind.PING:
-            pong = header.answer(acknowledged=session.next, step=session.done)
-            self._send(identity, Answer(pong, (), _NOTHING))
+            self._send(identity, Answer.of(header.answer(acknowledged=session.next, step=session.done)))
             return
         if session.fenced:
             raise FrameError("another worker has taken this one's rank", Code.FENCED, header)
         if session.full(header, self.limits.answer_bytes):
             raise FrameError("too many answers wait to be acknowledged", Code.BUSY, header)
-        self._dispatch(client, header, parts)
-
-    def _dispatch(self, client: _Client, header: Header, parts: Sequence[Buffer]) -> None:
-        session = client.session
         match session.admit(header):
             case Verdict.NEW:
                 size = sum(memoryview(p).nbytes for p in parts)
                 self.counters.received_bytes += size
                 self._queued, self._queued_bytes = self._queued + 1, self._queued_bytes + size
-                self._jobs.put(_Job(session, header, parts, size, time.monotonic()))
+                executor.submit(Job(session, header, parts, size, time.monotonic()))
+            case Verdict.GAP:  # a nudge: the client asks where we are, and sends again from there
+                self._send(identity, Answer.of(Header(Kind.PING | ANSWER)))
             case Verdict.ANSWERED:
                 self.counters.repeated += 1
-                self._send(session.identity, session.answer(header.sequence))
-            case Verdict.GAP:  # a nudge: the client asks where we are, and sends again from there
-                self._send(session.identity, Answer(Header(Kind.PING | ANSWER), (), _NOTHING))
+                self._send(identity, session.answer(header.sequence))
             case Verdict.RUNNING | Verdict.FORGOTTEN:
                 self.counters.repeated += 1
 
-    def _client(self, identity: bytes, header: Header) -> _Client:
-        known = self._clients.get(header.client)
-        if header.kind not in (Kind.HELLO, Kind.PING, Kind.BYE):
-            self._check_epoch(header)
+    def _session(self, identity: bytes, header: Header) -> Session:
+        known = self._sessions.get(header.client)
         if known is not None:
             return known
         if header.kind != Kind.HELLO or header.sequence != 0:
             raise FrameError(
-                "this shard does not know the client: it was restarted or has forgotten it",
+                "the shard does not know this client: it was restarted or has forgotten it",
                 Code.UNKNOWN_CLIENT,
                 header,
             )
         self._make_room(header)
-        client = self._clients[header.client] = _Client(Session(header.client, identity), time.monotonic())
-        return client
+        session = self._sessions[header.client] = Session(header.client, identity)
+        return session
 
     def _check_epoch(self, header: Header) -> None:
         config = self._service.config
         if config is not None and header.epoch != config.map.epoch:
             raise FrameError(
-                f"the request was made under epoch {header.epoch} of the shard map, this shard is at "
+                f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
                 f"epoch {config.map.epoch}",
                 Code.EPOCH,
                 header,
             )
 
     def _make_room(self, header: Header) -> None:
-        if len(self._clients) < self.limits.clients:
+        if len(self._sessions) < self.limits.clients:
             return
-        oldest = min(self._clients.values(), key=lambda c: c.seen)
+        oldest = min(self._sessions.values(), key=lambda s: s.seen)
         if time.monotonic() - oldest.seen < self.limits.idle:
-            raise FrameError(f"this shard already has {self.limits.clients} clients", Code.BUSY, header)
-        del self._clients[oldest.session.client]
+            raise FrameError(f"the shard already has {self.limits.clients} clients", Code.BUSY, header)
+        del self._sessions[oldest.client]
+
+    def _finished(self, job: Job, answer: Answer) -> None:
+        """Hand an answer over to the socket's thread (called in the executing one)."""
+        self._answers.append((job, answer))
+        self._ringer.send(b"")
 
     def _drain(self) -> None:
         """Send what has been executed."""
         while self._answers:
-            job, answer, forget = self._answers.popleft()
+            job, answer = self._answers.popleft()
+            session = job.session
             self._queued, self._queued_bytes = self._queued - 1, self._queued_bytes - job.size
-            job.session.keep(answer)
-            self._send(job.session.identity, answer)
-            if forget:
-                self._clients.pop(job.session.client, None)
+            session.keep(answer)
+            self._send(session.identity, answer)
+            refused = answer.header.kind == FAILURE
+            if job.header.kind == Kind.BYE or (job.header.kind == Kind.HELLO and refused):
+                self._sessions.pop(session.client, None)
+            elif job.header.kind == Kind.HELLO and session.gated:
+                self._fence(session)
+
+    def _fence(self, session: Session) -> None:
+        """The newest worker of a rank is the only one."""
+        for other in self._sessions.values():
+            if other is not session and other.gated and other.rank == session.rank:
+                other.fenced = True
 
     def _send(self, identity: bytes, answer: Answer) -> None:
         self.counters.sent_bytes += answer.payload.size
         message = [identity, encode(answer.header, answer.payload), *answer.parts]
-        try:
+        with contextlib.suppress(zmq.Again):  # of a slow reader: its next PING shows what it lacks
             self._socket.send_multipart(message, zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            pass  # the client reads too slowly; its next PING shows what it lacks
-
-    # -- the executing thread
-
-    def _work(self) -> None:
-        bell = self._context.socket(zmq.PUSH)
-        bell.connect("inproc://answers")
-        parked: dict[int, deque[_Job]] = {}
-        while True:
-            try:
-                job = self._jobs.get(timeout=_TICK)
-            except Empty:
-                self._expire(parked, bell)
-                continue
-            if job is None:
-                break
-            if job.session.client in parked or self._must_wait(job):
-                parked.setdefault(job.session.client, deque()).append(job)
-                self._expire(parked, bell)
-                continue
-            before = self._service.board.completed
-            self._execute(job, bell)
-            if self._service.board.completed != before:
-                self._wake(parked, bell)
-        bell.close()
-        if self._service.config is not None:
-            self._service.store.close()
-
-    def _must_wait(self, job: _Job) -> bool:
-        gated = job.session.gated and job.header.kind not in (Kind.UPDATE, Kind.BYE, Kind.HELLO)
-        return gated and job.header.step > self._service.board.completed
-
-    def _wake(self, parked: dict[int, deque[_Job]], bell: zmq.Socket[bytes]) -> None:
-        """Execute what waited for a step, client after client in the order they began to wait."""
-        again = True
-        while again:
-            again = False
-            for client, jobs in list(parked.items()):
-                while jobs and not self._must_wait(jobs[0]):
-                    before = self._service.board.completed
-                    self._execute(jobs.popleft(), bell)
-                    again = again or self._service.board.completed != before
-                if not jobs:
-                    del parked[client]
-
-    def _expire(self, parked: dict[int, deque[_Job]], bell: zmq.Socket[bytes]) -> None:
-        now = time.monotonic()
-        for client, jobs in list(parked.items()):
-            while jobs and now - jobs[0].arrived > self.limits.wait:
-                job = jobs.popleft()
-                missing = ", ".join(map(str, self._service.board.missing()))
-                error = ExchangeError(
-                    f"step {self._service.board.completed} is not complete: nothing from rank {missing}",
-                    where=f"{Kind(job.header.kind).name.lower()} of rank {job.session.rank}",
-                    why=f"the shard waited {self.limits.wait:g} s; in sync mode every rank must send its update",
-                )
-                self._finish(job, _failure(job.header, Code.DEADLINE, error), bell)
-            if not jobs:
-                del parked[client]
-
-    def _execute(self, job: _Job, bell: zmq.Socket[bytes]) -> None:
-        forget = job.header.kind == Kind.BYE
-        try:
-            parts = self._service.execute(job.session, job.header, job.parts)
-            answer = Answer.of(job.header.answer(), parts)
-            if job.header.kind == Kind.HELLO and job.session.gated:
-                self._fence(job.session)
-        except SatrapError as error:
-            self.counters.refused += 1
-            forget = forget or job.header.kind == Kind.HELLO
-            answer = _failure(job.header, _code(error), error)
-        self._finish(job, answer, bell, forget)
-
-    def _fence(self, session: Session) -> None:
-        """The newest worker of a rank is the only one."""
-        for other in list(self._clients.values()):
-            if other.session is not session and other.session.gated and other.session.rank == session.rank:
-                other.session.fenced = True
-
-    def _finish(self, job: _Job, answer: Answer, bell: zmq.Socket[bytes], forget: bool = False) -> None:
-        self._answers.append((job, answer, forget))
-        bell.send(b"")
-
-
-def _code(error: SatrapError) -> Code:
-    if isinstance(error, FrameError):
-        return error.code
-    if isinstance(error, StoreError):
-        return Code.STORE
-    return Code.CONFIG if isinstance(error, ConfigError) else Code.BUSY
-
-
-def _failure(header: Header, code: Code, error: SatrapError) -> Answer:
-    text = {"code": int(code), "what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
-    return Answer.of(header.answer(FAILURE), [pack_text(text)])

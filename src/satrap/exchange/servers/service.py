@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,8 +21,9 @@ from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.store import Chunk, Shard
 
 Rows = npt.NDArray[np.float32]
-EXPORT_ROWS = 65536
-"""Rows per exported chunk, at most."""
+EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
+"""Rows per exported chunk, and about how many bytes, at most."""
+MAX_WORLD = 65536
 
 
 class Service:
@@ -51,6 +53,11 @@ class Service:
         if self._store is None:
             raise StoreError("this shard has no tables yet", fix="send a hello first")
         return self._store
+
+    def close(self) -> None:
+        """Free the rows."""
+        if self._store is not None:
+            self._store.close()
 
     def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
         """Execute a request and return the parts of its answer.
@@ -85,10 +92,12 @@ class Service:
 
     def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
         asked = ShardConfig.from_dict(hello)
-        forward = CODES.get(hello.get("forward", ""))
+        forward = CODES.get(str(hello.get("forward")))
         rank, world = hello.get("rank"), hello.get("world")
-        if forward is None or not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world:
-            raise ConfigError("a hello has an impossible wire format, rank or world")
+        if not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world <= MAX_WORLD:
+            raise ConfigError(f"a hello has an impossible rank or world: {rank!r} of {world!r}")
+        if forward is None:
+            raise ConfigError("a hello has an unknown wire format")
         if self.config is None:
             self._store = asked.open()
             self.config = asked
@@ -108,7 +117,9 @@ class Service:
         )
 
     def _lookup(self, session: Session, sections: Sequence[Section], *, create: bool) -> list[Buffer]:
-        code = self._forward[session.client]
+        code = self._forward.get(session.client)
+        if code is None:
+            raise StoreError("a lookup before an accepted hello")
         self._check(sections, ITEM[code])
         answer = []
         for s in sections:
@@ -128,6 +139,8 @@ class Service:
 
     def _update(self, session: Session, header: Header, sections: Sequence[Section]) -> None:
         self._check(sections, 0)
+        if not math.isfinite(header.lr_scale):
+            raise StoreError(f"lr_scale must be finite, got {header.lr_scale}")
         if not session.gated:
             for s in sections:
                 self._apply(self._gradients(s, self._buffer(s.count, s.dim)), header.lr_scale)
@@ -170,7 +183,10 @@ class Service:
 
     def _export(self, session: Session, request: dict[str, Any]) -> list[Buffer]:
         if "table" in request:
-            self._exports[session.client] = self.store.export(str(request["table"]), chunk_rows=EXPORT_ROWS)
+            table = str(request["table"])
+            dim = self.store.groups[self.store.group_of(table)[0]].dim
+            rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
+            self._exports[session.client] = self.store.export(table, chunk_rows=rows)
         chunk = next(self._exports.get(session.client, iter(())), None)
         if chunk is None:
             self._exports.pop(session.client, None)

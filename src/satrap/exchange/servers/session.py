@@ -1,4 +1,4 @@
-"""What a shard server remembers of one client: which request is next, and the answers it may have to repeat."""
+"""What a shard server remembers of one client: the next request, and answers it may have to repeat."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer:
 
 
 class Session:
-    """Exactly once, in order: request n is executed after n - 1, however often and in whatever order they arrive.
+    """Exactly once and in order: request n is executed after n - 1, in whatever way they arrive.
 
     Does no input or output.
 
@@ -49,6 +49,7 @@ class Session:
         next: sequence that is executed next.
         done: every sequence below it has been answered.
         bytes: of the answers kept.
+        seen: when its last message came, in seconds of the server's clock.
         fenced: another client has taken this one's place.
         gated: requests wait until optimizer steps are complete (`sync` with several workers).
         rank: rank of the worker.
@@ -56,7 +57,7 @@ class Session:
 
     def __init__(self, client: int, identity: bytes) -> None:
         self.client, self.identity = client, identity
-        self.next, self.done, self.bytes = 0, 0, 0
+        self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
         self.fenced, self.gated, self.rank = False, False, 0
         self._answers: dict[int, Answer] = {}
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.protocol import Request
+from satrap.errors import StoreError
+from satrap.exchange.protocol import Request, TableGroup
 from satrap.exchange.servers import kernels
-from satrap.exchange.servers.config import TableGroup
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.store import bucket_of
 from satrap.store.hashes import index_salt
@@ -54,6 +54,8 @@ class Splitter:
         Raises:
             StoreError: wrong dtypes or splits.
         """
+        if not 0 <= request.group < len(self._salts):
+            raise StoreError(f"there is no group {request.group}: there are {len(self._salts)}")
         ids = plain(request.ids, np.uint64, 1, "ids")
         salts = self._salts[request.group]
         splits = check_splits(request.splits, len(salts), len(ids))
@@ -62,9 +64,7 @@ class Splitter:
         n = len(ids)
         bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
         grouped, positions = np.empty(n, np.uint64), np.empty(n, np.int32)
-        kernels.split(
-            ids, splits, salts, self._owners, np.empty(n, np.uint16), bounds, grouped, positions
-        )
+        kernels.split(ids, splits, salts, self._owners, np.empty(n, np.uint16), bounds, grouped, positions)
         return [self._part(grouped, positions, b) for b in bounds]
 
     def _part(self, grouped: Ids, positions: Positions, bounds: Offsets) -> Part:

@@ -125,6 +125,10 @@ def _narrow_single(builder: Any, source: Any, target: Any, scale: Any, lanes: in
     return _any(builder, _full(builder, bits, _I32, lanes, _EXPONENT32), lanes)
 
 
+def _intrinsic(typing: Callable[..., Any]) -> Any:
+    return intrinsic(typing)
+
+
 def _load_u64(context: Any, address: Any) -> Any:
     def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _load(builder, arguments[0], ir.IntType(64))
@@ -146,11 +150,12 @@ def _load_u8(context: Any, address: Any) -> Any:
     return types.uint64(types.uint64), body
 
 
-load_u64: Callable[[np.uint64], np.uint64] = intrinsic(_load_u64)
+Load = Callable[[np.uint64], np.uint64]
+load_u64: Load = _intrinsic(_load_u64)
 """load_u64(address): eight bytes, little-endian machines only."""
-load_u32: Callable[[np.uint64], np.uint64] = intrinsic(_load_u32)
+load_u32: Load = _intrinsic(_load_u32)
 """load_u32(address): four bytes as uint64."""
-load_u8: Callable[[np.uint64], np.uint64] = intrinsic(_load_u8)
+load_u8: Load = _intrinsic(_load_u8)
 """load_u8(address): one byte as uint64."""
 
 Widen = Callable[[np.uint64, np.uint64], None]

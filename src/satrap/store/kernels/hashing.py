@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from satrap.store.kernels.formats import Format, store_weights, weight_bytes
 from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.simd import store
 
 BUCKET_SHIFT = np.uint64(52)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -27,9 +27,13 @@ def mix(x: np.uint64) -> np.uint64:
 
 
 @helper
-def initial_weights(address: np.uint64, dim: np.uint64, key: np.uint64, scale: np.float32) -> None:
+def initial_weights(
+    fmt: Format, address: np.uint64, dim: np.uint64, key: np.uint64, scale: np.float32
+) -> None:
     """Write `dim` weights, uniform in (-scale, scale), a pure function of `key` (id xor table seed)."""
     h = mix(key)
+    rounding = mix(h)
+    item = weight_bytes(fmt)
     low, high = np.uint32(h), np.uint32(h >> _HALF) | np.uint32(1)
     unit = scale * _STEP
     for k in range(dim):
@@ -41,7 +45,7 @@ def initial_weights(address: np.uint64, dim: np.uint64, key: np.uint64, scale: n
         x ^= x >> np.uint32(16)
         # odd whole numbers in (-2^23, 2^23): exact in float32, never the ends of the interval
         value = np.float32(np.int32(x >> np.uint32(9)) * np.int32(2) - np.int32(8388607))
-        store(address + np.uint64(4) * np.uint64(k), np.float32(value * unit))
+        store_weights(fmt, address + item * k, np.float32(value * unit), rounding, k)
 
 
 @kernel

@@ -1,25 +1,266 @@
 """One optimizer step per row, in one pass over `[weights | state]`; see `satrap.optim` for the formulas.
 
-Each step is written once (`_..._lane`) for a float32 and for a vector of 16; rows run in vectors with a
-scalar tail. `slots` are distinct; -1 leaves its gradient out. Gradients are contiguous, `dim` floats each.
+One loop (`step`) serves every optimizer and format: the type of `rule` chooses `begin`, what is worked out
+once per row, and `lane`, what happens to a weight. A lane is a float32 or a vector of 16; rows run in vectors
+with a scalar tail.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import overload
 
+from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
+from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.lanes import clamp, load_double, spread, where_zero
 from satrap.store.kernels.rows import ahead
 from satrap.store.kernels.simd import broadcast, load_like, prefetch_write, root, store, total
 
-Slots = npt.NDArray[np.int32]
 _FOUR = np.uint64(4)
 _LINE = np.uint64(64)
 _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
+_NONE = np.float32(0)
+_UNIT = np.float32(1)
+_LARGEST = np.float32(3.4028235e38)
+TABULATED = 4096
+"""Steps of a row whose bias corrections are looked up instead of computed (two powers cost 40 ns)."""
+
+
+class Common(NamedTuple):
+    """What every optimizer's step begins and ends with.
+
+    Attributes:
+        decay: `decay * w` is added to the gradient.
+        clip: largest norm of the gradient; infinity for any.
+        bound: weights are clamped to [-bound, bound], at the least to what their format can hold.
+    """
+
+    decay: np.float32
+    clip: np.float32
+    bound: np.float32
+
+
+class Descent(NamedTuple):
+    """`w -= lr * g`."""
+
+    lr: np.float32
+
+
+class Momentum(NamedTuple):
+    """`b = factor * b + g; w -= lr * (own * g + kept * b)`; the state is b."""
+
+    lr: np.float32
+    factor: np.float32
+    own: np.float32
+    kept: np.float32
+
+
+class Adagrad(NamedTuple):
+    """`a += g * g; w -= lr * (g / (sqrt(a) + eps))`; the state is a."""
+
+    lr: np.float32
+    eps: np.float32
+
+
+class RowWise(NamedTuple):
+    """`a += mean(g * g); w -= lr / (sqrt(a) + eps) * g`; a is the row's scalar."""
+
+    lr: np.float32
+    eps: np.float32
+
+
+class Adam(NamedTuple):
+    """Adam on `shrink * w`; the state is [m | v], the row's scalar counts its steps.
+
+    `corrections` is the address of float64 pairs (1 - b1^t, sqrt(1 - b2^t)) for t = 0 .. TABULATED - 1.
+    """
+
+    lr: np.float64
+    b1: np.float64
+    b2: np.float64
+    eps: np.float32
+    shrink: np.float32
+    corrections: np.uint64
+
+
+class FTRL(NamedTuple):
+    """FTRL-proximal; the state is [z | n]."""
+
+    alpha: np.float32
+    beta: np.float32
+    l1: np.float32
+    l2: np.float32
+
+
+def begin(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> tuple[np.float32, ...]:
+    """Return the numbers, equal for all weights of a row, that `lane` takes; may step the row's scalar."""
+    raise NotImplementedError
+
+
+def lane(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    """Return the new weight; `state` is the address of its state, the next of it lies `size` bytes on."""
+    raise NotImplementedError
+
+
+def _begin_descent(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> Any:
+    return (rule.lr,)
+
+
+def _lane_descent(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    return x - facts[0] * g
+
+
+def _begin_momentum(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> Any:
+    return (rule.lr, rule.factor, rule.own, rule.kept)
+
+
+def _lane_momentum(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    lr, factor, own, kept = facts
+    buffer = factor * load_like(x, state) + g
+    store(state, buffer)
+    return x - lr * (own * g + kept * buffer)
+
+
+def _begin_adagrad(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> Any:
+    return (rule.lr, rule.eps)
+
+
+def _lane_adagrad(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    lr, eps = facts
+    accumulator = load_like(x, state) + g * g
+    store(state, accumulator)
+    return x - lr * (g / (root(accumulator) + eps))
+
+
+def _begin_rowwise(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> Any:
+    squares = sum_of_squares(fmt, w, decay, g, scale, dim)
+    a = np.float32(load_like(_NONE, scalar) + squares / np.float32(dim))
+    store(scalar, a)
+    return (np.float32(rule.lr / np.float32(root(a) + rule.eps)),)
+
+
+def _begin_adam(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:
+    one = np.float64(1)
+    t = np.float32(load_like(_NONE, scalar) + _UNIT)
+    store(scalar, t)
+    if t < TABULATED:
+        pair = rule.corrections + np.uint64(16) * np.uint64(t)
+        first, second = load_double(pair), load_double(pair + np.uint64(8))
+    else:
+        first, second = one - rule.b1 ** np.float64(t), np.sqrt(one - rule.b2 ** np.float64(t))
+    return (
+        np.float32(rule.lr / first),
+        np.float32(second),
+        np.float32(rule.b1),
+        np.float32(one - rule.b1),
+        np.float32(rule.b2),
+        np.float32(one - rule.b2),
+        rule.eps,
+        rule.shrink,
+    )
+
+
+def _lane_adam(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    rate, correction, b1, a1, b2, a2, eps, shrink = facts
+    mean = b1 * load_like(x, state) + a1 * g
+    square = b2 * load_like(x, state + size) + a2 * g * g
+    store(state, mean)
+    store(state + size, square)
+    return shrink * x - rate * (mean / (root(square) / correction + eps))
+
+
+def _begin_ftrl(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:
+    return (rule.alpha, rule.beta, rule.l1, rule.l2, _NONE, np.float32(1e38), _LARGEST)
+
+
+def _lane_ftrl(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
+    alpha, beta, l1, l2, zero, steep, largest = facts
+    before = load_like(x, state + size)
+    # without a gradient so far, z is what makes w the minimum: -w * (beta / alpha + l2) - sign(w) * l1
+    fresh = zero - x * (beta / alpha + l2) - clamp(x * steep, l1)
+    z = where_zero(before, fresh, load_like(x, state))
+    n = clamp(before + g * g, largest)
+    grown = root(n)
+    z = z + g - (grown - root(before)) / alpha * x
+    store(state, z)
+    store(state + size, n)
+    return where_zero(n, x, (clamp(z, l1) - z) / ((beta + grown) / alpha + l2))
+
+
+_RULES: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    Descent: (_begin_descent, _lane_descent),
+    Momentum: (_begin_momentum, _lane_momentum),
+    Adagrad: (_begin_adagrad, _lane_adagrad),
+    RowWise: (_begin_rowwise, _lane_descent),
+    Adam: (_begin_adam, _lane_adam),
+    FTRL: (_begin_ftrl, _lane_ftrl),
+}
+
+
+def _choose_begin(
+    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
+) -> Callable[..., Any]:
+    return _RULES[rule.instance_class][0]
+
+
+def _choose_lane(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Callable[..., Any]:
+    return _RULES[rule.instance_class][1]
+
+
+overload(begin)(_choose_begin)
+overload(lane)(_choose_lane)
+
+
+@helper
+def sum_of_squares(
+    fmt: Format, w: np.uint64, decay: np.float32, g: np.uint64, scale: np.float32, dim: np.uint64
+) -> np.float32:
+    """Return the sum of `(scale * g + decay * w) ** 2` over a row."""
+    full, item = dim & ~np.uint64(15), weight_bytes(fmt)
+    scales, decays = broadcast(scale), broadcast(decay)
+    sums = broadcast(_NONE)
+    for k in range(_ZERO, full, _LANES):
+        x = load_like(sums, g + k * _FOUR) * scales
+        if decay != _NONE:
+            x = x + decays * load_weights(fmt, sums, w + k * item)
+        sums = sums + x * x
+    result = total(sums)
+    for k in range(full, dim):
+        y = load_like(_NONE, g + k * _FOUR) * scale + decay * load_weights(fmt, _NONE, w + k * item)
+        result += y * y
+    return np.float32(result)
+
+
+@helper
+def clipping(fmt: Format, g: np.uint64, dim: np.uint64, clip: np.float32) -> np.float32:
+    """Return the factor, at most 1, that makes the norm of a gradient at most `clip`."""
+    if clip > _LARGEST:
+        return _UNIT
+    squares = np.float64(sum_of_squares(fmt, g, _NONE, g, _UNIT, dim))
+    if not (1e-30 < squares < 1e38):  # squares that float32 cannot hold
+        squares = np.float64(0)
+        for k in range(dim):
+            x = np.float64(load_like(_NONE, g + np.uint64(k) * _FOUR))
+            squares += x * x
+    if squares <= np.float64(clip) * np.float64(clip):
+        return _UNIT
+    return np.float32(clip / np.sqrt(squares))
 
 
 @helper
@@ -30,162 +271,62 @@ def fetch_write(address: np.uint64, size: np.uint64) -> None:
 
 
 @helper
-def _sgd_lane(w: np.uint64, g: np.uint64, lr: Any) -> None:
-    store(w, load_like(lr, w) - lr * load_like(lr, g))
-
-
-@kernel
-def sgd(
-    base: np.uint64, stride: np.uint64, slots: Slots, gradients: np.uint64, dim: np.uint64, lr: np.float32
+def step_lane(
+    fmt: Format,
+    rule: Any,
+    facts: Any,
+    common: Any,
+    w: np.uint64,
+    g: np.uint64,
+    state: np.uint64,
+    size: np.uint64,
+    key: np.uint64,
+    k: np.uint64,
 ) -> None:
-    """`w -= lr * g`."""
-    n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
-    distance = ahead(size)
-    lrs = broadcast(lr)
-    for i in range(n):
-        if i + distance < n and slots[i + distance] >= 0:
-            fetch_write(base + np.uint64(slots[i + distance]) * stride, size)
-        if slots[i] < 0:
-            continue
-        w, g = base + np.uint64(slots[i]) * stride, gradients + np.uint64(i) * size
-        for k in range(_ZERO, full, _LANES):
-            _sgd_lane(w + k * _FOUR, g + k * _FOUR, lrs)
-        for k in range(full, dim):
-            _sgd_lane(w + k * _FOUR, g + k * _FOUR, lr)
-
-
-@helper
-def _adagrad_lane(w: np.uint64, a: np.uint64, g: np.uint64, lr: Any, eps: Any) -> None:
-    gradient = load_like(lr, g)
-    accumulator = load_like(lr, a) + gradient * gradient
-    store(a, accumulator)
-    store(w, load_like(lr, w) - lr * (gradient / (root(accumulator) + eps)))
+    """Step the weight, or the 16 weights, of column k; `common` is (decay, scale of the gradient, bound)."""
+    decay, scale, bound = common
+    place = w + k * weight_bytes(fmt)
+    x = load_weights(fmt, bound, place)
+    gradient = load_like(bound, g + k * _FOUR) * scale + decay * x
+    x = lane(rule, facts, x, gradient, state + k * _FOUR, size)
+    store_weights(fmt, place, clamp(x, bound), key, k)
 
 
 @kernel
-def adagrad(
+def step(
+    fmt: Format,
+    rule: Any,
+    common: Common,
     base: np.uint64,
     stride: np.uint64,
-    slots: Slots,
-    gradients: np.uint64,
+    scalars: np.uint64,
     dim: np.uint64,
-    lr: np.float32,
-    eps: np.float32,
+    ids: npt.NDArray[np.uint64],
+    slots: npt.NDArray[np.int32],
+    gradients: np.uint64,
 ) -> None:
-    """`a += g * g; w -= lr * g / (sqrt(a) + eps)`; the row is [w | a]."""
+    """Take one step per slot; slots are distinct, a slot of -1 leaves its gradient out.
+
+    `gradients` is the address of float32[n, dim]; `scalars` that of float32[slots], 0 if rows have none.
+    """
     n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
+    weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
     distance = ahead(stride)
-    lrs, epss = broadcast(lr), broadcast(eps)
     for i in range(n):
         if i + distance < n and slots[i + distance] >= 0:
             fetch_write(base + np.uint64(slots[i + distance]) * stride, stride)
+            if scalars != _ZERO:
+                prefetch_write(scalars + np.uint64(slots[i + distance]) * _FOUR)
         if slots[i] < 0:
             continue
-        w, g = base + np.uint64(slots[i]) * stride, gradients + np.uint64(i) * size
-        a = w + size
+        slot, g = np.uint64(slots[i]), gradients + np.uint64(i) * size
+        w = base + slot * stride
+        scale = clipping(fmt, g, dim, common.clip)
+        facts = begin(fmt, rule, common.decay, scale, scalars + slot * _FOUR, w, g, dim)
+        key = mix(ids[i] ^ fmt.noise)
+        one = (common.decay, scale, common.bound)
+        many, all_facts = spread(one), spread(facts)
         for k in range(_ZERO, full, _LANES):
-            _adagrad_lane(w + k * _FOUR, a + k * _FOUR, g + k * _FOUR, lrs, epss)
+            step_lane(fmt, rule, all_facts, many, w, g, w + weights, size, key, k)
         for k in range(full, dim):
-            _adagrad_lane(w + k * _FOUR, a + k * _FOUR, g + k * _FOUR, lr, eps)
-
-
-@helper
-def _sum_of_squares(address: np.uint64, dim: np.uint64) -> np.float32:
-    full = dim & ~np.uint64(15)
-    sums = broadcast(np.float32(0))
-    for k in range(_ZERO, full, _LANES):
-        x = load_like(sums, address + k * _FOUR)
-        sums = sums + x * x
-    result = total(sums)
-    for k in range(full, dim):
-        y = load_like(np.float32(0), address + k * _FOUR)
-        result += y * y
-    return np.float32(result)
-
-
-@kernel
-def rowwise_adagrad(
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    slots: Slots,
-    gradients: np.uint64,
-    dim: np.uint64,
-    lr: np.float32,
-    eps: np.float32,
-) -> None:
-    """`a += mean(g * g); w -= lr / (sqrt(a) + eps) * g`; a is `scalars[slot]`."""
-    n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
-    distance = ahead(size)
-    scalar_base = np.uint64(scalars.ctypes.data)
-    for i in range(n):
-        if i + distance < n and slots[i + distance] >= 0:
-            fetch_write(base + np.uint64(slots[i + distance]) * stride, size)
-            prefetch_write(scalar_base + np.uint64(slots[i + distance]) * _FOUR)
-        if slots[i] < 0:
-            continue
-        w, g = base + np.uint64(slots[i]) * stride, gradients + np.uint64(i) * size
-        a = np.float32(scalars[slots[i]] + _sum_of_squares(g, dim) / np.float32(dim))
-        scalars[slots[i]] = a
-        rate = np.float32(lr / np.float32(np.sqrt(a) + eps))
-        rates = broadcast(rate)
-        for k in range(_ZERO, full, _LANES):
-            _sgd_lane(w + k * _FOUR, g + k * _FOUR, rates)
-        for k in range(full, dim):
-            _sgd_lane(w + k * _FOUR, g + k * _FOUR, rate)
-
-
-@helper
-def _adam_lane(
-    w: np.uint64, m: np.uint64, v: np.uint64, g: np.uint64, rate: Any, decay: Any, c: Any, eps: Any
-) -> None:
-    b1, a1, b2, a2 = decay
-    gradient = load_like(rate, g)
-    mean = b1 * load_like(rate, m) + a1 * gradient
-    square = b2 * load_like(rate, v) + a2 * gradient * gradient
-    store(m, mean)
-    store(v, square)
-    store(w, load_like(rate, w) - rate * (mean / (root(square) / c + eps)))
-
-
-@kernel
-def adam(
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    slots: Slots,
-    gradients: np.uint64,
-    dim: np.uint64,
-    lr: np.float32,
-    b1: np.float64,
-    b2: np.float64,
-    eps: np.float32,
-) -> None:
-    """Adam with the row's own step `scalars[slot]` for the bias corrections; the row is [w | m | v]."""
-    n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
-    distance = ahead(stride)
-    scalar_base = np.uint64(scalars.ctypes.data)
-    one = np.float64(1)
-    decay = (np.float32(b1), np.float32(one - b1), np.float32(b2), np.float32(one - b2))
-    decays = (broadcast(decay[0]), broadcast(decay[1]), broadcast(decay[2]), broadcast(decay[3]))
-    epss = broadcast(eps)
-    for i in range(n):
-        if i + distance < n and slots[i + distance] >= 0:
-            fetch_write(base + np.uint64(slots[i + distance]) * stride, stride)
-            prefetch_write(scalar_base + np.uint64(slots[i + distance]) * _FOUR)
-        if slots[i] < 0:
-            continue
-        w, g = base + np.uint64(slots[i]) * stride, gradients + np.uint64(i) * size
-        m = w + size
-        v = m + size
-        step = np.float32(scalars[slots[i]] + np.float32(1))
-        scalars[slots[i]] = step
-        rate = np.float32(lr / (one - b1 ** np.float64(step)))
-        correction = np.float32(np.sqrt(one - b2 ** np.float64(step)))
-        rates, corrections = broadcast(rate), broadcast(correction)
-        for k in range(_ZERO, full, _LANES):
-            at = k * _FOUR
-            _adam_lane(w + at, m + at, v + at, g + at, rates, decays, corrections, epss)
-        for k in range(full, dim):
-            at = k * _FOUR
-            _adam_lane(w + at, m + at, v + at, g + at, rate, decay, correction, eps)
+            step_lane(fmt, rule, facts, one, w, g, w + weights, size, key, k)

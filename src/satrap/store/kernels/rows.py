@@ -1,6 +1,7 @@
 """Rows `[weights | state]`, one after another in one slab: create, read, check, copy out.
 
-Row `slot` starts at byte `base + slot * stride`. State that is one number per row lies in `scalars[slot]`.
+Row `slot` starts at byte `base + slot * stride`; its weights are in the group's format, padded to a multiple
+of 4 bytes, its state is float32. State that is one number per row lies in `scalars[slot]`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from satrap.store.kernels.hashing import initial_weights
+from satrap.store.kernels.formats import (
+    Format,
+    read_weights,
+    weight_bytes,
+    widen_in_place,
+    write_weights,
+)
+from satrap.store.kernels.hashing import initial_weights, mix
 from satrap.store.kernels.index import (
     Index,
     bucket_at,
@@ -57,6 +65,7 @@ def ahead(size: np.uint64) -> int:
 
 @kernel
 def gather(
+    fmt: Format,
     base: np.uint64,
     stride: np.uint64,
     slots: npt.NDArray[np.int32],
@@ -64,28 +73,34 @@ def gather(
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
-    """Copy the first `dim` floats of each slot's row to `out + i * out_stride`; slots of -1 are left out."""
+    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; slots of -1 are left out."""
     n = slots.shape[0]
-    size = dim * _FOUR
+    size = dim * weight_bytes(fmt)
     distance = ahead(size)
     for i in range(n):
         if i + distance < n and slots[i + distance] >= 0:
             fetch(base + np.uint64(slots[i + distance]) * stride, size)
         if slots[i] >= 0:
-            copy_floats(base + np.uint64(slots[i]) * stride, out + np.uint64(i) * out_stride, dim)
+            read_weights(fmt, base + np.uint64(slots[i]) * stride, out + np.uint64(i) * out_stride, dim)
 
 
 @kernel
 def scatter(
+    fmt: Format,
     base: np.uint64,
     stride: np.uint64,
+    ids: npt.NDArray[np.uint64],
     slots: npt.NDArray[np.int32],
+    weights: np.uint64,
+    dim: np.uint64,
+    state: np.uint64,
     count: np.uint64,
-    values: np.uint64,
 ) -> None:
-    """Write `count` floats of each row of `values` (contiguous) at the start of each slot's row."""
+    """Write `dim` float32 weights, rounded to the format, and `count` float32 of state to each slot's row."""
     for i in range(slots.shape[0]):
-        copy_floats(values + np.uint64(i) * count * _FOUR, base + np.uint64(slots[i]) * stride, count)
+        row = base + np.uint64(slots[i]) * stride
+        write_weights(fmt, weights + np.uint64(i) * dim * _FOUR, row, dim, mix(ids[i] ^ fmt.noise))
+        copy_floats(state + np.uint64(i) * count * _FOUR, row + stride - count * _FOUR, count)
 
 
 @kernel
@@ -140,6 +155,7 @@ def create(
 
 @kernel
 def initialize(
+    fmt: Format,
     base: np.uint64,
     stride: np.uint64,
     scalars: npt.NDArray[np.float32],
@@ -154,22 +170,23 @@ def initialize(
     scalar: np.float32,
 ) -> None:
     """Write the initial rows of missing ids: weights by (seed, id), then `state` up to the stride."""
-    floats = stride // _FOUR
+    weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
     table = 0
     for i in missing:
         while i >= splits[table + 1]:
             table += 1
         slot = np.uint64(slots[i])
         row = base + slot * stride
-        initial_weights(row, dim, ids[i] ^ seeds[table], scales[table])
-        for k in range(dim, floats):
-            store(row + k * _FOUR, state)
+        initial_weights(fmt, row, dim, ids[i] ^ seeds[table], scales[table])
+        for k in range(weights, stride, _FOUR):
+            store(row + k, state)
         if scalars.shape[0] > 0:
             scalars[slot] = scalar
 
 
 @kernel
 def initial_rows(
+    fmt: Format,
     ids: npt.NDArray[np.uint64],
     splits: npt.NDArray[np.int64],
     missing: npt.NDArray[np.int64],
@@ -184,7 +201,8 @@ def initial_rows(
     for i in missing:
         while i >= splits[table + 1]:
             table += 1
-        initial_weights(out + np.uint64(i) * out_stride, dim, ids[i] ^ seeds[table], scales[table])
+        initial_weights(fmt, out + np.uint64(i) * out_stride, dim, ids[i] ^ seeds[table], scales[table])
+        widen_in_place(fmt, out + np.uint64(i) * out_stride, dim)
 
 
 @kernel

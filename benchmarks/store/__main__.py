@@ -1,0 +1,88 @@
+"""The store against the memory's limit, PyTorch, FBGEMM and a dict. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import write
+from benchmarks.store import operations, rivals, scale
+
+RESULTS = Path(__file__).parent / "results"
+SECTIONS = ("operations", "create", "dedup", "step", "dict", "scale", "memory")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.store", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--dims", nargs="+", type=int, default=[16, 64, 128])
+    parser.add_argument("--skews", nargs="+", choices=["zipf", "uniform"], default=["zipf", "uniform"])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument(
+        "--optimizers", nargs="+", choices=list(operations.OPTIMIZERS), default=list(operations.OPTIMIZERS)
+    )
+    parser.add_argument("--mib", type=int, default=512, help="weights of a table, MiB (cache: 32)")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--largest", type=int, default=50_000_000, help="rows of the largest table of `scale`")
+    parser.add_argument("--fbgemm", type=Path, help="folder of `pip install --target` with fbgemm-gpu-cpu")
+    return parser.parse_args()
+
+
+def run(section: str, o: argparse.Namespace) -> Any:
+    """Return the figures of one section."""
+    sizes = {dim: (o.mib << 20) // (4 * dim) for dim in o.dims}
+    if section == "operations":
+        return {
+            f"dim {dim}, {skew}, threads {threads}": operations.measure(
+                dim, rows, skew, threads, o.repeats, o.optimizers
+            )
+            for dim, rows in sizes.items()
+            for skew in o.skews
+            for threads in o.threads
+        }
+    if section == "create":
+        return _create(sizes)
+    if section == "dedup":
+        return {skew: rivals.dedup(sizes[o.dims[0]], skew, o.repeats) for skew in o.skews}
+    if section == "step":
+        return {
+            f"dim {dim}, {skew}, threads {threads}": rivals.whole_step(dim, rows, skew, threads, o.repeats)
+            for dim, rows in sizes.items()
+            for skew in o.skews
+            for threads in o.threads
+        }
+    if section == "dict":
+        return rivals.plain_dict(16, 100_000, o.repeats)
+    if section == "scale":
+        return scale.throughput(o.largest, RESULTS)
+    return scale.memory()
+
+
+def _create(sizes: dict[int, int]) -> dict[str, Any]:
+    results = {}
+    for dim, rows in sizes.items():
+        for chunk in (2000, 52000):
+            for touched in (True, False):
+                name = f"dim {dim}, {chunk} ids a request, memory {'touched' if touched else 'fresh'}"
+                results[name] = operations.create(
+                    dim, rows, operations.OPTIMIZERS["rowwise_adagrad"], chunk, touched
+                )
+                print(name, results[name], flush=True)
+    return results
+
+
+def main() -> None:
+    """Measure, print and record."""
+    options = arguments()
+    if options.fbgemm:
+        sys.path.append(str(options.fbgemm))
+    results = {section: run(section, options) for section in options.only}
+    parameters = {**vars(options), "fbgemm": options.fbgemm is not None}
+    print(f"\nraw figures: {write(RESULTS, parameters, results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Cost per id against the number of rows, and resident memory per row."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.store.operations import OPTIMIZERS, open_shard
+from benchmarks.store.plot import Line, line_plot
+from benchmarks.store.workload import FEATURES, all_ids, batches, interleaved, show, summary
+
+DIM = 8
+"""Narrow rows, so that the largest table fits this machine."""
+PROGRAM = "from benchmarks.store.scale import resident_per_row; resident_per_row({}, {}, {!r})"
+
+
+def throughput(largest: int, folder: Path) -> dict[str, Any]:
+    """Return lookups and updates from 1e5 rows to `largest`; writes `scale.svg` beside the raw figures."""
+    sizes = sorted({*(10**k for k in range(5, 10) if 10**k < largest), largest})
+    results: dict[str, Any] = {}
+    for rows in sizes:
+        rows = rows // FEATURES * FEATURES
+        shard = open_shard(DIM, OPTIMIZERS["sgd"])
+        out = np.empty((65536, DIM), np.float32)
+        for ids, splits in all_ids(rows, 52000):
+            shard.lookup_group(0, ids, splits, out[: len(ids)])
+        for skew in ("zipf", "uniform"):
+            work = batches(rows, skew, 8)
+            gradients = np.full((FEATURES * 4096, DIM), 1e-3, np.float32)
+            out = np.empty_like(gradients)
+            methods = {
+                "lookup": lambda i, w=work, o=out: shard.lookup_group(
+                    0, w[i].unique, w[i].unique_splits, o[: len(w[i].unique)]
+                ),
+                "update": lambda i, w=work, g=gradients: shard.update_group(
+                    0, w[i].unique, w[i].unique_splits, g[: len(w[i].unique)]
+                ),
+            }
+            figures = summary(
+                interleaved(methods, 8, 7), float(np.mean([len(b.unique) for b in work])), {}
+            )
+            show(f"{rows} rows of dim {DIM}, {skew}, ns per distinct id", figures)
+            results[f"{rows} {skew}"] = figures
+        shard.close()
+    lines = [
+        Line(
+            f"{operation}, {skew}",
+            [(int(k.split()[0]), v[operation]["ns"]) for k, v in results.items() if k.endswith(skew)],
+        )
+        for operation in ("lookup", "update")
+        for skew in ("zipf", "uniform")
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    title = f"Store, one thread, dim {DIM}: time per distinct id"
+    (folder / "scale.svg").write_text(line_plot(title, "rows in the table", "ns", lines), encoding="utf-8")
+    return results
+
+
+def memory() -> dict[str, Any]:
+    """Return resident bytes per row beyond weights and state, each case in a fresh process."""
+    results = {}
+    for rows, dim, optimizer in ((5_000_000, 16, "rowwise_adagrad"), (8_000_000, 16, "adagrad"), (20_000_000, 8, "sgd")):
+        command = [sys.executable, "-c", PROGRAM.format(rows, dim, optimizer)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        results[f"{rows} rows, dim {dim}, {optimizer}"] = json.loads(output.splitlines()[-1])
+        print(list(results)[-1], output.splitlines()[-1], flush=True)
+    return results
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def resident_per_row(rows: int, dim: int, optimizer: str) -> None:
+    """Fill one table group and print what it costs; called in a process of its own."""
+    rng = np.random.default_rng(0)
+    shard = open_shard(dim, OPTIMIZERS[optimizer])
+    out = np.zeros((52000, dim), np.float32)
+    splits = np.arange(FEATURES + 1) * 2000
+    shard.lookup_group(0, rng.integers(0, 2**64, 52000, np.uint64), splits, out)
+    shard.clear()
+    before = _resident()
+    for _ in range(rows // 52000):
+        shard.lookup_group(0, rng.integers(0, 2**64, 52000, np.uint64), splits, out)
+    grown = _resident() - before
+    statistics = shard.statistics()
+    content = statistics["rows"] * shard.groups[0].row_bytes
+    print(
+        json.dumps(
+            {
+                "resident_overhead_per_row": round((grown - content) / statistics["rows"], 2),
+                "counted_overhead_per_row": round((statistics["bytes"] - content) / statistics["rows"], 2),
+                "load_factor": round(statistics["load_factor"][0], 3),
+            }
+        )
+    )

@@ -1,0 +1,117 @@
+"""Which new ids get a row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ConfigError
+from satrap.store import hashes
+from satrap.store.kernels import sketch
+from satrap.store.types import Found, Ids, Offsets
+
+LINES = 4
+"""Independent counts per id; the smallest of them is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Keeps rare ids from getting rows.
+
+    ```python
+    shard = satrap.store.Shard(tables, admission=satrap.store.Admission(min_count=3))
+    ```
+
+    A use is a lookup request that names the id; until an id is admitted, each reads its deterministic initial
+    row, and its gradients are counted as dropped. Uses are counted in `memory` bytes, whatever the number of
+    ids. The count is never too low, so an id is admitted with its `min_count`-th use at the latest. It is too
+    high by t or more with a probability of at most t ** -4 (then the id is admitted early). All counts are
+    halved each time as many uses as the sketch is wide (memory / 4) have been counted: ids that stay rare are
+    forgotten, and the bound holds for ever.
+
+    Args:
+        min_count: uses that create the row, this one included, 1..255; default 1: the first use does.
+        probability: chance, in (0, 1], with which a use (from the `min_count`-th on) creates the row: on
+            average it takes 1 / probability uses, without any memory. Default 1. The coin is a pure function
+            of (seed, table, id, number of the request).
+        memory: bytes of the counts of each table group, a power of two, used if min_count > 1; default
+            16 MiB.
+
+    Raises:
+        ConfigError: a value outside its range.
+    """
+
+    min_count: int = 1
+    probability: float = 1.0
+    memory: int = 1 << 24
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_count <= 255:
+            raise ConfigError(f"admission: min_count must be 1 to 255, got {self.min_count}")
+        if not 0 < self.probability <= 1:
+            raise ConfigError(f"admission: probability must be in (0, 1], got {self.probability}")
+        if self.memory < 64 or self.memory & (self.memory - 1):
+            raise ConfigError(f"admission: memory must be a power of two >= 64, got {self.memory}")
+
+    @property
+    def open(self) -> bool:
+        """True if every id is admitted at once."""
+        return self.min_count == 1 and self.probability == 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, the form used in checkpoints."""
+        return asdict(self)
+
+
+class Gate:
+    """The admission of one table group at work; made by `Group`.
+
+    Args:
+        admission: the rule.
+        seed: of the coins.
+        tables: names of the group's tables.
+
+    Attributes:
+        requests: number of requests with new ids so far, of which the coins are a function.
+        bytes: memory of the counts.
+    """
+
+    def __init__(self, admission: Admission, seed: int, tables: tuple[str, ...]) -> None:
+        self.admission = admission
+        self.requests = 0
+        self._salts = np.array([hashes.index_salt(name) for name in tables], np.uint64)
+        self._coin = int(hashes.row_seed(seed, "\0admission"))
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all counts."""
+        width = self.admission.memory // LINES if self.admission.min_count > 1 else 1
+        self._cells = np.zeros((LINES, width), np.uint8)
+        self._counted = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the counts."""
+        return self._cells.nbytes if self.admission.min_count > 1 else 0
+
+    def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:
+        """Count one use of each missing id; return which of them get a row, bool[m].
+
+        Args:
+            ids: uint64[n], distinct inside each table.
+            splits: int64[tables + 1].
+            missing: positions int64[m] of ids without a row, ascending.
+        """
+        self.requests += 1
+        admitted = np.empty(len(missing), np.bool_)
+        coin = np.uint64((self._coin + self.requests * 0x9E3779B97F4A7C15) % 2**64)
+        needed, probability = self.admission.min_count, self.admission.probability
+        if needed > 1:
+            self._counted += len(missing)
+            if self._counted > self._cells.shape[1]:
+                sketch.halve(self._cells)
+                self._counted = self._counted // 2
+        sketch.admit(ids, splits, missing, self._salts, self._cells, needed, coin, probability, admitted)
+        return admitted

@@ -1,0 +1,37 @@
+"""Every exchange the contract holds for; real processes are started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from satrap.exchange import Exchange
+from tests.contract.parties import Process, connect, local, threads
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[list[Process]]:
+    made = [Process() for _ in range(2)]
+    yield made
+    for process in made:
+        process.end()
+
+
+@pytest.fixture(params=["local", "servers-1", "servers-2", "servers-3", "processes-2"])
+def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
+    kind, _, shards = request.param.partition("-")
+    if kind == "local":
+        made: Exchange = local()
+        yield made
+        made.close()
+    elif kind == "processes":
+        made = connect([p.address for p in request.getfixturevalue("processes")])
+        made.clear()
+        yield made
+        made.close()
+    else:
+        with threads(int(shards)) as servers:
+            made = connect([s.address for s in servers])
+            yield made
+            made.close()

@@ -1,0 +1,126 @@
+"""Exchanges under test, and shard servers as threads or real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from satrap.exchange import Exchange, LocalExchange, Request
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.optim import Adagrad
+from satrap.schema import Table
+from satrap.store import Shard
+
+SEED = 11
+EXACT = Wire("float32", "float32")
+TABLES = [
+    Table("a", dim=4, optimizer=Adagrad(lr=0.1)),
+    Table("b", dim=4, optimizer=Adagrad(lr=0.1)),
+    Table("c", dim=17, optimizer=Adagrad(lr=0.1)),
+]
+Open = Callable[[], Exchange]
+
+
+def local() -> LocalExchange:
+    return LocalExchange(Shard(TABLES, seed=SEED))
+
+
+def connect(addresses: Sequence[str], **arguments: Any) -> ServersExchange:
+    """Return a client with the tables, seed and exact wire of the tests."""
+    chosen = {"seed": SEED, "wire": EXACT, "deadline": 20.0, "heartbeat": 0.2, **arguments}
+    return ServersExchange(addresses, chosen.pop("tables", TABLES), **chosen)
+
+
+class Process:
+    """One shard server in a process of its own.
+
+    Args:
+        listen: HOST:PORT.
+        options: further arguments of the command.
+    """
+
+    def __init__(self, listen: str = "127.0.0.1:0", *options: str) -> None:
+        command = [sys.executable, "-m", "satrap.exchange.servers.serve", listen, *options]
+        self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.popen.stdout is not None
+        self.line = self.popen.stdout.readline()
+        self.address = self.line.split()[4] if self.line else ""
+
+    def end(self) -> int:
+        """Kill it if it still runs; return its exit code."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        code = self.popen.wait(10)
+        for stream in (self.popen.stdout, self.popen.stderr):
+            if stream:
+                stream.close()
+        return code
+
+
+@contextmanager
+def threads(shards: int, **arguments: Any) -> Iterator[list[ShardServer]]:
+    """Run shard servers in threads of this process."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(ShardServer("127.0.0.1:0", **arguments)) for _ in range(shards)]
+
+
+def request(group: int, *ids: Sequence[int]) -> Request:
+    """Return a request; one list of ids per table of the group."""
+    flat = np.array([i for part in ids for i in part], dtype=np.uint64)
+    return Request(group, flat, np.cumsum([0, *(len(p) for p in ids)]).astype(np.int64))
+
+
+def random_requests(rng: np.random.Generator, *, ids: int = 400, most: int = 60) -> list[Request]:
+    """Return requests for both groups with distinct random ids; some tables get none."""
+
+    def some() -> list[int]:
+        chosen = rng.choice(ids, rng.integers(0, most), replace=False)
+        return [int(i) * 0x9E3779B97F4A7C15 % 2**64 for i in chosen]
+
+    return [request(0, some(), some()), request(1, some())]
+
+
+def gradients_for(rng: np.random.Generator, requests: Sequence[Request]) -> list[np.ndarray]:
+    return [rng.standard_normal((len(r.ids), (4, 17)[r.group])).astype(np.float32) for r in requests]
+
+
+def train(exchange: Exchange, *, steps: int, seed: int, ahead: int = 0) -> list[np.ndarray]:
+    """Run a hybrid schedule over random requests; return everything that was looked up."""
+    rng = np.random.default_rng(seed)
+    pending, seen = [], []
+    for step in range(steps + ahead):
+        if step < steps:
+            wanted = random_requests(rng)
+            pending.append((wanted, exchange.lookup(wanted, create=True), gradients_for(rng, wanted)))
+        if step >= ahead:
+            done, future, gradients = pending[step - ahead]
+            seen += future.result()
+            exchange.update(done, gradients, lr_scale=1.0 if step % 3 else 0.5)
+    exchange.flush()
+    return seen
+
+
+def contents(exchange: Exchange) -> dict[str, tuple[np.ndarray, ...]]:
+    """Return ids, weights and state of every table, in the order of the snapshot."""
+    chunks = list(exchange.snapshot())
+    tables = sorted({name for name, _ in chunks})
+    return {
+        t: tuple(
+            np.concatenate([getattr(c, field) for name, c in chunks if name == t])
+            for field in ("ids", "weights", "state")
+        )
+        for t in tables
+    }
+
+
+def assert_equal_contents(a: Exchange, b: Exchange) -> None:
+    mine, theirs = contents(a), contents(b)
+    assert mine.keys() == theirs.keys()
+    for table, columns in mine.items():
+        for x, y in zip(columns, theirs[table], strict=True):
+            np.testing.assert_array_equal(x, y)

@@ -1,0 +1,156 @@
+"""What every exchange promises, in one suite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from satrap.errors import StoreError
+from satrap.exchange import Exchange
+from tests.contract.parties import assert_equal_contents, contents, local, random_requests, request, train
+
+
+def test_groups_name_tables_in_the_order_of_splits(exchange: Exchange) -> None:
+    assert [(g.index, g.tables, g.dim) for g in exchange.groups] == [(0, ("a", "b"), 4), (1, ("c",), 17)]
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_rows_and_state_are_those_of_one_store_to_the_bit(exchange: Exchange, ahead: int) -> None:
+    other = local()
+    for mine, theirs in zip(
+        train(exchange, steps=25, seed=5, ahead=ahead),
+        train(other, steps=25, seed=5, ahead=ahead),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    assert_equal_contents(exchange, other)
+    other.close()
+
+
+def test_a_lookup_sees_exactly_the_updates_issued_before_it(exchange: Exchange) -> None:
+    wanted = [request(0, [1, 2], [1])]
+    rows = [exchange.lookup(wanted, create=True).result()[0]]
+    futures = []
+    for _ in range(30):
+        exchange.update(wanted, [np.ones((3, 4), np.float32)], lr_scale=1.0)
+        futures.append(exchange.lookup(wanted, create=True))
+    rows += [f.result()[0] for f in futures]
+    steps = np.diff(np.stack(rows), axis=0)
+    # Adagrad with gradients 1: step n is lr / sqrt(n)
+    expected = -0.1 / np.sqrt(np.arange(1, 31))[:, None, None]
+    np.testing.assert_allclose(steps, np.broadcast_to(expected, steps.shape), rtol=1e-3)
+
+
+def test_one_id_in_two_tables_is_two_rows(exchange: Exchange) -> None:
+    [before] = exchange.lookup([request(0, [1], [1])], create=True).result()
+    assert not np.array_equal(before[0], before[1])
+    exchange.update([request(0, [1], [])], [np.ones((1, 4), np.float32)], lr_scale=1.0)
+    [after] = exchange.lookup([request(0, [1], [1])], create=True).result()
+    assert not np.array_equal(after[0], before[0])
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_reading_without_create_changes_nothing(exchange: Exchange) -> None:
+    wanted = [request(0, [3], [4]), request(1, [5])]
+    peeked = exchange.lookup(wanted, create=False).result()
+    assert exchange.statistics()["rows"] == 0
+    for a, b in zip(peeked, exchange.lookup(wanted, create=True).result(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert exchange.statistics()["rows"] == 3
+
+
+def test_an_update_of_an_id_without_a_row_is_dropped_alone(exchange: Exchange) -> None:
+    exchange.lookup([request(0, [1, 3], [])], create=True).result()
+    before = exchange.statistics()["tables"]["a"]["dropped"]
+    exchange.update([request(0, [1, 2, 3], [])], [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
+    exchange.flush()
+    assert exchange.statistics()["tables"]["a"]["dropped"] == before + 1
+    ids, _, state = contents(exchange)["a"]
+    by_id = dict(zip(ids.tolist(), state, strict=True))
+    np.testing.assert_array_equal(by_id[1], [1, 0, 0, 0])
+    np.testing.assert_array_equal(by_id[3], [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
+    exchange: Exchange, value: float
+) -> None:
+    wanted = [request(0, list(range(40)), [])]
+    [rows] = exchange.lookup(wanted, create=True).result()
+    gradients = np.ones_like(rows)
+    gradients[7, 2] = value
+    refused = exchange.statistics()["refused"]
+    exchange.update(wanted, [gradients], lr_scale=1.0)
+    with pytest.raises(StoreError, match="NaN or infinite"):
+        exchange.flush()
+    with pytest.raises(StoreError, match="NaN or infinite"):
+        exchange.update(wanted, [np.ones_like(rows)], lr_scale=1.0)
+    [after] = exchange.lookup(wanted, create=False).result()
+    np.testing.assert_array_equal(after, rows)
+    assert exchange.statistics()["refused"] == refused + 1
+
+
+def test_a_wrong_request_is_a_store_error(exchange: Exchange) -> None:
+    with pytest.raises(StoreError, match="there is no group 7"):
+        exchange.lookup([request(7, [1])], create=True).result()
+    with pytest.raises(StoreError, match="splits must"):
+        exchange.lookup([request(0, [1])], create=True).result()
+    [rows] = exchange.lookup([request(0, [1], [])], create=True).result()
+    assert rows.shape == (1, 4)
+
+
+def test_empty_requests_are_answered(exchange: Exchange) -> None:
+    assert exchange.lookup([], create=True).result() == []
+    [rows] = exchange.lookup([request(0, [], [])], create=True).result()
+    assert rows.shape == (0, 4)
+    exchange.update([], [], lr_scale=1.0)
+    exchange.flush()
+
+
+def test_flush_waits_for_every_update(exchange: Exchange) -> None:
+    wanted = [request(1, list(range(500)))]
+    [before] = exchange.lookup(wanted, create=True).result()
+    for _ in range(100):  # more than may be in flight
+        exchange.update(wanted, [np.ones_like(before)], lr_scale=1.0)
+    exchange.flush()
+    assert (contents(exchange)["c"][2] == 100).all()
+
+
+def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> None:
+    train(exchange, steps=10, seed=2)
+    saved, before = list(exchange.snapshot()), contents(exchange)
+    exchange.clear()
+    assert exchange.statistics()["rows"] == 0
+    for table, chunk in saved:
+        exchange.load(table, chunk)
+    after = contents(exchange)
+    assert sum(len(ids) for ids, _, _ in after.values()) == exchange.statistics()["rows"] > 100
+    for table, columns in before.items():
+        for x, y in zip(columns, after[table], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_a_bad_chunk_is_refused(exchange: Exchange) -> None:
+    exchange.lookup([request(0, [1, 2], [1])], create=True).result()
+    [(_, chunk), *_] = exchange.snapshot()
+    with pytest.raises(StoreError, match="there is no table 'z'"):
+        exchange.load("z", chunk)
+    with pytest.raises(StoreError, match="weights must be"):
+        exchange.load("c", chunk)
+
+
+def test_statistics_count_rows_and_uses(exchange: Exchange) -> None:
+    first = exchange.statistics()
+    wanted = random_requests(np.random.default_rng(9))
+    for _ in range(2):
+        exchange.lookup(wanted, create=True).result()
+    found = exchange.statistics()
+    total = sum(len(r.ids) for r in wanted)
+    assert found["rows"] == total
+    for counter in ("hits", "misses", "created"):
+        assert (
+            sum(t[counter] for t in found["tables"].values())
+            - sum(t[counter] for t in first["tables"].values())
+            == total
+        )
+    assert found["bytes"] > 0

@@ -1,0 +1,150 @@
+"""Lost, doubled, delayed messages and dying peers: right rows, or one clear error in time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.servers import ShardServer
+from satrap.optim import SGD
+from satrap.schema import Table
+from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
+from tests.contract.proxies import CuttingProxy, MessageProxy
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_update_is_applied_once_over_a_network_that_loses_and_doubles(seed: int) -> None:
+    with threads(2) as servers, MessageProxy(servers[0].address, seed=seed, fault=0.06) as proxy:
+        exchange, reference = connect([proxy.address, servers[1].address], heartbeat=0.05), local()
+        mine = train(exchange, steps=60, seed=seed, ahead=4)
+        theirs = train(reference, steps=60, seed=seed, ahead=4)
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert_equal_contents(exchange, reference)
+        assert proxy.faults > 10
+        assert exchange.statistics()["exchange"]["resent"] > 0
+        assert servers[0].counters.repeated > 0
+        exchange.close()
+        reference.close()
+
+
+def test_every_update_is_applied_once_while_connections_are_cut() -> None:
+    with threads(1) as servers, CuttingProxy(servers[0].address) as proxy:
+        exchange, reference = connect([proxy.address], heartbeat=0.1), local()
+        ended = threading.Event()
+
+        def cut() -> None:
+            while not ended.wait(0.08):
+                proxy.cut()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        mine = train(exchange, steps=120, seed=3, ahead=4)
+        ended.set()
+        cutter.join()
+        theirs = train(reference, steps=120, seed=3, ahead=4)
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert_equal_contents(exchange, reference)
+        assert proxy.connections > 2
+        exchange.close()
+        reference.close()
+
+
+def test_a_stopped_shard_is_named_within_the_deadline() -> None:
+    process = Process()
+    with threads(1) as servers:
+        exchange = connect([servers[0].address, process.address], deadline=1.0)
+        process.popen.send_signal(signal.SIGSTOP)
+        start = time.monotonic()
+        with pytest.raises(ExchangeError) as caught:
+            exchange.lookup([request(0, list(range(100)), [])], create=True).result()
+        assert 0.9 < time.monotonic() - start < 2.0
+        assert f"shard 1 at {process.address} has not answered for 1 s" in str(caught.value)
+        assert "stage: lookup" in str(caught.value)
+        for call in (exchange.flush, exchange.statistics, lambda: exchange.update([], [], lr_scale=1.0)):
+            with pytest.raises(ExchangeError, match="has not answered"):
+                call()
+        exchange.close()
+    process.end()
+
+
+def test_a_shard_that_was_stopped_for_less_than_the_deadline_goes_on() -> None:
+    process, reference = Process(), local()
+    exchange = connect([process.address])
+    process.popen.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(0.6, process.popen.send_signal, [signal.SIGCONT])
+    timer.start()
+    mine, theirs = (train(e, steps=5, seed=1) for e in (exchange, reference))
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+    exchange.close()
+    reference.close()
+    process.end()
+
+
+def test_a_shard_that_came_back_empty_is_noticed() -> None:
+    process = Process()
+    exchange = connect([process.address])
+    exchange.lookup([request(0, [1], [])], create=True).result()
+    process.end()
+    again = Process(process.address)
+    assert again.address == process.address
+    with pytest.raises(ExchangeError, match="does not know this client: it was restarted"):
+        exchange.lookup([request(0, [1], [])], create=True).result()
+    exchange.close()
+    again.end()
+
+
+def test_an_absent_shard_is_named() -> None:
+    with ShardServer("127.0.0.1:0") as server:
+        address = server.address
+    start = time.monotonic()
+    with pytest.raises(ExchangeError, match=f"shard 0 at {address} has not answered") as caught:
+        connect([address], deadline=0.5)
+    assert time.monotonic() - start < 1.5
+    assert "stage: hello" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"seed": 3}, "seed 11 here, 3 asked for"),
+        ({"epoch": 2}, "epoch 1 here, 2 asked for"),
+        ({"tables": [Table("a", dim=4, optimizer=SGD(lr=1.0))]}, "table 'a': .* here, .*sgd.* asked for"),
+        ({"memory": 2**30}, "memory None here, 1073741824 asked for"),
+    ],
+)
+def test_another_configuration_is_refused_with_the_difference(
+    arguments: dict[str, object], what: str
+) -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address])
+        with pytest.raises(ConfigError, match=what):
+            connect([servers[0].address], **arguments)
+        same = connect([servers[0].address])
+        same.close()
+        exchange.close()
+
+
+def test_shards_in_another_order_are_refused() -> None:
+    with threads(2) as servers:
+        addresses = [s.address for s in servers]
+        exchange = connect(addresses)
+        with pytest.raises(ConfigError, match=r"shard [01] here, [01] asked for"):
+            connect(addresses[::-1])
+        exchange.close()
+
+
+def test_a_closed_exchange_says_so() -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address])
+        exchange.close()
+        exchange.close()
+        with pytest.raises(ExchangeError, match="the exchange is closed"):
+            exchange.lookup([], create=True)

@@ -1,0 +1,279 @@
+"""Bytes from anyone: refused, counted, and of no effect on others."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.servers import Limits, ServersExchange, ShardServer, create_key, read_key
+from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.frames import (
+    FAILURE,
+    HEADER_BYTES,
+    Code,
+    Header,
+    Kind,
+    decode,
+    digest,
+    encode,
+)
+from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.shard_map import ShardMap
+from tests.contract.parties import SEED, TABLES, Process, connect, request, threads
+
+
+class Stranger:
+    """A bare socket that sends what it likes."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+
+    def send(self, *parts: bytes) -> None:
+        self._socket.send_multipart(parts)
+
+    def ask(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[Header, list[bytes]]:
+        """Send a well-formed message; return the answer."""
+        self.send(encode(header, digest(parts)), *(bytes(memoryview(p)) for p in parts))
+        return self.receive()
+
+    def receive(self) -> tuple[Header, list[bytes]]:
+        assert self._socket.poll(5000), "no answer"
+        header, *parts = self._socket.recv_multipart()
+        return decode(header, parts), parts
+
+    def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
+        config = ShardConfig(tables_to_dicts(TABLES, None), SEED, None, 0, ShardMap(1)).to_dict()
+        config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid"} | changes
+        return self.ask(Header(Kind.HELLO, epoch=1, client=77), [pack_text(config)])
+
+    def refusal(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[int, str]:
+        answer, text = self.ask(header, parts)
+        assert answer.kind == FAILURE
+        content = unpack_text(text[0])
+        return content["code"], content["what"]
+
+
+@contextmanager
+def stranger(server: ShardServer) -> Iterator[Stranger]:
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.connect(f"tcp://{server.address}")
+    try:
+        yield Stranger(socket)
+    finally:
+        context.destroy(0)
+
+
+def serves(server: ShardServer) -> bool:
+    """Whether an honest client is served."""
+    exchange = connect([server.address])
+    [rows] = exchange.lookup([request(0, [1], [2])], create=True).result()
+    exchange.close()
+    return rows.shape == (2, 4)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def valid_messages() -> list[tuple[Header, list[bytes]]]:
+    ids = np.arange(6, dtype=np.uint64)
+    splits = np.array([0, 3, 6], np.int64)
+    rows = np.ones(24, np.float32).tobytes()
+    lookup = [bytes(memoryview(p)) for p in pack([Section(0, splits, ids)])]
+    update = [bytes(memoryview(p)) for p in pack([Section(0, splits, ids, 0, 4, 1.0, rows)])]
+    export = [pack_text({"table": "a"})]
+    load = [pack_text({"table": "a", "rows": 1, "columns": {}}), ids[:1].tobytes(), rows[:16], rows[:16]]
+    return [
+        (Header(Kind.LOOKUP, 1), lookup),
+        (Header(Kind.PEEK, 1), lookup),
+        (Header(Kind.UPDATE, 1), update),
+        (Header(Kind.EXPORT, 1), export),
+        (Header(Kind.LOAD, 1), load),
+        (Header(Kind.STATISTICS, 1), []),
+        (Header(Kind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
+        (Header(Kind.BYE, 1), []),
+    ]
+
+
+def mutate(rng: random.Random, parts: list[bytes]) -> list[bytes]:
+    changed = [bytearray(p) for p in parts]
+    for _ in range(rng.randrange(1, 4)):
+        if not changed:
+            return [rng.randbytes(rng.randrange(50))]
+        part = rng.choice(changed)
+        match rng.randrange(4):
+            case 0 if part:
+                part[rng.randrange(len(part))] = rng.randrange(256)
+            case 1 if part:
+                del part[rng.randrange(len(part)) :]
+            case 2:
+                part += rng.randbytes(rng.randrange(20))
+            case _:
+                changed.insert(rng.randrange(len(changed) + 1), bytearray(rng.randbytes(8)))
+    return [bytes(p) for p in changed]
+
+
+def test_random_and_mutated_messages_change_nothing() -> None:
+    rng = random.Random(4)
+    with threads(1) as [server], stranger(server) as attacker:
+        assert serves(server)
+        for round_ in range(2000):
+            if round_ == 500:
+                before = resident()
+            header, parts = rng.choice(valid_messages())
+            message = [encode(header, digest(parts)), *parts]
+            attacker.send(*(mutate(rng, message) if rng.random() < 0.7 else [rng.randbytes(HEADER_BYTES)]))
+            answer, _ = attacker.receive()
+            assert answer.kind == FAILURE
+        assert serves(server)
+        assert resident() - before < 20 << 20
+        assert server.counters.malformed > 1500
+        honest = connect([server.address])
+        assert honest.statistics()["rows"] == 2
+        honest.close()
+
+
+def test_mutated_payloads_with_valid_checksums_never_end_the_server() -> None:
+    rng = random.Random(5)
+    with threads(1) as [server], stranger(server) as attacker:
+        attacker.hello()
+        sequence = 1
+        for _ in range(1000):
+            header, parts = rng.choice(valid_messages()[:-1])
+            parts = mutate(rng, parts)
+            sent = Header(
+                header.kind, 1, 77, sequence, sequence, rng.choice([0, 2**63]), rng.choice([1, 1e30])
+            )
+            answer, _ = attacker.ask(sent, parts)
+            sequence += answer.sequence == sequence
+        assert sequence > 500
+        assert serves(server)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"forward": []},
+        {"rank": -1},
+        {"rank": 2, "world": 1},
+        {"world": 10**12},
+        {"tables": "x"},
+        {"tables": [{"name": "a", "dim": 10**9, "optimizer": {"name": "sgd", "lr": 1}, "initial_scale": 1}]},
+        {"tables": [{"name": "a", "dim": 4, "optimizer": {"name": "nope"}, "initial_scale": 1}]},
+        {"tables": [{"name": "a", "dim": "4", "optimizer": None, "initial_scale": 1, "more": 2}]},
+        {"seed": float("inf")},
+        {"shards": 0},
+        {"shard": 5},
+        {"epoch": 0},
+    ],
+)
+def test_impossible_hellos_are_refused(changes: dict[str, object]) -> None:
+    with threads(1) as [server], stranger(server) as attacker:
+        answer, [text] = attacker.hello(**changes)
+        assert answer.kind == FAILURE
+        assert unpack_text(text)["code"] == Code.CONFIG
+        assert serves(server)
+
+
+def test_a_client_without_a_hello_is_refused() -> None:
+    with threads(1) as [server], stranger(server) as attacker:
+        code, what = attacker.refusal(Header(Kind.CLEAR, 1, 5, 3))
+        assert (code, "does not know this client" in what) == (Code.UNKNOWN_CLIENT, True)
+
+
+def test_an_old_epoch_is_refused_and_the_request_can_be_made_again() -> None:
+    with threads(1) as [server], stranger(server) as client:
+        client.hello()
+        code, what = client.refusal(Header(Kind.CLEAR, 7, 77, 1))
+        assert code == Code.EPOCH
+        assert "epoch 7 of the shard map, the shard is at epoch 1" in what
+        answer, _ = client.ask(Header(Kind.CLEAR, 1, 77, 1))
+        assert answer.kind == Kind.CLEAR | 0x80
+
+
+def test_an_old_protocol_version_is_refused_with_both_named() -> None:
+    with threads(1) as [server], stranger(server) as client:
+        data = bytearray(encode(Header(Kind.HELLO, client=9), digest([])))
+        struct.pack_into("<H", data, 4, 0)
+        struct.pack_into("<I", data, HEADER_BYTES - 4, zlib.crc32(bytes(data[: HEADER_BYTES - 4])))
+        client.send(bytes(data))
+        answer, [text] = client.receive()
+        assert (answer.client, unpack_text(text)["code"]) == (9, Code.VERSION)
+        assert "protocol version 0 met version 1" in unpack_text(text)["what"]
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
+    with threads(1, limits=Limits(message_bytes=1 << 16)) as servers:
+        exchange = connect([servers[0].address])
+        with pytest.raises(Exception, match="the answer would take 68000 bytes, the limit is 65536"):
+            exchange.lookup([request(1, list(range(1000)))], create=True).result()
+        assert exchange.statistics()["rows"] == 0
+        exchange.close()
+
+
+def test_a_part_over_the_limit_closes_that_connection_only() -> None:
+    with threads(1, limits=Limits(message_bytes=1 << 16)) as [server], stranger(server) as attacker:
+        before = resident()
+        for _ in range(20):
+            attacker.send(encode(Header(Kind.LOOKUP), digest([])), b"x" * (1 << 20))
+        assert serves(server)
+        assert resident() - before < 64 << 20
+
+
+def test_too_many_clients_are_refused() -> None:
+    with threads(1, limits=Limits(clients=2)) as [server]:
+        exchanges = [connect([server.address]) for _ in range(2)]
+        with pytest.raises(ExchangeError, match="already has 2 clients"):
+            connect([server.address], deadline=2)
+        exchanges.pop().close()
+        exchanges.append(connect([server.address]))
+        for exchange in exchanges:
+            exchange.close()
+
+
+def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
+    create_key(tmp_path / "right")
+    create_key(tmp_path / "wrong")
+    right, wrong = read_key(tmp_path / "right"), read_key(tmp_path / "wrong")
+    with threads(1, key=right) as [server]:
+        exchange = connect([server.address], key=right)
+        exchange.lookup([request(0, [1], [2])], create=True).result()
+        for key in (wrong, None):
+            with pytest.raises(ExchangeError, match=r"the keys do not match|has not answered") as caught:
+                connect([server.address], key=key, deadline=1.5)
+            assert (tmp_path / "right").read_text().strip() not in str(caught.value)
+        assert exchange.statistics()["rows"] == 2
+        assert server.counters.malformed == 0
+        exchange.close()
+    with threads(1) as [server], pytest.raises(ExchangeError, match=r"keys do not match|has not answered"):
+        connect([server.address], key=right, deadline=1.5)
+
+
+def test_shards_elsewhere_need_a_key() -> None:
+    with pytest.raises(ConfigError, match=r"shard 10\.0\.0\.1:5000 is on another machine: a key is needed"):
+        ServersExchange(["10.0.0.1:5000"], TABLES)
+
+
+def test_the_process_ends_cleanly_and_keeps_its_key_to_itself(tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    process = Process("127.0.0.1:0", "--key-file", str(tmp_path / "key"))
+    assert process.line == f"satrap shard ready on {process.address} (encrypted)\n"
+    arguments = Path(f"/proc/{process.popen.pid}/cmdline").read_bytes()
+    assert (tmp_path / "key").read_bytes().strip() not in arguments
+    exchange = connect([process.address], key=read_key(tmp_path / "key"))
+    exchange.close()
+    process.popen.terminate()
+    assert process.popen.wait(5) == 0
+    assert process.popen.stderr is not None
+    assert process.popen.stderr.read() == ""
+    process.end()

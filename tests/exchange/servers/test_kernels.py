@@ -1,0 +1,134 @@
+"""Checksums, 16-bit conversions and the split by owner, each against a plain version."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from satrap.exchange.servers import kernels
+from satrap.store import bucket_of
+from satrap.store.hashes import index_salt
+from satrap.store.types import address
+from tests.exchange.servers.reference import xxh64
+
+ANY_FLOAT32 = arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**32 - 1))
+
+
+def fast_xxh64(data: bytes, seed: int = 0, shift: int = 0) -> int:
+    """Hash a copy that starts `shift` bytes off any alignment."""
+    memory = np.frombuffer(b"\0" * shift + data + b"\0", np.uint8).copy()
+    return int(kernels.xxh64(address(memory) + np.uint64(shift), np.uint64(len(data)), np.uint64(seed)))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0xEF46DB3751D8E999),
+        (b"abc", 0x44BC2CF5AD770999),
+        (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_xxh64_gives_the_published_values(data: bytes, expected: int) -> None:
+    assert fast_xxh64(data) == expected == xxh64(data)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 2**64 - 1), st.integers(0, 7))
+def test_xxh64_follows_the_specification_at_any_address(data: bytes, seed: int, shift: int) -> None:
+    assert fast_xxh64(data, seed, shift) == xxh64(data, seed)
+
+
+def narrow(bits: np.ndarray, kind: int, scale: float = 1.0) -> tuple[np.ndarray, bool]:
+    out = np.empty(len(bits), np.uint32 if kind == kernels.FLOAT32 else np.uint16)
+    finite = kernels.narrow(kind, address(bits), address(out), np.uint64(len(bits)), np.float32(scale))
+    return out, bool(finite)
+
+
+@settings(deadline=None)
+@given(ANY_FLOAT32)
+def test_float16_rounds_as_numpy_does(bits: np.ndarray) -> None:
+    got, finite = narrow(bits, kernels.FLOAT16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = bits.view(np.float32).astype(np.float16)
+    np.testing.assert_array_equal(got.view(np.float16), expected)
+    assert finite == bool(np.isfinite(expected).all())
+
+
+@settings(deadline=None)
+@given(ANY_FLOAT32)
+def test_bfloat16_rounds_as_torch_does(bits: np.ndarray) -> None:
+    got, finite = narrow(bits, kernels.BFLOAT16)
+    expected = torch.from_numpy(bits.view(np.float32).copy()).to(torch.bfloat16)
+    assert finite == bool(torch.isfinite(expected).all())
+    number = ~torch.isnan(expected).numpy()
+    np.testing.assert_array_equal(got[number], expected.view(torch.int16).numpy().view(np.uint16)[number])
+
+
+@settings(deadline=None)
+@given(ANY_FLOAT32)
+def test_float32_keeps_every_bit(bits: np.ndarray) -> None:
+    finite_bits = bits[np.isfinite(bits.view(np.float32))]
+    got, finite = narrow(finite_bits, kernels.FLOAT32)
+    np.testing.assert_array_equal(got, finite_bits)
+    assert finite
+    assert narrow(bits, kernels.FLOAT32)[1] == (len(finite_bits) == len(bits))
+
+
+@settings(deadline=None)
+@given(arrays(np.uint16, st.integers(0, 70), elements=st.integers(0, 2**16 - 1)))
+def test_widening_is_exact(bits: np.ndarray) -> None:
+    out = np.empty(len(bits), np.float32)
+    kernels.widen(kernels.FLOAT16, address(bits), address(out), np.uint64(len(bits)))
+    np.testing.assert_array_equal(out, bits.view(np.float16).astype(np.float32))
+    kernels.widen(kernels.BFLOAT16, address(bits), address(out), np.uint64(len(bits)))
+    np.testing.assert_array_equal(out.view(np.uint32), bits.astype(np.uint32) << np.uint32(16))
+
+
+@pytest.mark.parametrize("dim", [1, 7, 16, 40])
+def test_rows_are_gathered_and_placed_by_position(dim: int) -> None:
+    rows = np.random.default_rng(dim).standard_normal((9, dim)).astype(np.float32)
+    positions = np.array([4, 0, 8, 2], np.int32)
+    out = np.empty((4, dim), np.uint16)
+    code, width = kernels.FLOAT16, np.uint64(dim)
+    assert kernels.narrow_rows(code, address(rows), width, positions, address(out), np.float32(2.0))
+    np.testing.assert_array_equal(out.view(np.float16), (rows[positions] * 2).astype(np.float16))
+    back = np.zeros((9, dim), np.float32)
+    kernels.widen_rows(code, address(out), width, positions, address(back))
+    np.testing.assert_array_equal(back[positions], out.view(np.float16).astype(np.float32))
+    assert not back[[1, 3, 5, 6, 7]].any()
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=30), min_size=1, max_size=4), st.integers(1, 5))
+def test_split_keeps_order_inside_owner_and_table(tables: list[list[int]], shards: int) -> None:
+    ids = np.array([i for t in tables for i in t], np.uint64)
+    splits = np.cumsum([0, *map(len, tables)]).astype(np.int64)
+    names = [f"t{i}" for i in range(len(tables))]
+    owners = (np.arange(4096) * shards // 4096).astype(np.uint16)
+    bounds = np.zeros((shards, len(tables) + 1), np.int64)
+    grouped, positions = np.empty(len(ids), np.uint64), np.empty(len(ids), np.int32)
+    salts = np.array([index_salt(n) for n in names], np.uint64)
+    kernels.split(ids, splits, salts, owners, np.empty(len(ids), np.uint16), bounds, grouped, positions)
+    np.testing.assert_array_equal(grouped, ids[positions])
+    for t, name in enumerate(names):
+        own = owners[bucket_of(name, ids[splits[t] : splits[t + 1]])]
+        for s in range(shards):
+            expected = splits[t] + np.flatnonzero(own == s)
+            np.testing.assert_array_equal(positions[bounds[s, t] : bounds[s, t + 1]], expected)
+
+
+@settings(deadline=None)
+@given(arrays(np.uint64, st.integers(0, 20), elements=st.integers(0, 2**64 - 1)))
+def test_bits_used_tells_whether_32_are_enough(ids: np.ndarray) -> None:
+    assert (int(kernels.bits_used(ids)) < 2**32) == bool((ids < 2**32).all())
+
+
+def test_peak_is_the_largest_magnitude() -> None:
+    values = np.array([1.5, -7.25, 3.0], np.float32)
+    assert np.uint32(kernels.peak(values.view(np.uint32))).view(np.float32) == 7.25
+    values[1] = np.nan
+    assert kernels.peak(values.view(np.uint32)) > 0x7F800000

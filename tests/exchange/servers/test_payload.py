@@ -1,0 +1,108 @@
+"""Sections and texts: round trips, and bytes that pretend."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.exchange.servers.frames import FrameError, as_bytes
+from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
+from satrap.exchange.servers.payload import (
+    ITEM,
+    MAX_TEXT,
+    NO_ROWS,
+    Section,
+    pack,
+    pack_text,
+    unpack,
+    unpack_text,
+)
+
+
+@st.composite
+def sections(draw: st.DrawFn) -> Section:
+    counts = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+    n, dim = sum(counts), draw(st.integers(1, 5))
+    top = draw(st.sampled_from([2**32 - 1, 2**64 - 1]))
+    ids = draw(st.lists(st.integers(0, top), min_size=n, max_size=n))
+    kind = draw(st.sampled_from([FLOAT32, FLOAT16, BFLOAT16, NO_ROWS]))
+    if kind == NO_ROWS:
+        dim = 0
+    rows = np.arange(n * dim * ITEM[kind], dtype=np.uint8)
+    return Section(
+        draw(st.integers(0, 9)),
+        np.cumsum([0, *counts]).astype(np.int64),
+        None if draw(st.booleans()) else np.array(ids, np.uint64),
+        kind,
+        dim,
+        draw(st.sampled_from([1.0, 0.25, 1024.0])),
+        rows,
+    )
+
+
+def same(a: Section, b: Section) -> None:
+    assert (a.group, a.format, a.dim, a.scale) == (b.group, b.format, b.dim, b.scale)
+    np.testing.assert_array_equal(a.splits, b.splits)
+    np.testing.assert_array_equal(as_bytes(a.rows), as_bytes(b.rows))
+    assert (a.ids is None) == (b.ids is None)
+    if a.ids is not None:
+        np.testing.assert_array_equal(a.ids, b.ids)
+
+
+@settings(deadline=None)
+@given(st.lists(sections(), max_size=4))
+def test_round_trip(made: list[Section]) -> None:
+    parts = [bytes(memoryview(p)) for p in pack(made)]
+    for a, b in zip(made, unpack(parts), strict=True):
+        same(a, b)
+
+
+@settings(deadline=None)
+@given(st.lists(sections(), min_size=1, max_size=3), st.data())
+def test_altered_indexes_are_refused_or_consistent(made: list[Section], data: st.DataObject) -> None:
+    parts = [bytearray(memoryview(p)) for p in pack(made)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(parts[0]) - 1))
+        parts[0][at] = data.draw(st.integers(0, 255))
+    try:
+        found = unpack(parts)
+    except FrameError:
+        return
+    for s in found:
+        assert s.splits[0] == 0
+        assert (np.diff(s.splits) >= 0).all()
+        assert s.ids is None or len(s.ids) == s.count
+        assert len(as_bytes(s.rows)) == s.count * s.dim * ITEM[s.format]
+
+
+def test_small_ids_take_half_the_bytes() -> None:
+    ids = np.array([1, 2**32 - 1], np.uint64)
+    splits = np.array([0, 2], np.int64)
+    assert memoryview(pack([Section(0, splits, ids)])[1]).nbytes == 8
+    ids[1] += np.uint64(1)
+    assert memoryview(pack([Section(0, splits, ids)])[1]).nbytes == 16
+
+
+def test_announced_numbers_alone_allocate_nothing() -> None:
+    splits = np.array([0, 1], np.int64)
+    parts = pack([Section(0, splits, np.array([7], np.uint64))])
+    index = bytearray(parts[0])
+    index[8:12] = b"\xff\xff\xff\xff"  # tables
+    with pytest.raises(FrameError, match="index part has the wrong size"):
+        unpack([bytes(index), *parts[1:]])
+    with pytest.raises(FrameError, match="too short"):
+        unpack([b"\xff\xff\xff\xff"])
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
+def test_texts_that_are_no_object_are_refused(text: bytes) -> None:
+    with pytest.raises(FrameError, match="control text is no JSON"):
+        unpack_text(text)
+
+
+def test_texts_round_trip_and_are_bounded() -> None:
+    assert unpack_text(pack_text({"a": [1, "ü"]})) == {"a": [1, "ü"]}
+    with pytest.raises(FrameError, match="over the limit"):
+        unpack_text(b" " * (MAX_TEXT + 1))

@@ -1,0 +1,183 @@
+"""Client and server sides of the sequence, over a network that loses, doubles, delays and reorders."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.exchange.servers.executor import failure
+from satrap.exchange.servers.frames import ANSWER, Code, Header, Kind, decode, digest, encode
+from satrap.exchange.servers.peer import WINDOW, Peer
+from satrap.exchange.servers.session import Answer, Session, Verdict
+
+Messages = list[list[bytes]]
+
+
+class Server:
+    """What `ShardServer` does with a session, one request per `work`."""
+
+    def __init__(self) -> None:
+        self.session = Session(7, b"")
+        self.executed: list[int] = []
+        self.running: deque[Header] = deque()
+
+    def receive(self, message: list[bytes]) -> Messages:
+        header = decode(message[0], message[1:])
+        if header.kind == Kind.PING:
+            return [self.message(header.answer(acknowledged=self.session.next, step=self.session.done))]
+        match self.session.admit(header):
+            case Verdict.NEW:
+                self.running.append(header)
+            case Verdict.GAP:
+                return [self.message(Header(Kind.PING | ANSWER))]
+            case Verdict.ANSWERED:
+                answer = self.session.answer(header.sequence)
+                return [[encode(answer.header, answer.payload), *answer.parts]]
+        return []
+
+    def work(self) -> Messages:
+        if not self.running:
+            return []
+        header = self.running.popleft()
+        self.executed.append(header.sequence)
+        answer = Answer.of(header.answer(), [str(header.sequence).encode()])
+        self.session.keep(answer)
+        return [[encode(answer.header, answer.payload), *answer.parts]]
+
+    @staticmethod
+    def message(header: Header) -> list[bytes]:
+        return [encode(header, digest([]))]
+
+
+def peer(deadline: float = 1e9) -> Peer:
+    return Peer("shard 0 at host:1", client=7, epoch=1, deadline=deadline, heartbeat=1.0)
+
+
+def network(rng: random.Random, messages: Messages, fault: float) -> Messages:
+    """Return what arrives now, most often everything in order."""
+    arrived = [m for m in messages for _ in range(rng.choice([0, 2]) if rng.random() < fault else 1)]
+    if rng.random() < fault:
+        rng.shuffle(arrived)
+    return arrived
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 3 * WINDOW), st.sampled_from([0.0, 0.1, 0.5]))
+def test_each_request_is_executed_once_in_order_and_answered(seed: int, count: int, fault: float) -> None:
+    rng, client, server, now = random.Random(seed), peer(), Server(), 0.0
+    answers: list[tuple[int, bytes, SatrapError | None]] = []
+    asked = 0
+    to_server: Messages = []
+    to_client: Messages = []
+    for _ in range(4000):
+        for _ in range(rng.randrange(4)):
+            if asked < count:
+                n = asked
+                client.request(
+                    Kind.LOOKUP, [], lambda p, e, n=n: answers.append((n, bytes(p[0]), e)), now=now
+                )
+                asked += 1
+        to_server += [[bytes(p) for p in m] for m in client.outgoing(now)]
+        for message in network(rng, to_server, fault):
+            to_client += server.receive(message)
+        to_server = []
+        for _ in range(rng.randrange(4)):
+            to_client += server.work()
+        for message in network(rng, to_client, fault):
+            header = decode(message[0], message[1:])
+            to_server += [[bytes(p) for p in m] for m in client.receive(header, message[1:], now)]
+        to_client = []
+        now += 0.3
+        if asked == count and not client.waiting:
+            break
+    assert server.executed == list(range(count))
+    assert answers == [(n, str(n).encode(), None) for n, _, _ in answers]
+    assert sorted(n for n, _, _ in answers) == list(range(count))
+    if fault == 0.0:
+        assert client.resent == 0
+
+
+def test_answers_are_kept_until_they_are_acknowledged_and_no_longer() -> None:
+    session = Session(7, b"")
+    for n in range(5):
+        assert session.admit(Header(Kind.LOOKUP, sequence=n)) is Verdict.NEW
+        assert session.admit(Header(Kind.LOOKUP, sequence=n)) is Verdict.RUNNING
+        session.keep(Answer.of(Header(Kind.LOOKUP | ANSWER, sequence=n), [b"12345"]))
+    assert session.bytes == 25
+    assert session.admit(Header(Kind.LOOKUP, sequence=1)) is Verdict.ANSWERED
+    assert session.admit(Header(Kind.LOOKUP, sequence=7, acknowledged=4)) is Verdict.GAP
+    assert session.bytes == 5
+    assert session.admit(Header(Kind.LOOKUP, sequence=1)) is Verdict.FORGOTTEN
+
+
+def test_a_client_that_never_acknowledges_is_full() -> None:
+    session = Session(7, b"")
+    session.admit(Header(Kind.LOOKUP, sequence=0))
+    session.keep(Answer.of(Header(Kind.LOOKUP | ANSWER, sequence=0), [b"12345"]))
+    assert session.full(Header(Kind.LOOKUP, sequence=1), limit=4)
+    assert not session.full(Header(Kind.LOOKUP, sequence=1), limit=5)
+    assert not session.full(Header(Kind.LOOKUP, sequence=1, acknowledged=1), limit=4)
+
+
+def refuse(client: Peer, code: Code, sequence: int = 0) -> list[list[bytes]]:
+    header = Header(Kind.LOOKUP, client=7, sequence=sequence)
+    answer = failure(header, code, StoreError("no", where="there", fix="try"))
+    return client.receive(answer.header, answer.parts, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(Code.STORE, StoreError), (Code.CONFIG, ConfigError), (Code.DEADLINE, ExchangeError)],
+)
+def test_a_refused_request_fails_alone_and_names_the_shard(code: Code, kind: type[SatrapError]) -> None:
+    client, errors = peer(), []
+    client.request(Kind.LOOKUP, [], lambda _, e: errors.append(e), now=0.0)
+    refuse(client, code)
+    [error] = errors
+    assert type(error) is kind
+    assert (error.what, error.where, error.fix) == ("no", "shard 0 at host:1, there", "try")
+    assert client.waiting == 0
+
+
+@pytest.mark.parametrize("code", [Code.VERSION, Code.EPOCH, Code.FENCED, Code.UNKNOWN_CLIENT])
+def test_some_refusals_end_the_exchange(code: Code) -> None:
+    client = peer()
+    for _ in range(2):
+        client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)
+    list(client.outgoing(0.0))
+    header = Header(Kind.HELLO | ANSWER, client=7, sequence=0)
+    client._pending[0].header = Header(Kind.HELLO, client=7)
+    client.receive(header, [], 0.0)
+    with pytest.raises(ExchangeError, match="no\n  where: shard 0 at host:1"):
+        refuse(client, code, 1)
+
+
+def test_damage_is_sent_again_a_few_times_then_reported() -> None:
+    client = peer()
+    client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)
+    list(client.outgoing(0.0))
+    for _ in range(4):
+        client._ping_open = False
+        assert len(refuse(client, Code.MALFORMED)) == 1
+    with pytest.raises(ExchangeError):
+        refuse(client, Code.MALFORMED)
+
+
+def test_silence_is_asked_about_and_then_reported() -> None:
+    client = peer(deadline=5.0)
+    assert client.next_deadline() == float("inf")
+    client.request(Kind.UPDATE, [b"x"], lambda *_: None, now=100.0)
+    assert len(list(client.outgoing(100.0))) == 1
+    assert client.next_deadline() == 101.0
+    assert list(client.outgoing(100.9)) == []
+    [[ping]] = client.outgoing(101.1)
+    assert decode(bytes(ping), []).kind == Kind.PING
+    assert client.overdue(104.9) is None
+    error = client.overdue(105.0)
+    assert "shard 0 at host:1 has not answered for 5 s" in str(error)
+    assert "stage: update; 1 requests wait" in str(error)
