@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
 import torch
 
-import satrap
 from benchmarks.record import write
 from benchmarks.train_vs_pytorch.plain import SPARSE_OPTIMIZERS, Bags, Plain
 from benchmarks.train_vs_pytorch.workload import Samples, cardinalities, generate, schema
@@ -119,7 +119,7 @@ def main() -> None:
     ratio = sides["satrap"]["median_samples_per_second"] / sides[best]["median_samples_per_second"]
     path = write(
         RESULTS,
-        {**vars(options), "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default")},
+        {**vars(options), "gomp_spincount": os.environ.get("GOMP_SPINCOUNT", "default")},
         {"sides": sides, "faster_pytorch": best, "satrap_over_pytorch": round(ratio, 3)},
     )
     print(f"\nsatrap / {best}: {ratio:.2f}   raw figures: {path}")

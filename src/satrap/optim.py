@@ -28,9 +28,9 @@ class Optimizer:
     A step is: the gradient is clipped (`clip`), weight decay is added, the subclass's formula is applied in
     float32, the weights are clamped (`bound`), and rounded if the table holds 16-bit weights.
 
-    Finite gradients never make a weight infinite: without a `bound`, weights are clamped to the largest
-    number of their format. As in PyTorch, a gradient whose square overflows (above 1.8e19) makes an Adagrad
-    or Adam accumulator infinite, after which that weight stands still; `clip` prevents it.
+    Extreme gradients do what they do in PyTorch: one whose square overflows (above 1.8e19) makes an Adagrad
+    or Adam accumulator infinite, after which that weight stands still; `clip` prevents it. 16-bit weights are
+    clamped to the largest number of their format; float32 ones may overflow unless there is a `bound`.
 
     Args:
         lr: learning rate, > 0.

@@ -9,8 +9,6 @@ from satrap.config.unsupported import ONLY
 from tests.config.recipes import loaded, refused
 
 BEYOND = {
-    "embedding.dtype": "bfloat16",
-    "embedding.admission.min_count": "2",
     "embedding.eviction": "{policy: lru}",
     "dense.mesh.data": "2",
     "dense.mesh.tensor": "2",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, ExchangeError
-from satrap.exchange.servers import ShardServer
+from satrap.exchange.servers import Limits, ShardServer
 from satrap.optim import SGD
 from satrap.schema import Table
 from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
@@ -52,6 +52,23 @@ def test_every_update_is_applied_once_while_connections_are_cut() -> None:
             np.testing.assert_array_equal(a, b)
         assert_equal_contents(exchange, reference)
         assert proxy.connections > 2
+        exchange.close()
+        reference.close()
+
+
+def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() -> None:
+    limits = Limits(queued_messages=2, queued_bytes=4096)
+    with threads(2, limits=limits) as servers:
+        exchange, reference = connect([s.address for s in servers]), local()
+        wanted = [request(0, list(range(300)), [])]
+        for each in (exchange, reference):
+            each.lookup(wanted, create=True).result()
+            for n in range(150):
+                each.update(wanted, [np.full((300, 4), n, np.float32)], lr_scale=1.0)
+            each.flush()
+        assert_equal_contents(exchange, reference)
+        seen = exchange.statistics()["server"]
+        assert (seen["malformed"], seen["repeated"], seen["clients"]) == (0, 0, 2)
         exchange.close()
         reference.close()
 

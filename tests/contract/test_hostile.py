@@ -259,6 +259,24 @@ def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
         connect([server.address], key=right, deadline=1.5)
 
 
+def test_who_knows_only_the_public_half_of_the_key_is_not_served(tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    public = zmq.curve_public((tmp_path / "key").read_bytes().strip())
+    for own, served in (
+        (zmq.curve_keypair(), False),
+        ((public, (tmp_path / "key").read_bytes().strip()), True),
+    ):
+        with threads(1, key=read_key(tmp_path / "key")) as [server]:
+            context = zmq.Context()
+            socket = context.socket(zmq.DEALER)
+            socket.curve_serverkey, (socket.curve_publickey, socket.curve_secretkey) = public, own
+            socket.connect(f"tcp://{server.address}")
+            socket.send(encode(Header(Kind.PING), digest([])))
+            assert bool(socket.poll(5000 if served else 400)) == served
+            assert server.counters.messages == served
+            context.destroy(0)
+
+
 def test_shards_elsewhere_need_a_key() -> None:
     with pytest.raises(ConfigError, match=r"shard 10\.0\.0\.1:5000 is on another machine: a key is needed"):
         ServersExchange(["10.0.0.1:5000"], TABLES)

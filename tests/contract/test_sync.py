@@ -1,4 +1,4 @@
-"""`sync` with several workers: one optimizer step per row and step, whatever the number of workers and shards."""
+"""`sync` with several workers: one optimizer step per row and step, for any number of workers and shards."""
 
 from __future__ import annotations
 

@@ -188,6 +188,15 @@ def test_best_weights_are_restored_when_patience_runs_out() -> None:
     trainer.close()
 
 
+def test_without_patience_the_last_weights_are_kept_and_their_metrics_reported() -> None:
+    trainer = make_trainer(embedding_optimizer=satrap.optim.Adagrad(lr=0.5), mode="sync")
+    validation = Batches(make_batches(20, seed=9))
+    result = trainer.fit(Batches(make_batches(40)), validation=validation, epochs=6)
+    assert result.history[-1]["auc"] < max(m["auc"] for m in result.history)
+    assert result.metrics["auc"] == result.history[-1]["auc"] == trainer.evaluate(validation)["auc"]
+    trainer.close()
+
+
 def test_evaluation_learns_and_creates_nothing() -> None:
     trainer = make_trainer()
     trainer.evaluate(Batches(make_batches(5)))

@@ -114,8 +114,12 @@ class Model(Keys):
 class Admission(Keys):
     """Which new ids get a row."""
 
-    min_count: Positive = 1
-    """Uses of an id before its row is created."""
+    min_count: Annotated[int, Field(ge=1, le=255)] = 1
+    """Uses that create the row of an id, that one included."""
+    probability: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Chance with which a use, from the `min_count`-th on, creates the row."""
+    memory: Bytes = 1 << 24
+    """Size of the counts of each table group, a power of two; used if `min_count` > 1."""
 
 
 class Eviction(Keys):
@@ -199,6 +203,12 @@ DENSE_OPTIMIZERS: dict[str, type[Keys]] = {
 }
 
 
+SCHEDULES: dict[str, type[Keys]] = {
+    kind.name: keys_of(kind, f"{kind.__name__}Keys", {"name": literal(kind.name, "Name of the schedule.")})
+    for kind in optim.SCHEDULES
+}
+
+
 def _name(value: Mapping[str, Any]) -> object:
     return value.get("name")
 
@@ -261,6 +271,10 @@ class Training(Keys):
     """Start of every random choice: same seed, same result."""
     clip_norm: Rate | None = None
     """Largest norm of the whole gradient, parameters and rows; default no limit."""
+    lr_schedule: Annotated[Keys, Choice(_name, SCHEDULES, "name")] = SCHEDULES["constant"].model_validate(
+        {"name": "constant"}
+    )
+    """Factor on all learning rates by the number of steps done."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
     """Multiply the learning rates by this after an evaluation without a better validation AUC."""
     patience: Positive | None = 2

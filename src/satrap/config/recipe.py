@@ -70,6 +70,11 @@ class Recipe:
         settings = self.sections.embedding.optimizer.model_dump()
         return self.located(("embedding", "optimizer"), optim.from_dict, settings)
 
+    def lr_schedule(self) -> optim.Schedule:
+        """Return the learning-rate schedule."""
+        settings = self.sections.training.lr_schedule.model_dump()
+        return self.located(("training", "lr_schedule"), optim.schedule_from_dict, settings)
+
     def located(self, path: KeyPath, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function; a `ConfigError` it raises without a place gets that of a recipe key.
 
@@ -142,6 +147,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     _check_transforms(recipe)
     recipe.schema()
     recipe.embedding_optimizer()
+    recipe.lr_schedule()
     return recipe
 
 

@@ -10,8 +10,6 @@ from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 
 ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
-    ("embedding", "dtype"): ("float32",),
-    ("embedding", "admission", "min_count"): (1,),
     ("embedding", "eviction"): (None,),
     ("dense", "mesh", "data"): (1,),
     ("dense", "mesh", "tensor"): (1,),

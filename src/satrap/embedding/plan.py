@@ -17,7 +17,11 @@ from satrap.store import distinct
 
 
 def tables_of(
-    schema: Schema, optimizer: Optimizer, dims: Mapping[str, int] | None = None, initial_scale: float = 0.01
+    schema: Schema,
+    optimizer: Optimizer,
+    dims: Mapping[str, int] | None = None,
+    initial_scale: float = 0.01,
+    dtype: str = "float32",
 ) -> list[Table]:
     """Return the tables a schema needs, in order of first use.
 
@@ -26,6 +30,7 @@ def tables_of(
         optimizer: how their rows learn.
         dims: feature -> width, where a model wants another width than the schema's.
         initial_scale: rows start uniform in (-initial_scale, initial_scale).
+        dtype: number format of their weights: "float32", "bfloat16" or "float16".
 
     Raises:
         ConfigError: features that share a table want different widths.
@@ -33,7 +38,9 @@ def tables_of(
     tables: dict[str, Table] = {}
     for name, feature in schema.categorical.items():
         dim = (dims or {}).get(name, feature.dim)
-        table = Table(schema.table_of(name), dim=dim, optimizer=optimizer, initial_scale=initial_scale)
+        table = Table(
+            schema.table_of(name), dim=dim, optimizer=optimizer, initial_scale=initial_scale, dtype=dtype
+        )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(
                 f"feature {name!r} wants rows of width {dim} in table {table.name!r}, which has "

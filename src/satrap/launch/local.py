@@ -17,6 +17,7 @@ from satrap.launch.inputs import changed_files, measured, open_part, open_source
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema
+from satrap.store import Admission
 from satrap.train import Observer, Result, Trainer
 
 Parameters = list[torch.nn.Parameter]
@@ -152,6 +153,7 @@ def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
     name, arguments = sections.model.name, sections.model.model_extra or {}
     if name not in models.names():
         raise unknown_value(("model", "name"), name, models.names(), recipe.source)
+    admission = sections.embedding.admission.model_dump()
     model = recipe.located(("model",), models.create, name, schema, **arguments)
     trainer: Trainer = recipe.located(
         ("training",),
@@ -166,6 +168,9 @@ def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
         device=training.device,
         memory=sections.embedding.memory,
         initial_scale=sections.embedding.initial_scale,
+        embedding_dtype=sections.embedding.dtype,
+        admission=recipe.located(("embedding", "admission"), Admission, **admission),
+        lr_schedule=recipe.lr_schedule(),
         clip_norm=training.clip_norm,
         plateau=training.plateau,
         patience=training.patience,

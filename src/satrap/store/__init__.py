@@ -5,6 +5,7 @@
 rows and the rows into what a model reads.
 """
 
+from satrap.store.admission import Admission
 from satrap.store.chunk import Chunk
 from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS, bucket_of
@@ -20,6 +21,7 @@ from satrap.store.shard import Shard
 
 __all__ = [
     "BUCKETS",
+    "Admission",
     "Chunk",
     "Group",
     "Shard",

@@ -1,4 +1,4 @@
-"""Tables of equal dim and optimizer: one slab of rows, one set of index memory, one kernel call for all."""
+"""Tables of equal dim, dtype and optimizer: one slab of rows, one set of index memory, one kernel call for all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import StoreError
+from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import hashes
+from satrap.store.admission import Admission, Gate
 from satrap.store.kernels import index as index_kernels
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.formats import Float32
@@ -20,14 +21,14 @@ from satrap.store.memory import Reserved, machine_bytes
 from satrap.store.steps import Rows, plan
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
 
-COUNTERS = ("rows", "created", "hits", "misses", "dropped")
+COUNTERS = ("rows", "created", "hits", "misses", "unadmitted", "dropped")
 _MAX_SLOTS = 2**31 - 2
 _NO_NOISE = np.uint64(0)
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Group:
-    """Tables of equal (dim, optimizer), which share one slab of rows. Made by `Shard`; read its attributes.
+    """Tables of equal (dim, dtype, optimizer), which share one slab of rows. Made by `Shard`; read its attributes.
 
     Methods take arrays that `Shard` has checked. `ids[splits[t]:splits[t + 1]]` belong to `tables[t]`.
 
@@ -36,13 +37,21 @@ class Group:
         tables: names of its tables, in the order that `splits` follows.
         dim: weights per row.
         optimizer: the step of its rows.
+        gate: decides which new ids get a row; None: all.
         updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
             the rows, to go on as another group would have.
         counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
     """
 
     def __init__(
-        self, index: int, tables: Sequence[Table], optimizer: Optimizer, *, seed: int, memory: int | None
+        self,
+        index: int,
+        tables: Sequence[Table],
+        optimizer: Optimizer,
+        *,
+        seed: int,
+        memory: int | None,
+        admission: Admission | None = None,
     ) -> None:
         self.index, self.optimizer = index, optimizer
         self.tables = tuple(table.name for table in tables)
@@ -55,11 +64,20 @@ class Group:
         self._scales = np.array([table.initial_scale for table in tables], np.float32)
         self._noise = hashes.row_seed(seed, "")
         self.updates = 0
+        self.gate = None if admission is None or admission.open else Gate(admission, seed, self.tables)
+        if memory is not None and self.gate is not None and 2 * self.gate.bytes > memory:
+            raise ConfigError(
+                f"the counts of admission take {self.gate.bytes} bytes of a group's budget of {memory}",
+                why="less than half would be left for rows",
+                fix="give admission less memory, or the tables more",
+            )
         self._tick = 0
         self._reserve()
 
     def clear(self) -> None:
-        """Forget every row and give their memory back."""
+        """Forget every row and give their memory back; uses counted for admission are forgotten too."""
+        if self.gate is not None:
+            self.gate.clear()
         self.counters[COUNTERS.index("rows")] = 0
         self._reserve()
 
@@ -119,8 +137,19 @@ class Group:
             absent = self._per_table(missing, splits)
             self._count("hits", -absent)
             self._count("misses", absent)
+            if self.gate is not None:
+                missing = self._admit(ids, splits, missing, out)
             self.create(ids, splits, missing, slots)
         self._gather(slots, out)
+
+    def _admit(self, ids: Ids, splits: Offsets, missing: Offsets, out: Floats) -> Offsets:
+        """Return the positions of the missing ids that get a row; write initial rows for the others."""
+        assert self.gate is not None
+        admitted = self.gate.admit(ids, splits, missing)
+        waiting = missing[~admitted]
+        self._count("unadmitted", self._per_table(waiting, splits))
+        self._write_initial(ids, splits, waiting, out)
+        return missing[admitted]
 
     def create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
         """Give each missing id a slot and its initial row; fills in `slots`.
@@ -170,11 +199,13 @@ class Group:
         """Write the rows of the ids, or what they would start from; return which have a row."""
         slots, missing = self.find(ids, splits, touch=False)
         self._gather(slots, out)
-        step = np.uint64(out.strides[0])
-        seeds, scales = self._seeds, self._scales
-        fmt, dim = self.plan.format(_NO_NOISE), self.rows.dim
-        row_kernels.initial_rows(fmt, ids, splits, missing, seeds, scales, dim, address(out), step)
+        self._write_initial(ids, splits, missing, out)
         return slots >= 0
+
+    def _write_initial(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
+        fmt, seeds, scales = self.plan.format(_NO_NOISE), self._seeds, self._scales
+        dim, step = self.rows.dim, np.uint64(out.strides[0])
+        row_kernels.initial_rows(fmt, ids, splits, positions, seeds, scales, dim, address(out), step)
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped."""
@@ -239,10 +270,11 @@ class Group:
 
     @property
     def bytes(self) -> int:
-        """Bytes of rows, state and index in use."""
+        """Bytes of rows, state, index and admission counts in use."""
         counts = self._counts
         pages = int(counts[index_kernels.PAGES_USED] - counts[index_kernels.PAGES_FREE])
-        return self._used * self.row_bytes + pages * PAGE_BYTES
+        counts_bytes = 0 if self.gate is None else self.gate.bytes
+        return self._used * self.row_bytes + pages * PAGE_BYTES + counts_bytes
 
     @property
     def load_factor(self) -> float:

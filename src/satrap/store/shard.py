@@ -11,6 +11,7 @@ import numpy as np
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
+from satrap.store.admission import Admission
 from satrap.store.chunk import Chunk
 from satrap.store.group import COUNTERS, Group
 from satrap.store.hashes import BUCKETS
@@ -30,7 +31,7 @@ class Shard:
     rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
     ```
 
-    Tables of equal dim and optimizer form a *group* (`groups`): they share one slab of rows, and the
+    Tables of equal dim, dtype and optimizer form a *group* (`groups`): they share one slab of rows, and the
     `..._group` methods serve all of them with one call. A row's first value is a pure function of (seed,
     table name, id). Calls from several threads are served one after another. A refused request changes
     nothing.
@@ -42,6 +43,7 @@ class Shard:
         threads: reserved for parallel requests; requests run on the calling thread.
         memory: budget in bytes of rows, state and index, shared evenly by the groups; None: the machine's
             memory. At the budget new rows are refused.
+        admission: which new ids get a row; None: all.
 
     Raises:
         ConfigError: no tables, a name twice, a table without optimizer, or an impossible budget.
@@ -56,6 +58,7 @@ class Shard:
         optimizer: Optimizer | None = None,
         threads: int | None = None,
         memory: int | None = None,
+        admission: Admission | None = None,
     ) -> None:
         members = _members(tables, optimizer)
         if threads is not None and threads < 1:
@@ -63,7 +66,8 @@ class Shard:
         budget = _budget(memory, len(members))
         self.seed = seed
         self.groups: tuple[Group, ...] = tuple(
-            Group(i, tables, chosen, seed=seed, memory=budget) for i, (chosen, tables) in enumerate(members)
+            Group(i, tables, chosen, seed=seed, memory=budget, admission=admission)
+            for i, (chosen, tables) in enumerate(members)
         )
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
@@ -81,13 +85,18 @@ class Shard:
         return self._where[table]
 
     def lookup(self, table: str, ids: Ids) -> Floats:
-        """Return the rows float32[n, dim] of ids uint64[n] (duplicates allowed); new ids are created.
+        """Return the rows float32[n, dim] of ids uint64[n] (duplicates allowed); new ids get a row.
+
+        An id that is not admitted yet reads what its row would start from.
 
         Raises:
             StoreError: wrong dtype or shape, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, ids)
-        return self.lookup_group(g, ids, splits)
+        if self.groups[g].gate is None:
+            return self.lookup_group(g, ids, splits)
+        unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, however often it names it
+        return self.lookup_group(g, unique, splits)[inverse]
 
     def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
         """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
@@ -232,7 +241,7 @@ class Shard:
         """Return counters: `rows`, `bytes`, `refused` (updates), `load_factor` (by group), `tables`.
 
         Each table by name has `rows`; ids of lookups that had a row (`hits`) or not (`misses`); rows
-        `created`; gradients `dropped` because their id had no row.
+        `created`; ids `unadmitted`, of the misses; gradients `dropped` because their id had no row.
         """
         with self._lock:
             tables = {
@@ -285,10 +294,10 @@ class Shard:
 
 
 def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[Optimizer, list[Table]]]:
-    """Return the tables by group: equal optimizer and dim, in order of first appearance."""
+    """Return the tables by group: equal dim, dtype and optimizer, in order of first appearance."""
     if not tables:
         raise ConfigError("a store needs at least one table")
-    members: dict[tuple[int, Optimizer], list[Table]] = {}
+    members: dict[tuple[int, str, Optimizer], list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         chosen = table.optimizer or default
@@ -300,8 +309,8 @@ def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[O
         if table.name in names:
             raise ConfigError(f"two tables have the name {table.name!r}")
         names.add(table.name)
-        members.setdefault((table.dim, chosen), []).append(table)
-    return [(chosen, group) for (_, chosen), group in members.items()]
+        members.setdefault((table.dim, table.dtype, chosen), []).append(table)
+    return [(chosen, group) for (_, _, chosen), group in members.items()]
 
 
 def _budget(memory: int | None, groups: int) -> int | None:

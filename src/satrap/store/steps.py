@@ -12,7 +12,7 @@ import numpy as np
 from satrap.errors import ConfigError
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
 from satrap.store.kernels import optimizers as kernels
-from satrap.store.kernels.formats import FORMATS, LARGEST, Format, padded_bytes
+from satrap.store.kernels.formats import FORMATS, LARGEST, Float32, Format, padded_bytes
 from satrap.store.types import Floats, Ids, Inverse, address
 
 
@@ -90,22 +90,27 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
     """
     fmt = FORMATS[dtype]
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
-    common = kernels.Common(
-        np.float32(0.0 if isinstance(optimizer, AdamW) else getattr(optimizer, "weight_decay", 0.0)),
-        np.float32(math.inf if optimizer.clip is None else optimizer.clip),
-        np.float32(min(LARGEST[fmt], optimizer.bound or math.inf)),
-    )
+    common = _common(optimizer, fmt)
 
     def step(
         rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
-        scalars = address(rows.scalars) if layout.scalar else np.uint64(0)
+        scalars = address(rows.scalars) if layout.scalar else None
         chosen, dim = rule(optimizer.lr * lr_scale), rows.dim
         kernels.step(
             fmt(noise), chosen, common, rows.base, rows.stride, scalars, dim, ids, slots, gradients
         )
 
     return Plan(fmt, padded_bytes(fmt, dim), layout, step)
+
+
+def _common(o: Optimizer, fmt: type[Format]) -> kernels.Common | None:
+    """Return the decay and the limits of an optimizer, None if it has none."""
+    decay = 0.0 if isinstance(o, AdamW) else getattr(o, "weight_decay", 0.0)
+    if fmt is Float32 and not decay and o.clip is None and o.bound is None:
+        return None
+    clip = math.inf if o.clip is None else o.clip
+    return kernels.Common(np.float32(decay), np.float32(clip), np.float32(min(LARGEST[fmt], o.bound or math.inf)))
 
 
 def _layout(optimizer: Optimizer, dim: int) -> Layout:

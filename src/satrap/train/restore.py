@@ -10,8 +10,9 @@ from satrap import models
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
 from satrap.errors import ConfigError
-from satrap.optim import from_dict
+from satrap.optim import from_dict, schedule_from_dict
 from satrap.schema import Schema
+from satrap.store import Admission
 
 
 def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str) -> dict[str, Any]:
@@ -35,7 +36,9 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
         "model": model,
         "schema": schema,
         "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
-        **{key: settings[key] for key in ("mode", "staleness", "seed", "initial_scale")},
+        **{key: settings[key] for key in ("mode", "staleness", "seed", "initial_scale", "embedding_dtype")},
+        "admission": Admission(**settings["admission"]),
+        "lr_schedule": schedule_from_dict(settings["lr_schedule"]),
     }
 
 

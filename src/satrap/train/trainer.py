@@ -20,9 +20,9 @@ from satrap.embedding import EmbeddingPlan, Embeddings, Ticket, tables_of
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LocalExchange
 from satrap.metrics import BinaryMetrics
-from satrap.optim import Optimizer
+from satrap.optim import Constant, Optimizer, Schedule
 from satrap.schema import Schema
-from satrap.store import Shard
+from satrap.store import Admission, Shard
 from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
 from satrap.train.dense import DenseStep
@@ -89,6 +89,9 @@ class Trainer:
         device: where the network computes, default "cpu".
         memory: byte budget of the tables, default none.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
+        embedding_dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
+        admission: which new ids get a row, default all.
+        lr_schedule: factor on all learning rates by the number of steps done, default 1.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping.
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
@@ -114,6 +117,9 @@ class Trainer:
         device: str | torch.device = "cpu",
         memory: int | None = None,
         initial_scale: float = 0.01,
+        embedding_dtype: str = "float32",
+        admission: Admission | None = None,
+        lr_schedule: Schedule | None = None,
         clip_norm: float | None = None,
         plateau: float | None = None,
         patience: int | None = None,
@@ -128,8 +134,13 @@ class Trainer:
         self.model = model.to(self.device)
         self.dense = DenseStep(model, dense_optimizer, clip_norm)
         self.control = PlateauControl(plateau, patience)
-        tables = tables_of(schema, embedding_optimizer, getattr(model, "embedding_dims", None), initial_scale)
-        self.exchange: Exchange = LocalExchange(Shard(tables, seed=seed, memory=memory))
+        self.embedding_dtype, self.admission = embedding_dtype, admission or Admission()
+        self.lr_schedule = lr_schedule or Constant()
+        dims = getattr(model, "embedding_dims", None)
+        tables = tables_of(schema, embedding_optimizer, dims, initial_scale, embedding_dtype)
+        self.exchange: Exchange = LocalExchange(
+            Shard(tables, seed=seed, memory=memory, admission=self.admission)
+        )
         self.plan = EmbeddingPlan(schema, self.exchange.groups)
         self.embeddings = Embeddings(self.plan, self.device)
         self.run = Run(schema.label_names)
@@ -192,21 +203,23 @@ class Trainer:
         logits = self.model(batch)
         loss = self.loss(logits, batch)
         self.dense.backward(loss)
-        accepted = self.dense.step(loss, rows, self.control.lr_scale)
+        lr_scale = self.control.lr_scale * self.lr_schedule.factor(self.run.steps)
+        accepted = self.dense.step(loss, rows, lr_scale)
         missed = self.run.updates - updates_seen
         if accepted:
             gradients = self.embeddings.gradients(rows)
-            self.exchange.update(ticket.requests, gradients, lr_scale=self.control.lr_scale)
+            self.exchange.update(ticket.requests, gradients, lr_scale=lr_scale)
         self.run.after_step(
             ticket, as_matrix(logits.detach(), len(self.schema.labels)), loss, accepted, missed
         )
 
     def _validate(self, validation: Data) -> None:
         metrics = self.evaluate(validation)
-        if self.control.improved(metrics["auc"]):
+        improved, keeping = self.control.improved(metrics["auc"]), self.control.patience is not None
+        if improved or not keeping:
             self.run.best = metrics
-            if self.control.patience is not None:
-                self.run.keep_best(self)
+        if improved and keeping:
+            self.run.keep_best(self)
         self.run.evaluated(metrics)
 
     def evaluate(self, data: Data) -> dict[str, float]:
@@ -276,6 +289,9 @@ class Trainer:
                 "staleness": self.staleness,
                 "seed": self.seed,
                 "initial_scale": self.initial_scale,
+                "embedding_dtype": self.embedding_dtype,
+                "admission": self.admission.to_dict(),
+                "lr_schedule": self.lr_schedule.to_dict(),
                 "steps": self.run.steps,
                 "lr_scale": self.control.lr_scale,
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -144,17 +145,38 @@ def test_a_refused_request_fails_alone_and_names_the_shard(code: Code, kind: typ
     assert client.waiting == 0
 
 
-@pytest.mark.parametrize("code", [Code.VERSION, Code.EPOCH, Code.FENCED, Code.UNKNOWN_CLIENT])
-def test_some_refusals_end_the_exchange(code: Code) -> None:
+def greeted() -> Peer:
+    """A peer whose hello was answered, with one request sent."""
     client = peer()
-    for _ in range(2):
-        client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)
-    list(client.outgoing(0.0))
-    header = Header(Kind.HELLO | ANSWER, client=7, sequence=0)
-    client._pending[0].header = Header(Kind.HELLO, client=7)
-    client.receive(header, [], 0.0)
+    client.request(Kind.HELLO, [], lambda *_: None, now=0.0)
+    client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)
+    assert len(list(client.outgoing(0.0))) == 2
+    client.receive(Header(Kind.HELLO | ANSWER, client=7, sequence=0), [], 0.0)
+    return client
+
+
+@pytest.mark.parametrize("code", [Code.VERSION, Code.EPOCH, Code.FENCED])
+def test_some_refusals_end_the_exchange(code: Code) -> None:
     with pytest.raises(ExchangeError, match="no\n  where: shard 0 at host:1"):
-        refuse(client, code, 1)
+        refuse(greeted(), code, 1)
+
+
+def test_only_the_answer_to_a_new_ping_proves_that_the_shard_has_forgotten_the_client() -> None:
+    client = greeted()
+    [[ping]] = refuse(client, Code.UNKNOWN_CLIENT, 1)  # late news of a lost hello, perhaps: ask
+    header = decode(bytes(ping), [])
+    answer = failure(header, Code.UNKNOWN_CLIENT, StoreError("unknown"))
+    assert client.receive(replace(answer.header, sequence=header.sequence - 1), answer.parts, 0.0) == []
+    with pytest.raises(ExchangeError, match="unknown"):
+        client.receive(answer.header, answer.parts, 0.0)
+
+
+def test_a_lost_hello_is_sent_again() -> None:
+    client = peer()
+    client.request(Kind.HELLO, [b"x"], lambda *_: None, now=0.0)
+    list(client.outgoing(0.0))
+    [message] = refuse(client, Code.UNKNOWN_CLIENT)
+    assert decode(bytes(message[0]), message[1:]).kind == Kind.HELLO
 
 
 def test_damage_is_sent_again_a_few_times_then_reported() -> None:

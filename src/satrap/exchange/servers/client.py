@@ -188,8 +188,9 @@ class ServersExchange:
     def statistics(self) -> Mapping[str, Any]:
         """Return the sums over the shards of `satrap.store.Shard.statistics`, and what this client saw.
 
-        Besides: `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received` by
-        this client, requests `resent`, and requests `waiting` for an answer.
+        Besides: `server`, sums of the servers' own counters (`malformed` messages, requests `repeated`,
+        `queued`, ...); `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received`
+        by this client, requests `resent`, and requests `waiting` for an answer.
         """
         answers = [unpack_text(parts[0]) for parts in self._all(Kind.STATISTICS)]
         merged = merge_statistics(answers)

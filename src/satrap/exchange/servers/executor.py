@@ -144,5 +144,7 @@ def _code(error: SatrapError) -> Code:
 
 def failure(header: Header, code: Code, error: SatrapError) -> Answer:
     """Return the answer that carries an error."""
-    text = {"code": int(code), "what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
+    text = {"code": int(code), "kind": header.kind} | {
+        key: getattr(error, key) for key in ("what", "where", "why", "fix")
+    }
     return Answer.of(header.answer(FAILURE), [pack_text(text)])

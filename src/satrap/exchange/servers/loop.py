@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 import zmq
@@ -24,6 +24,8 @@ _FAILED = (
 )
 _EVENTS = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE = 3600.0
+_PATIENCE = 3
+"""Handshakes that may fail before the first answer."""
 
 
 class Loop:
@@ -51,6 +53,7 @@ class Loop:
         self._on_end, self._key = on_end, key
         self._tasks: deque[Task] = deque()
         self._stopping = False
+        self._failures: Counter[str] = Counter()
         self._context = zmq.Context()
         self._sockets = [self._connect(address) for address in addresses]
         self._monitors = [s.get_monitor_socket(_EVENTS) for s in self._sockets]
@@ -70,6 +73,7 @@ class Loop:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
+        socket.setsockopt(zmq.IPV6, "[" in address)
         if self._key:
             self._key.protect_client(socket)
         try:
@@ -163,11 +167,19 @@ class Loop:
     def _watch(self, monitor: zmq.Socket[bytes], socket: zmq.Socket[bytes], peer: Peer) -> None:
         event = recv_monitor_message(monitor)["event"]
         if event & _FAILED:
-            raise ExchangeError(
-                f"{peer.name} refused the connection: the keys do not match",
-                where="stage: connection",
-                why="only holders of the cluster's key may talk to it",
-                fix="give every role the same key file, or none on loopback",
-            )
+            # a connection that breaks in its handshake looks like a refusal without detail: try again
+            self._failures[peer.name] += 1 if event & zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL else _PATIENCE
+            if self._failures[peer.name] >= _PATIENCE and not peer.greeted:
+                raise _refused(peer)
+            return
         if peer.greeted:  # a reconnect: find out what was lost
             self._send(socket, [peer.ping(time.monotonic())])
+
+
+def _refused(peer: Peer) -> ExchangeError:
+    return ExchangeError(
+        f"{peer.name} refused the connection: the keys do not match, or it is no shard",
+        where="stage: connection",
+        why="only holders of the cluster's key may talk to a shard that has one",
+        fix="give every role the same key file, or none on loopback",
+    )

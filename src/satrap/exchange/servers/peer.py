@@ -164,7 +164,9 @@ class Peer:
         self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
     ) -> None:
         del self._pending[pending.header.sequence]
-        self.answered_at, self.greeted = now, True
+        if not self.greeted:  # what answers an earlier PING is out of date
+            self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
+        self.answered_at = now
         pending.on_answer(parts, error)
 
     def _pong(self, header: Header, now: float) -> list[Message]:
@@ -188,8 +190,8 @@ class Peer:
         code = text.get("code")
         error = self._error(text)
         pending = self._pending.get(header.sequence) if header.client == self.client else None
-        if code == Code.UNKNOWN_CLIENT and 0 in self._pending:
-            return [self._again(p) for p in self._pending.values() if p.sent]
+        if code == Code.UNKNOWN_CLIENT:
+            return self._unknown(header, text, error, now)
         if code in (Code.STORE, Code.CONFIG, Code.DEADLINE):
             if pending:
                 self._answered(pending, (), error, now)
@@ -197,6 +199,16 @@ class Peer:
         if code in _LOST and (pending is None or pending.header.kind != Kind.HELLO):
             return self._refused(pending, error, now, count=code == Code.MALFORMED)
         raise error
+
+    def _unknown(
+        self, header: Header, text: dict[str, object], error: SatrapError, now: float
+    ) -> list[Message]:
+        """Tell a hello that got lost, and late news of it, from a shard that has forgotten this client."""
+        if not self.greeted:
+            return [self._again(p) for p in self._pending.values() if p.sent]
+        if text.get("kind") == Kind.PING and header.sequence == self._ping:
+            raise error
+        return [] if self._ping_open else [self.ping(now)]
 
     def _refused(
         self, pending: Pending | None, error: SatrapError, now: float, *, count: bool

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 
-from satrap.errors import SatrapError
+from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers.security import read_key
 from satrap.exchange.servers.server import Limits, ShardServer
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of `mallopt`'s parameters, from malloc.h."""
 
 
 def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = None) -> None:
@@ -26,6 +30,7 @@ def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = 
         ExchangeError: the thread that executes requests has died.
     """
     key = read_key(key_file) if key_file else None
+    _keep_freed_memory()
     server = ShardServer(listen, key=key, limits=limits)
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -41,6 +46,18 @@ def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = 
             signal.signal(number, handler)
 
 
+def _keep_freed_memory() -> None:
+    """Let the C library reuse the memory of messages instead of returning it to the system each time.
+
+    Every message is one block of some megabytes; mapping it anew costs a page fault per 4 KiB, which was
+    measured to be a fifth of a shard's time at 64 weights per row.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; others decide for themselves
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_TRIM_THRESHOLD, 512 << 20)
+
+
 def main() -> int:
     """Read the command line and serve; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m satrap.exchange.servers.serve")
@@ -51,7 +68,7 @@ def main() -> int:
         serve(arguments.listen, key_file=arguments.key_file)
     except SatrapError as error:
         print(error, file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import zmq
 
@@ -110,7 +110,7 @@ class ShardServer:
     ) -> None:
         security.check_listen(listen, key)
         self.limits, self.counters = limits or Limits(), Counters()
-        self._service = Service(config, max_bytes=self.limits.message_bytes)
+        self._service = Service(config, max_bytes=self.limits.message_bytes, observe=self._observe)
         self._sessions: dict[int, Session] = {}
         self._queued, self._queued_bytes = 0, 0
         self._answers: deque[tuple[Job, Answer]] = deque()
@@ -152,10 +152,12 @@ class ShardServer:
     def stop(self) -> None:
         """Stop serving, after the requests received so far; the rows are gone."""
         self._stopping.set()
-        with self._context.socket(zmq.PUSH) as ringer:
-            ringer.connect("inproc://bell")
-            ringer.send(b"")
-            if self._thread:
+        if self._thread is None:
+            self._close()
+        else:
+            with self._context.socket(zmq.PUSH) as ringer:
+                ringer.connect("inproc://bell")
+                ringer.send(b"")
                 self._thread.join()
         self._context.term()
 
@@ -177,10 +179,11 @@ class ShardServer:
         finally:
             executor.stop()
             self._drain()
-            for socket in (self._socket, self._ringer, self._bell):
-                socket.close()
-            if self._door:
-                self._door.socket.close()
+            self._close()
+
+    def _close(self) -> None:
+        for socket in (self._socket, self._ringer, self._bell, *([self._door.socket] if self._door else [])):
+            socket.close()
 
     def _loop(self, executor: Executor) -> None:
         poller = zmq.Poller()
@@ -199,6 +202,10 @@ class ShardServer:
                 elif self._door:
                     self._door.answer()
             self._drain()
+
+    def _observe(self) -> dict[str, int]:
+        state = {"clients": len(self._sessions), "queued": self._queued, "queued_bytes": self._queued_bytes}
+        return asdict(self.counters) | state
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self.limits.queued_bytes and self._queued < self.limits.queued_messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,17 @@ class Service:
     Args:
         config: the tables; None: the first hello brings them.
         max_bytes: largest answer; a request that would need more is refused before anything is allocated.
+        observe: counters to add to the statistics, under `server`.
     """
 
-    def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
-        self.config, self.max_bytes = config, max_bytes
+    def __init__(
+        self,
+        config: ShardConfig | None = None,
+        *,
+        max_bytes: int = MAX_BYTES,
+        observe: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self.config, self.max_bytes, self._observe = config, max_bytes, observe
         self.board = StepBoard()
         self.incarnation = secrets.randbits(63)
         self._store: Shard | None = None if config is None else config.open()
@@ -73,7 +80,7 @@ class Service:
             case Kind.UPDATE:
                 self._update(session, header, unpack(parts))
             case Kind.STATISTICS:
-                return [pack_text(self.store.statistics())]
+                return [pack_text(self.store.statistics() | {"server": self._observe()})]
             case Kind.EXPORT:
                 return self._export(session, unpack_text(_one(parts)))
             case Kind.LOAD:

@@ -1,0 +1,215 @@
+"""Workers in several processes, joined by `torch.distributed`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from satrap.dense.workers import Workers
+from satrap.errors import ExchangeError
+
+BEAT_SECONDS = 1.0
+"""Between two signs of life of a worker."""
+
+START_SECONDS = 120.0
+"""For all workers to find each other: they import PyTorch at different speeds."""
+
+_POLL_SECONDS = 0.005
+
+
+class ConnectedWorkers(Workers):
+    """One of several workers, each in its own process.
+
+    Tensors on the CPU go by gloo, those on CUDA devices by NCCL. Two things tell that a worker is lost: a
+    collective that does not end within `deadline`, and, where one may wait long (`meet`, `solo`), a sign of
+    life that stays away as long.
+
+    Args:
+        store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.
+        rank: number of this worker.
+        world: number of workers.
+        host: address under which the other workers reach this one, default loopback.
+        device: where the network computes.
+        deadline: seconds, default 30.
+
+    Raises:
+        ExchangeError: the others did not come.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        rank: int,
+        world: int,
+        *,
+        host: str = "127.0.0.1",
+        device: str = "cpu",
+        deadline: float = 30.0,
+    ) -> None:
+        self.rank, self.world, self.deadline = rank, world, deadline
+        self._met: dict[str, int] = {}
+        self._stopping = threading.Event()
+        name, _, port = store.rpartition(":")
+        with self._watched("finding each other"):
+            start = timedelta(seconds=START_SECONDS)
+            self._store = dist.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
+            self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
+            self._beats.start()
+            self.meet("start")
+            self._connect(host, device)
+
+    def _connect(self, host: str, device: str) -> None:
+        limit = timedelta(seconds=self.deadline)
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options._timeout = limit
+        common: dict[str, Any] = {"timeout": limit}
+        dist.init_process_group(
+            "gloo",
+            store=dist.PrefixStore("workers", self._store),
+            rank=self.rank,
+            world_size=self.world,
+            pg_options=options,
+            **common,
+        )
+        self._counting = dist.new_group(backend="gloo", pg_options=options, **common)
+        self._dense: Any = None
+        if torch.device(device).type == "cuda":
+            self._dense = dist.new_group(backend="nccl", **common)
+
+    def _beat(self, host: str, port: int) -> None:
+        # A connection of its own: no sign of life may wait for an operation of the worker.
+        store = dist.TCPStore(host, port, None, False, timedelta(seconds=self.deadline), wait_for_workers=False)
+        while not self._stopping.is_set():
+            try:
+                store.add(f"beat/{self.rank}", 1)
+            except RuntimeError:
+                return  # whoever keeps the store has gone; the next operation says so
+            self._stopping.wait(BEAT_SECONDS)
+
+    @contextmanager
+    def _watched(self, stage: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
+            raise ExchangeError(
+                f"worker {self.rank} lost another worker: {_first_line(error)}",
+                where=f"stage: {stage}",
+                why="all workers must take every step together",
+                fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
+            ) from error
+
+    def _group(self, tensor: Tensor) -> Any:
+        return self._dense if tensor.device.type == "cuda" else None
+
+    def sum(self, tensor: Tensor) -> None:
+        """See `Workers.sum`."""
+        with self._watched("sum of dense gradients"):
+            dist.all_reduce(tensor, group=self._group(tensor))
+
+    def count(self, values: Sequence[float]) -> list[float]:
+        """See `Workers.count`."""
+        counts = torch.tensor(values, dtype=torch.float64)
+        with self._watched("count of samples"):
+            dist.all_reduce(counts, group=self._counting)
+        return [float(value) for value in counts]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """See `Workers.broadcast`."""
+        with self._watched("broadcast of dense weights"):
+            for tensor in tensors:
+                dist.broadcast(tensor, 0, group=self._group(tensor))
+
+    def share(self, data: bytes) -> bytes:
+        """See `Workers.share`."""
+        with self._watched("broadcast of data"):
+            size = torch.tensor([len(data)])
+            dist.broadcast(size, 0)
+            buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(buffer, 0)
+        return buffer.numpy().tobytes()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """See `Workers.gather`."""
+        with self._watched("gathering results"):
+            sizes = torch.zeros(self.world, dtype=torch.int64)
+            sizes[self.rank] = len(data)
+            dist.all_reduce(sizes)
+            if self.rank > 0:
+                dist.send(_tensor(data), 0)
+                return []
+            gathered = [data]
+            for rank in range(1, self.world):
+                buffer = torch.empty(int(sizes[rank]), dtype=torch.uint8)
+                dist.recv(buffer, rank)
+                gathered.append(buffer.numpy().tobytes())
+        return gathered
+
+    def meet(self, stage: str) -> None:
+        """See `Workers.meet`."""
+        turn = self._met[stage] = self._met.get(stage, 0) + 1
+        key, beats = f"{stage}/{turn}", _Beats()
+        with self._watched(stage):
+            self._store.add(key, 1)
+            while self._store.add(key, 0) < self.world:
+                time.sleep(_POLL_SECONDS)
+                if beats.due():
+                    beats.take([self._store.add(f"beat/{rank}", 0) for rank in range(self.world)])
+                    self._bury(beats.silent(self.deadline if stage != "start" else START_SECONDS), stage)
+
+    def _bury(self, silent: Sequence[int], stage: str) -> None:
+        if silent:
+            raise ExchangeError(
+                f"worker {silent[0]} has shown no sign of life for {self.deadline:g} s",
+                where=f"stage: {stage}, in worker {self.rank}",
+                why="all workers must be there to go on",
+                fix="look at its log",
+            )
+
+    def close(self) -> None:
+        """See `Workers.close`."""
+        self._stopping.set()
+        self._beats.join(self.deadline)
+        dist.destroy_process_group()
+
+
+class _Beats:
+    """The latest signs of life, and when each came."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._next = time.monotonic() + BEAT_SECONDS
+
+    def due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() >= self._next
+
+    def take(self, beats: Sequence[int]) -> None:
+        """Take note of the workers' counters."""
+        now = self._next = time.monotonic()
+        self._next += BEAT_SECONDS
+        for rank, beat in enumerate(beats):
+            if rank not in self._seen or self._seen[rank][0] != beat:
+                self._seen[rank] = (beat, now)
+
+    def silent(self, deadline: float) -> list[int]:
+        """Return the workers that have been silent for the deadline."""
+        now = time.monotonic()
+        return [rank for rank, (_, at) in self._seen.items() if now - at > deadline]
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][-160:]

@@ -1,0 +1,180 @@
+"""The dense side of a step: backward, the sum over the workers, the finite check, clipping, the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from satrap.dense.workers import Workers
+from satrap.exchange import Request, TableGroup
+from satrap.schema import Table
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What became of a step; equal on all workers that step together.
+
+    Args:
+        accepted: False when loss or a gradient of any worker was not finite: nothing has changed.
+        loss: mean over the samples of all workers.
+        stop: whether any worker was asked to stop.
+    """
+
+    accepted: bool
+    loss: float
+    stop: bool
+
+
+class DenseStep:
+    """Owns the network's optimizer and decides whether a step may happen.
+
+    With several workers the gradients are added in one all-reduce of one buffer, which also carries the
+    verdict of each worker, so that all take the same step or none does.
+
+    Args:
+        model: the network.
+        make: makes its optimizer from the list of trainable parameters, or None.
+        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With several
+            workers the rows of each worker count by themselves: a row that two workers use is not summed.
+        workers: that take the step together, default one alone.
+    """
+
+    tables: Sequence[Table] = ()
+    """Tables that this way of stepping needs in the store."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.workers = workers or Workers()
+        self.trainable = make is not None
+        self.optimizer = make(self.parameters) if make is not None and self.parameters else None
+        self.clip_norm = clip_norm
+        self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+
+    def attach(self, groups: Sequence[TableGroup]) -> None:
+        """Learn where the exchange keeps `tables`."""
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """What every lookup and update must ask for besides the batch's rows."""
+        return ()
+
+    def pull(self, rows: Sequence[Rows]) -> None:
+        """Take over the answers to `requests`."""
+
+    def push(self) -> list[Rows]:
+        """Return the gradients for `requests`, after an accepted `step`."""
+        return []
+
+    def clear(self) -> None:
+        """Forget old gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(
+        self, loss: Tensor | None, rows: Sequence[Tensor], lr_scale: float, *, share: float = 1.0, stop: bool = False
+    ) -> Stepped:
+        """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
+
+        Args:
+            loss: mean loss of this worker's batch; None: it has none.
+            rows: embedding leaves; their gradients take part in the check and in the clipping norm.
+            lr_scale: factor on the optimizer's learning rates.
+            share: factor on the loss, such that the mean over the workers is the mean over all samples.
+            stop: whether this worker was asked to stop.
+        """
+        self.clear()
+        if loss is not None:
+            (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+        gradients = [t.grad for t in (*self.parameters, *rows) if t.grad is not None]
+        finite = loss is None or self._finite(loss, gradients)
+        mean = 0.0 if loss is None else loss.item() * share
+        stepped = self._agree(Stepped(finite, mean, stop), [r.grad for r in rows if r.grad is not None])
+        if stepped.accepted:
+            self._apply(lr_scale)
+        return stepped
+
+    def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
+        """Sum gradients and verdicts over the workers, and clip."""
+        squares = _squares(rows) if self.clip_norm is not None and own.accepted else 0.0
+        if self.workers.world > 1:
+            own, squares = self._reduce(own, squares)
+        if self.clip_norm is not None and own.accepted:
+            dense = [p.grad for p in self.parameters if p.grad is not None]
+            norm = math.sqrt(_squares(dense) + squares)
+            factor = min(self.clip_norm / (norm + 1e-6), 1.0)
+            for gradient in (*dense, *rows):
+                gradient.mul_(factor)
+        return own
+
+    def _reduce(self, own: Stepped, squares: float) -> tuple[Stepped, float]:
+        """Replace the gradients by their mean over the workers, in one all-reduce."""
+        parameters, world = self.parameters, self.workers.world
+        used = [float(p.grad is not None) for p in parameters]
+        # A worker that refuses sends zeros, so that one NaN does not hide what the others say.
+        say = [float(not own.accepted), own.loss if own.accepted else 0.0, squares, float(own.stop), *used]
+        zero = not own.accepted
+        parts = [
+            torch.zeros_like(p, dtype=torch.float32).view(-1)
+            if p.grad is None or zero
+            else p.grad.detach().float().reshape(-1)
+            for p in parameters
+        ]
+        device = parameters[0].device if parameters else torch.device("cpu")
+        flat = torch.cat([torch.tensor(say, device=device), *parts])
+        self.workers.sum(flat)
+        said = flat[: len(say)].tolist()
+        values = (flat[len(say) :] / world).split([p.numel() for p in parameters])
+        for p, value, uses in zip(parameters, values, said[4:], strict=True):
+            p.grad = value.view_as(p).to(p.dtype) if uses else None
+        return Stepped(said[0] == 0, said[1] / world, said[3] > 0), said[2] / world**2
+
+    def _apply(self, lr_scale: float) -> None:
+        if self.optimizer is not None:
+            for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
+                group["lr"] = rate * lr_scale
+            self.optimizer.step()
+
+    @staticmethod
+    def _finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
+        # A sum is finite only if every term is: one cheap pass, no temporary mask. Huge finite gradients
+        # whose sum overflows are refused as well, which is what one wants.
+        sums = torch.stack([loss.detach().float(), *(g.sum().float() for g in gradients)])
+        return bool(torch.isfinite(sums).all())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state, with the base learning rates."""
+        if self.optimizer is None:
+            return {}
+        state = self.optimizer.state_dict()
+        for group, rate in zip(state["param_groups"], self._base_rates, strict=True):
+            group["lr"] = rate
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state; ignored by a trainer that only evaluates."""
+        if self.optimizer is not None and state:
+            self.optimizer.load_state_dict(state)
+            self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+
+
+def _squares(gradients: Sequence[Tensor]) -> float:
+    """Return the sum of squares of all numbers."""
+    if not gradients:
+        return 0.0
+    return float(torch.stack([torch.linalg.vector_norm(g.float()) for g in gradients]).square().sum())
