@@ -163,9 +163,16 @@ def main() -> None:
     work = requests(arguments.batches)
     shape = {"distinct_ids": round(float(np.mean([len(r.ids) for r in work])))}
     print(shape)
+    load = os.getloadavg()[0]
     results: dict[str, Any] = {f"dim{d}": run_dim(d, work, arguments.shards) for d in arguments.dims}
     if arguments.write:
-        print(write(Path(__file__).parent / "results", vars(arguments) | shape, results))
+        print(
+            write(
+                Path(__file__).parent / "results",
+                vars(arguments) | shape | {"load_before": round(load, 2)},
+                results,
+            )
+        )
 
 
 if __name__ == "__main__":

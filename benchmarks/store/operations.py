@@ -49,7 +49,7 @@ def _one(
 ) -> dict[str, Any]:
     group = shard.groups[0]
     width = int(group.rows.stride) // 4 // 16 * 16
-    slots = [group.find(b.unique, b.unique_splits, touch=False)[0] for b in work]
+    slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
     out = np.zeros((max(len(b.unique) for b in work), dim), np.float32)
     gradients = np.random.default_rng(0).standard_normal(out.shape, dtype=np.float32) * np.float32(1e-3)
     gather, rmw = Limit("gather", dim, threads), Limit("rmw", width, threads)
@@ -68,16 +68,13 @@ def _one(
         "update": update,
     }
     limits = {"lookup": "limit gather", "update": "limit rmw", "update, slots known": "limit rmw"}
-    if hasattr(shard, "lookup_slots"):
-        handles = [shard.lookup_slots(0, b.unique, b.unique_splits)[1] for b in work]
+    handles = [shard.lookup_slots(0, b.unique, b.unique_splits)[1] for b in work]
 
-        def update_known(i: int) -> None:
-            b = work[i]
-            shard.update_group(
-                0, b.unique, b.unique_splits, gradients[: len(b.unique)], slots=handles[i]
-            )
+    def update_known(i: int) -> None:
+        b = work[i]
+        shard.update_group(0, b.unique, b.unique_splits, gradients[: len(b.unique)], slots=handles[i])
 
-        methods["update, slots known"] = update_known
+    methods["update, slots known"] = update_known
     return summary(interleaved(methods, len(work), repeats), per, limits)
 
 
@@ -114,6 +111,6 @@ def _touch(shard: Shard, rows: int) -> None:
     """Let the system back the memory that `rows` rows will use, so that only the store's work is timed."""
     group = shard.groups[0]
     group._slab.array(np.uint8, rows * int(group.rows.stride))[::4096] = 0
-    group._pages.array(np.uint8, 40 * rows + (4 << 20))[::4096] = 0
+    group.directory._memory["entries"].array(np.uint8, 40 * rows + (4 << 20))[65536::4096] = 0
     if len(group.rows.scalars):
         group.rows.scalars[:rows:1024] = 0

@@ -69,23 +69,19 @@ def whole_step(dim: int, rows: int, skew: str, threads: int, repeats: int) -> di
 
 def _satrap(dim: int, rows: int, work: Any, threads: int, gradient: Any) -> Any:
     shard = filled(dim, rows, OPTIMIZERS["rowwise_adagrad"], threads)
-    known = hasattr(shard, "lookup_slots")
     found = np.empty((N, dim), np.float32)
     pooled = np.empty((SAMPLES, FEATURES, dim), np.float32)
     sums = np.empty((N, dim), np.float32)
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
-        u, extra = len(unique), {}
-        if known:
-            rows, extra["slots"] = shard.lookup_slots(0, unique, splits, out=found[:u])
-        else:
-            rows = shard.lookup_group(0, unique, splits, out=found[:u])
+        u = len(unique)
+        rows, slots = shard.lookup_slots(0, unique, splits, out=found[:u])
         gather_features(rows, inverse, FEATURES, out=pooled)
         into = sums[:u]
         into[:] = 0
         gather_features_backward(gradient, inverse, u, into=into)
-        shard.update_group(0, unique, splits, into, **extra)
+        shard.update_group(0, unique, splits, into, slots=slots)
 
     return step
 

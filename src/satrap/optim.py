@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 from satrap.errors import ConfigError
@@ -83,9 +83,7 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
-        _require(
-            not self.nesterov or self.momentum > 0, self, "nesterov needs momentum > 0", self.momentum
-        )
+        _require(not self.nesterov or self.momentum > 0, self, "nesterov needs momentum > 0", self.momentum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +195,9 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
     """Build an optimizer from `{"name": ..., **arguments}`, as `to_dict` returns it.
 
     Raises:
-        ConfigError: an unknown name or argument.
+        ConfigError: an unknown name or argument, or one that is missing.
     """
     kind, arguments = _kind(settings, KINDS, "embedding optimizer")
-    if "lr" not in arguments:
-        raise ConfigError(f"{kind.name} needs a learning rate", fix="add lr")
     return kind(**arguments)
 
 
@@ -308,9 +304,6 @@ def schedule_from_dict(settings: Mapping[str, Any]) -> Schedule:
         ConfigError: an unknown name or argument, or one that is missing.
     """
     kind, arguments = _kind(settings, SCHEDULES, "learning-rate schedule")
-    for needed in {"steps", "every", "gamma"} & {f.name for f in fields(kind)}:
-        if needed not in arguments and not hasattr(kind, needed):
-            raise ConfigError(f"{kind.name} needs {needed}")
     return kind(**arguments)
 
 
@@ -327,5 +320,8 @@ def _kind(settings: Mapping[str, Any], kinds: tuple[Kind, ...], what: str) -> tu
             for key in arguments:
                 if key not in known:
                     raise ConfigError(f"{kind.name} has no argument {key!r}", fix=f"use {', '.join(known)}")
+            for field in fields(kind):
+                if field.default is MISSING and field.name not in arguments:
+                    raise ConfigError(f"{kind.name} needs {field.name}", fix=f"add {field.name}")
             return kind, arguments
     raise ConfigError(f"{what} {name!r} is unknown", fix=f"use one of {', '.join(k.name for k in kinds)}")

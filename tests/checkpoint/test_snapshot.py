@@ -6,53 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint import read_checkpoint, verify, write_checkpoint
 from satrap.errors import CheckpointError
-from satrap.store import Chunk
-
-
-def make_chunk(table: str, ids: list[int], dim: int, state: int) -> Chunk:
-    n = len(ids)
-    return Chunk(
-        table=table,
-        ids=np.array(ids, dtype=np.uint64),
-        weights=np.arange(n * dim, dtype=np.float32).reshape(n, dim),
-        state=-np.arange(n * state, dtype=np.float32).reshape(n, state),
-    )
-
-
-def make_checkpoint(value: float = 1.0) -> Checkpoint:
-    parameter = torch.nn.Parameter(torch.full((3,), value))
-    optimizer = torch.optim.Adam([parameter], lr=0.1)
-    parameter.grad = torch.ones(3)
-    optimizer.step()
-    chunks = [
-        ("user", make_chunk("user", [1, 2**64 - 1], 4, 1)),
-        ("user", make_chunk("user", [7], 4, 1)),
-        ("strange/name ü", make_chunk("strange/name ü", [0], 2, 0)),
-    ]
-    model = {"w": parameter.detach().clone(), "b": torch.zeros((), dtype=torch.int64)}
-    return Checkpoint({"steps": 5}, model, optimizer.state_dict(), chunks)
-
-
-def equal(first: Checkpoint, second: Checkpoint) -> None:
-    assert first.settings == second.settings
-    assert first.model.keys() == second.model.keys()
-    assert all(torch.equal(first.model[k], second.model[k]) for k in first.model)
-    assert first.optimizer["param_groups"] == second.optimizer["param_groups"]
-    for index, entry in first.optimizer["state"].items():
-        for key, value in entry.items():
-            assert torch.equal(torch.as_tensor(second.optimizer["state"][index][key]), value)
-    pairs = list(zip(first.chunks, second.chunks, strict=True))
-    assert pairs
-    for (table, chunk), (other_table, other) in pairs:
-        assert table == other_table
-        for field in ("ids", "weights", "state"):
-            np.testing.assert_array_equal(getattr(chunk, field), getattr(other, field))
+from tests.checkpoint.states import equal, make_checkpoint, make_chunk
 
 
 @pytest.mark.parametrize("place", ["local", "memory"])
@@ -97,11 +55,11 @@ def test_unknown_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_damage_is_named(damage: str, number: int, tmp_path: Path) -> None:
     write_checkpoint(str(tmp_path), make_checkpoint())
     files = sorted(p for p in tmp_path.glob("data-*/*"))
-    assert len(files) == 4
+    assert len(files) == 5
     victim = files[number]
     data = bytearray(victim.read_bytes())
     if damage == "flip":
@@ -112,7 +70,7 @@ def test_damage_is_named(damage: str, number: int, tmp_path: Path) -> None:
     else:
         victim.unlink()
     with pytest.raises(CheckpointError) as raised:
-        read_checkpoint(str(tmp_path))
+        list(read_checkpoint(str(tmp_path)).chunks)
     assert victim.name in raised.value.where
 
 

@@ -51,6 +51,12 @@ class Process:
         self.line = self.popen.stdout.readline()
         self.address = self.line.split()[4] if self.line else ""
 
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
     def end(self) -> int:
         """Kill it if it still runs; return its exit code."""
         if self.popen.poll() is None:

@@ -130,6 +130,18 @@ def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> N
             np.testing.assert_array_equal(x, y)
 
 
+def test_state_beside_the_rows_is_taken_over(exchange: Exchange) -> None:
+    train(exchange, steps=3, seed=2)
+    state = exchange.state()
+    train(exchange, steps=1, seed=3)
+    later = exchange.state()
+    assert state.keys() == later.keys()
+    assert any(not np.array_equal(state[k], later[k]) for k in state)
+    exchange.restore_state(state)
+    for name, array in exchange.state().items():
+        np.testing.assert_array_equal(array, state[name])
+
+
 def test_a_bad_chunk_is_refused(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 2], [1])], create=True).result()
     [(_, chunk), *_] = exchange.snapshot()

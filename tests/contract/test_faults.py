@@ -74,48 +74,43 @@ def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() ->
 
 
 def test_a_stopped_shard_is_named_within_the_deadline() -> None:
-    process = Process()
-    with threads(1) as servers:
+    with Process() as process, threads(1) as servers:
         exchange = connect([servers[0].address, process.address], deadline=1.0)
         process.popen.send_signal(signal.SIGSTOP)
         start = time.monotonic()
         with pytest.raises(ExchangeError) as caught:
             exchange.lookup([request(0, list(range(100)), [])], create=True).result()
-        assert 0.9 < time.monotonic() - start < 2.0
+        assert 0.9 < time.monotonic() - start < 3.0
         assert f"shard 1 at {process.address} has not answered for 1 s" in str(caught.value)
         assert "stage: lookup" in str(caught.value)
         for call in (exchange.flush, exchange.statistics, lambda: exchange.update([], [], lr_scale=1.0)):
             with pytest.raises(ExchangeError, match="has not answered"):
                 call()
         exchange.close()
-    process.end()
 
 
 def test_a_shard_that_was_stopped_for_less_than_the_deadline_goes_on() -> None:
-    process, reference = Process(), local()
-    exchange = connect([process.address])
-    process.popen.send_signal(signal.SIGSTOP)
-    timer = threading.Timer(0.6, process.popen.send_signal, [signal.SIGCONT])
-    timer.start()
-    mine, theirs = (train(e, steps=5, seed=1) for e in (exchange, reference))
-    for a, b in zip(mine, theirs, strict=True):
-        np.testing.assert_array_equal(a, b)
-    exchange.close()
-    reference.close()
-    process.end()
+    with Process() as process:
+        exchange, reference = connect([process.address]), local()
+        process.popen.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(0.6, process.popen.send_signal, [signal.SIGCONT])
+        timer.start()
+        mine, theirs = (train(e, steps=5, seed=1) for e in (exchange, reference))
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+        exchange.close()
+        reference.close()
 
 
 def test_a_shard_that_came_back_empty_is_noticed() -> None:
-    process = Process()
-    exchange = connect([process.address])
-    exchange.lookup([request(0, [1], [])], create=True).result()
-    process.end()
-    again = Process(process.address)
-    assert again.address == process.address
-    with pytest.raises(ExchangeError, match="does not know this client: it was restarted"):
+    with Process() as process:
+        exchange = connect([process.address])
         exchange.lookup([request(0, [1], [])], create=True).result()
-    exchange.close()
-    again.end()
+    with Process(process.address) as again:
+        assert again.address == process.address
+        with pytest.raises(ExchangeError, match="does not know this client: it was restarted"):
+            exchange.lookup([request(0, [1], [])], create=True).result()
+        exchange.close()
 
 
 def test_an_absent_shard_is_named() -> None:
@@ -124,7 +119,7 @@ def test_an_absent_shard_is_named() -> None:
     start = time.monotonic()
     with pytest.raises(ExchangeError, match=f"shard 0 at {address} has not answered") as caught:
         connect([address], deadline=0.5)
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 2.5
     assert "stage: hello" in str(caught.value)
 
 

@@ -15,6 +15,7 @@ import zmq
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, create_key, read_key
+from satrap.exchange.servers.chunks import pack_arrays
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import (
     FAILURE,
@@ -100,6 +101,7 @@ def valid_messages() -> list[tuple[Header, list[bytes]]]:
         (Header(Kind.EXPORT, 1), export),
         (Header(Kind.LOAD, 1), load),
         (Header(Kind.STATISTICS, 1), []),
+        (Header(Kind.RESTORE, 1), pack_arrays({"0.counts": ids[:2].astype(np.int64)})),
         (Header(Kind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
         (Header(Kind.BYE, 1), []),
     ]
@@ -284,7 +286,11 @@ def test_shards_elsewhere_need_a_key() -> None:
 
 def test_the_process_ends_cleanly_and_keeps_its_key_to_itself(tmp_path: Path) -> None:
     create_key(tmp_path / "key")
-    process = Process("127.0.0.1:0", "--key-file", str(tmp_path / "key"))
+    with Process("127.0.0.1:0", "--key-file", str(tmp_path / "key")) as process:
+        check_process(process, tmp_path)
+
+
+def check_process(process: Process, tmp_path: Path) -> None:
     assert process.line == f"satrap shard ready on {process.address} (encrypted)\n"
     arguments = Path(f"/proc/{process.popen.pid}/cmdline").read_bytes()
     assert (tmp_path / "key").read_bytes().strip() not in arguments
@@ -294,4 +300,3 @@ def test_the_process_ends_cleanly_and_keeps_its_key_to_itself(tmp_path: Path) ->
     assert process.popen.wait(5) == 0
     assert process.popen.stderr is not None
     assert process.popen.stderr.read() == ""
-    process.end()

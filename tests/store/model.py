@@ -1,4 +1,4 @@
-"""A store as dicts of NumPy rows in float32, written from the definitions: it must equal the real one to the bit.
+"""A store as dicts of NumPy rows in float32, from the definitions; the real one must equal it to the bit.
 
 Sums over a row are taken as the kernels do (16 running sums, then halves pairwise, then the tail), because
 the order is part of a float32 sum's value.

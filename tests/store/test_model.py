@@ -54,10 +54,14 @@ class Requests(RuleBasedStateMachine):
 
     @rule(table=TABLE, keys=KEYS)
     def peek(self, table, keys):
-        for mine, expected in zip(self.shard.peek(table, ids(keys)), self.model.peek(table, keys), strict=True):
+        for mine, expected in zip(
+            self.shard.peek(table, ids(keys)), self.model.peek(table, keys), strict=True
+        ):
             np.testing.assert_array_equal(mine, expected)
 
-    @rule(table=TABLE, keys=KEYS, seed=SEED, size=SIZES, zeros=st.booleans(), scale=st.sampled_from([1.0, 0.3]))
+    @rule(
+        table=TABLE, keys=KEYS, seed=SEED, size=SIZES, zeros=st.booleans(), scale=st.sampled_from([1.0, 0.3])
+    )
     def update(self, table, keys, seed, size, zeros, scale):
         gradients = np.random.default_rng(seed).standard_normal((len(keys), self.dim)).astype(np.float32)
         gradients *= np.float32(size)

@@ -1,19 +1,23 @@
-"""A trained state on disk: write it as one snapshot, read it back, notice damage.
+"""A trained state on disk: write it as one snapshot, read it back, notice damage; many of them in a row.
 
 A checkpoint is a folder (or fsspec URL):
 
 ```
-manifest.json              written last: settings, and the size and digest of every file
+manifest.json              written last: settings, size and checksums of every file, and its own digest
 data-<token>/
     model.safetensors      the network's weights
     optimizer.safetensors  the dense optimizer's tensors
+    worker-000.safetensors what a worker needs to go on: random generators, lookups in flight
     table-000.arrow        rows of the first table: id, weights, state (Arrow IPC)
 ```
 
 A folder without a manifest holds no checkpoint. Saving over an older checkpoint writes new data first,
-exchanges the manifest in one step, and only then removes the old data.
+exchanges the manifest in one step, and only then removes the old data. `Series` keeps the numbered snapshots
+of a run, `step-00001000/` and so on, each of them such a folder.
 """
 
-from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint.background import Background
+from satrap.checkpoint.series import Series
+from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
 
-__all__ = ["Checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["Background", "Checkpoint", "Series", "read_checkpoint", "verify", "write_checkpoint"]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.checkpoint.storage import DigestWriter
+from satrap.checkpoint.storage import BlockWriter
 from satrap.store import Chunk
 
 
-def write_rows(writer: DigestWriter, first: Chunk, others: Iterable[Chunk]) -> int:
+def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> int:
     """Write the chunks of one table; return how many rows.
 
     Every array of a chunk becomes a column; a matrix becomes a fixed-size list. Columns of width 0 are

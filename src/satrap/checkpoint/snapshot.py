@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import secrets
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from safetensors import SafetensorError
 from torch import Tensor
 
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from satrap.checkpoint.rows import read_rows, write_rows
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.errors import CheckpointError
+from satrap.faults import hit
 from satrap.store import Chunk
 
-FORMAT = 1
-"""Version of the layout; a reader refuses what it does not know."""
-
-MANIFEST = "manifest.json"
+MODEL, OPTIMIZER, EXTRA = "model.safetensors", "optimizer.safetensors", "worker-000.safetensors"
+"""Files of the network, of its optimizer, and of what a worker needs to go on."""
 
 
 @dataclass(slots=True)
@@ -34,15 +33,17 @@ class Checkpoint:
         model: name -> tensor, the network's `state_dict`.
         optimizer: `state_dict` of the dense optimizer, or empty.
         chunks: (table, rows) in canonical order; may be read only once.
+        extra: name -> tensor, what else is needed to go on exactly: random generators, lookups in flight.
     """
 
     settings: dict[str, Any]
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     chunks: Iterable[tuple[str, Chunk]]
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> None:
+def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manifest:
     """Write a checkpoint; an older one at the same place is replaced in one step.
 
     Args:
@@ -54,112 +55,167 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> None:
         CheckpointError: it cannot be written; an older checkpoint is untouched.
     """
     storage = Storage(url, **options)
-    folder = f"data-{secrets.token_hex(4)}"
+    folder = f"data-{secrets.token_hex(4)}"  # nobody else's: the leftovers of a dead attempt stay apart
     try:
-        files = _write_data(storage, folder, checkpoint)
-        storage.sync_folder(folder)
-        body = {"format": FORMAT, "data": folder, "settings": checkpoint.settings, "files": files}
-        storage.replace(MANIFEST, json.dumps(body, indent=1).encode())
-        for other in storage.folders():
-            if other.startswith("data-") and other != folder:
-                storage.remove(other)
+        try:
+            storage.make_folder(folder)
+            manifest = Manifest(folder, checkpoint.settings, _write_data(storage, folder, checkpoint))
+        except OSError:
+            _discard(storage, [folder])
+            raise
+        commit(storage, manifest)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint could not be written: {error}",
             where=url,
-            why="an older checkpoint there, if any, is untouched",
+            why="older checkpoints are untouched",
             fix="free the disk or choose another place",
         ) from error
-
-
-def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    files: dict[str, dict[str, Any]] = {}
-    parts = {
-        "model.safetensors": pack_tensors(checkpoint.model),
-        "optimizer.safetensors": pack_optimizer(checkpoint.optimizer),
-    }
-    for name, data in parts.items():
-        with storage.writer(f"{folder}/{name}") as writer:
-            writer.write(data)
-        files[name] = {"bytes": writer.size, "blake2b": writer.hexdigest()}
-    tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
-    for number, (table, pairs) in enumerate(tables):
-        name = f"table-{number:03d}.arrow"
-        chunks = (chunk for _, chunk in pairs)
-        with storage.writer(f"{folder}/{name}") as writer:
-            rows = write_rows(writer, next(chunks), chunks)
-        files[name] = {
-            "bytes": writer.size,
-            "blake2b": writer.hexdigest(),
-            "table": table,
-            "rows": rows,
-        }
-    return files
-
-
-def read_checkpoint(url: str, **options: Any) -> Checkpoint:
-    """Open a checkpoint and verify the digest of every file.
-
-    Raises:
-        CheckpointError: no checkpoint there, an unknown format, or damage; it names the file.
-    """
-    storage = Storage(url, **options)
-    manifest = _manifest(storage)
-    folder, files = manifest["data"], manifest["files"]
-    for name, expected in files.items():
-        _verify(storage, f"{folder}/{name}", expected)
-    return Checkpoint(
-        settings=manifest["settings"],
-        model=unpack_tensors(storage.read(f"{folder}/model.safetensors")),
-        optimizer=unpack_optimizer(storage.read(f"{folder}/optimizer.safetensors")),
-        chunks=_chunks(storage, folder, files),
-    )
-
-
-def _manifest(storage: Storage) -> dict[str, Any]:
-    if not storage.exists(MANIFEST):
-        raise CheckpointError(
-            "there is no checkpoint here",
-            where=storage.path(MANIFEST),
-            why="a folder without a manifest holds no complete checkpoint",
-            fix="give the folder that Trainer.save or satrap train wrote",
-        )
-    try:
-        manifest: dict[str, Any] = json.loads(storage.read(MANIFEST))
-        version = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError("the manifest is damaged", where=storage.path(MANIFEST)) from error
-    if version != FORMAT:
-        raise CheckpointError(
-            f"checkpoint format {version} is not known to this version, which reads {FORMAT}",
-            where=storage.path(MANIFEST),
-            fix="use the version of satrap that wrote it",
-        )
     return manifest
 
 
-def _verify(storage: Storage, name: str, expected: dict[str, Any]) -> None:
-    digest, size = hashlib.blake2b(digest_size=16), 0
+def commit(storage: Storage, manifest: Manifest) -> None:
+    """Make complete files the checkpoint of a folder, then remove what they replace.
+
+    Raises:
+        OSError: the manifest may or may not be in place, so that nothing may be removed.
+    """
+    storage.sync_folder(manifest.data)
+    hit("checkpoint.data_written")
+    write_manifest(storage, manifest)
+    hit("checkpoint.committed")
+    clean(storage, manifest)
+
+
+def clean(storage: Storage, manifest: Manifest) -> None:
+    """Remove what a committed checkpoint does not consist of; what cannot be removed waits for the next time."""
     try:
-        with storage.open(name) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-    except FileNotFoundError as error:
-        raise CheckpointError("a file of the checkpoint is missing", where=storage.path(name)) from error
-    if size != expected["bytes"] or digest.hexdigest() != expected["blake2b"]:
-        raise CheckpointError(
-            f"a file of the checkpoint is damaged: {size} bytes where {expected['bytes']} were written, "
-            "or other content",
-            where=storage.path(name),
-            why="its rows cannot be trusted",
-            fix="use another copy or an older checkpoint",
+        names = [n for n in storage.names() if n.startswith("data-") and n != manifest.data]
+    except OSError:
+        return
+    _discard(storage, names)
+
+
+def _discard(storage: Storage, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            storage.remove(name)
+        except OSError:
+            continue
+
+
+def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, FileEntry]:
+    files: dict[str, FileEntry] = {}
+    parts = {
+        MODEL: pack_tensors(checkpoint.model),
+        OPTIMIZER: pack_optimizer(checkpoint.optimizer),
+        **({EXTRA: pack_tensors(checkpoint.extra)} if checkpoint.extra else {}),
+    }
+    for name, data in parts.items():
+        files[name] = write_file(storage, f"{folder}/{name}", data)
+    tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
+    for number, (table, pairs) in enumerate(tables):
+        name = f"table-{number:03d}.arrow"
+        files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
+    return files
+
+
+def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
+    """Write a whole file; return its entry."""
+    with storage.writer(name) as writer:
+        writer.write(data)
+    return writer.entry
+
+
+def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
+    """Write the rows of a table, at least one chunk; return the file's entry."""
+    with storage.writer(name) as writer:
+        rows = write_rows(writer, next(chunks), chunks)
+    writer.entry.table, writer.entry.rows = table, rows
+    return writer.entry
+
+
+def read_checkpoint(url: str, **options: Any) -> Checkpoint:
+    """Open a checkpoint. Every byte is verified as it is read, once; rows while `chunks` is consumed.
+
+    Raises:
+        CheckpointError: no checkpoint there, an unknown format, or damage; it names file and bytes.
+    """
+    storage = Storage(url, **options)
+    manifest = read_manifest(storage)
+
+    def tensors(name: str) -> dict[str, Tensor]:
+        return unpack_tensors(read_part(storage, manifest, name))
+
+    where = f"{storage.path(manifest.data)}/{{}}"
+    try:
+        return Checkpoint(
+            settings=dict(manifest.settings),
+            model=tensors(MODEL),
+            optimizer=unpack_optimizer(read_part(storage, manifest, OPTIMIZER)),
+            chunks=read_chunks(storage, manifest),
+            extra=tensors(EXTRA) if EXTRA in manifest.files else {},
         )
+    except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
+        raise damaged(where.format("*.safetensors"), str(error)) from error
 
 
-def _chunks(storage: Storage, folder: str, files: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Chunk]]:
-    for name, entry in files.items():
-        if "table" in entry:
-            with storage.open(f"{folder}/{name}") as file:
-                for chunk in read_rows(pa.PythonFile(file, mode="r")):
-                    yield entry["table"], chunk
+def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
+    """Return a verified file of a checkpoint.
+
+    Raises:
+        CheckpointError: the manifest does not name it, it is missing or damaged.
+    """
+    if name not in manifest.files:
+        raise damaged(storage.path(manifest.data), f"it has no {name}")
+    return storage.read(f"{manifest.data}/{name}", manifest.files[name])
+
+
+def read_chunks(
+    storage: Storage, manifest: Manifest, table: str | None = None
+) -> Iterator[tuple[str, Chunk]]:
+    """Yield (table, verified rows) of all tables, or of one.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    for name, entry in manifest.files.items():
+        if entry.table and table in (None, entry.table):
+            for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
+                yield entry.table, chunk
+
+
+def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
+    rows = 0
+    with storage.open(name, entry) as file:
+        try:
+            for chunk in read_rows(pa.PythonFile(file, mode="r")):
+                rows += len(chunk.ids)
+                yield chunk
+        except (
+            pa.ArrowException,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:  # right checksums, wrong content
+            raise damaged(storage.path(name), str(error)) from error
+        file.read()  # to the end: what Arrow did not ask for is verified too
+    if rows != entry.rows:
+        raise damaged(storage.path(name), f"it holds {rows} rows, the manifest says {entry.rows}")
+
+
+def verify(url: str, **options: Any) -> Manifest:
+    """Read a whole checkpoint; return its manifest if every byte is as it was written.
+
+    Raises:
+        CheckpointError: the first damage found.
+    """
+    storage = Storage(url, **options)
+    checkpoint = read_checkpoint(url, **options)
+    for _ in checkpoint.chunks:
+        pass
+    manifest = read_manifest(storage)
+    for name, entry in manifest.files.items():
+        if not entry.table and name not in (MODEL, OPTIMIZER, EXTRA):
+            storage.read(f"{manifest.data}/{name}", entry)
+    return manifest

@@ -1,49 +1,177 @@
-"""Files of one checkpoint folder, local or behind any fsspec URL."""
+"""Files of one folder, local or behind any fsspec URL, written and read with a checksum per block."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator
+import io
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from satrap.checkpoint.disk import Disk, LocalDisk, RemoteDisk
 from satrap.errors import CheckpointError
 
+BLOCK = 1 << 20
+"""Bytes of a file that one checksum covers: what is read and verified at once."""
 
-class DigestWriter:
-    """A binary file that counts and digests what is written to it.
+
+@dataclass(slots=True)
+class FileEntry:
+    """What a manifest says of one file.
 
     Args:
-        raw: the file underneath.
+        bytes: its size.
+        crc32: CRC-32 of each block of `BLOCK` bytes; the last block may be shorter.
+        table: table whose rows it holds; empty for other files.
+        rows: how many.
     """
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        self.raw, self.size, self._digest = raw, 0, hashlib.blake2b(digest_size=16)
+    bytes: int
+    crc32: list[int] = field(default_factory=list)
+    table: str = ""
+    rows: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as the manifest holds it."""
+        plain = asdict(self)
+        return plain if self.table else {k: plain[k] for k in ("bytes", "crc32")}
+
+
+class BlockWriter:
+    """A binary file that checksums what is written to it; made by `Storage.writer`.
+
+    Args:
+        disk: where the file is.
+        raw: the open file.
+    """
+
+    def __init__(self, disk: Disk, raw: IO[bytes]) -> None:
+        self._disk, self._raw = disk, raw
+        self._block = bytearray()
+        self.entry = FileEntry(0)
+        self.closed = False
 
     def write(self, data: Any) -> int:
         """Write bytes or a buffer; return how many bytes."""
         view = memoryview(data).cast("B")
-        self._digest.update(view)
-        self.size += len(view)
-        self.raw.write(view)
-        return len(view)
+        size = len(view)
+        while len(view):
+            if not self._block and len(view) >= BLOCK:
+                self._put(view[:BLOCK])
+                view = view[BLOCK:]
+            else:
+                room = BLOCK - len(self._block)
+                self._block += view[:room]
+                view = view[room:]
+                if len(self._block) == BLOCK:
+                    self.flush()
+        return size
+
+    def _put(self, block: memoryview) -> None:
+        self.entry.crc32.append(zlib.crc32(block))
+        self.entry.bytes += len(block)
+        self._disk.write(self._raw, block)
 
     def flush(self) -> None:
-        """Hand buffered bytes to the operating system."""
-        self.raw.flush()
+        """Do nothing before a block is full: blocks are of equal size."""
+        if len(self._block) == BLOCK:
+            self._put(memoryview(bytes(self._block)))
+            self._block.clear()
 
-    @property
-    def closed(self) -> bool:
-        """True once the file underneath is closed."""
-        return self.raw.closed
+    def finish(self) -> None:
+        """Write the last block and make the file durable."""
+        if self._block:
+            self._put(memoryview(bytes(self._block)))
+            self._block.clear()
+        self._disk.sync(self._raw)
 
-    def hexdigest(self) -> str:
-        """Return the BLAKE2b digest (128 bit, hex) of everything written."""
-        return self._digest.hexdigest()
+
+class BlockReader(io.RawIOBase):
+    """A file whose blocks are verified before a byte of them is handed out; made by `Storage.open`.
+
+    Args:
+        raw: the open file.
+        entry: its size and checksums.
+        where: its path, for errors.
+
+    Raises:
+        CheckpointError: on reading a damaged block; it names file and bytes.
+    """
+
+    def __init__(self, raw: IO[bytes], entry: FileEntry, where: str) -> None:
+        self._raw, self._entry, self._where = raw, entry, where
+        self._number = self._at = 0
+        self._block = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` verified bytes, fewer at the end of the file."""
+        parts: list[memoryview] = []
+        left = self._entry.bytes if size < 0 else size
+        while left > 0:
+            if self._at == len(self._block) and not self._next():
+                break
+            part = self._block[self._at : self._at + left]
+            parts.append(part)
+            self._at += len(part)
+            left -= len(part)
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def _next(self) -> bool:
+        start = self._number * BLOCK
+        want = min(BLOCK, self._entry.bytes - start)
+        if want <= 0:
+            self._end()
+            return False
+        try:
+            data = _read_full(self._raw, want)
+        except OSError as error:
+            raise damaged(self._where, f"bytes {start} to {start + want - 1}: {error}") from error
+        if len(data) < want:
+            raise damaged(
+                self._where, f"it ends at byte {start + len(data)}, {self._entry.bytes} were written"
+            )
+        if zlib.crc32(data) != self._entry.crc32[self._number]:
+            raise damaged(self._where, f"bytes {start} to {start + want - 1} are not those that were written")
+        self._number, self._at, self._block = self._number + 1, 0, memoryview(data)
+        return True
+
+    def _end(self) -> None:
+        if _read_full(self._raw, 1):
+            raise damaged(self._where, f"it goes on after the {self._entry.bytes} bytes that were written")
+
+    def close(self) -> None:
+        """Close the file underneath."""
+        self._raw.close()
+        super().close()
+
+
+def _read_full(raw: IO[bytes], size: int) -> bytes:
+    """Return `size` bytes, fewer only at the end: an unbuffered file may answer in parts."""
+    data = raw.read(size)
+    while 0 < len(data) < size:
+        more = raw.read(size - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def damaged(where: str, how: str) -> CheckpointError:
+    """Return the error that names a damaged file."""
+    return CheckpointError(
+        f"a file of the checkpoint is damaged: {how}",
+        where=where,
+        why="what it holds cannot be trusted",
+        fix="use an older snapshot: satrap checkpoint repair",
+    )
 
 
 class Storage:
@@ -60,65 +188,77 @@ class Storage:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         try:
-            self.fs, self.root = fsspec.core.url_to_fs(url, **options)
+            fs, self.root = fsspec.core.url_to_fs(url, **options)
         except (ValueError, ImportError) as error:
             raise CheckpointError(
                 f"cannot use {url!r}: {error}", fix="give a path or an fsspec URL"
             ) from error
-        self._local = isinstance(self.fs, LocalFileSystem)
+        self.disk: Disk = LocalDisk() if isinstance(fs, LocalFileSystem) else RemoteDisk(fs)
 
     def path(self, name: str) -> str:
-        """Return the full path of a file."""
+        """Return the full path of a file; of the folder itself for an empty name."""
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def exists(self, name: str) -> bool:
-        """Return True if the file is there."""
-        return bool(self.fs.exists(self.path(name)))
+        """Return True if the file or folder is there."""
+        return self.disk.exists(self.path(name))
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[DigestWriter]:
-        """Open a new file for writing; on a local disk it is on the platter when the block ends."""
-        path = self.path(name)
-        self.fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-        with self.fs.open(path, "wb") as raw:
-            writer = DigestWriter(raw)
+    def writer(self, name: str) -> Iterator[BlockWriter]:
+        """Open a new file for writing; it is durable when the block ends without an error."""
+        with self.disk.create(self.path(name)) as raw:
+            writer = BlockWriter(self.disk, raw)
             yield writer
-            if self._local:
-                raw.flush()
-                os.fsync(raw.fileno())
+            writer.finish()
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Put a whole file in one step: readers see the old or the new content, never a mix."""
-        if not self._local:
-            self.fs.pipe_file(self.path(name), data)
-            return
-        with self.writer(name + ".new") as writer:
-            writer.write(data)
-        os.replace(self.path(name + ".new"), self.path(name))
-        self.sync_folder("")
+    def make_folder(self, name: str) -> None:
+        """Make a folder, and those above it, durably."""
+        self.disk.make_folder(self.path(name))
 
     def sync_folder(self, name: str) -> None:
-        """Make the entries of a local folder durable."""
-        if self._local:
-            descriptor = os.open(self.path(name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Make the names in a folder durable."""
+        self.disk.sync_folder(self.path(name))
 
-    def open(self, name: str) -> Any:
-        """Open a file for reading."""
-        return self.fs.open(self.path(name), "rb")
+    def put(self, name: str, data: bytes) -> None:
+        """Write a whole file in one step: readers see the old or the new content, never a mix."""
+        self.disk.put(self.path(name), data)
 
-    def read(self, name: str) -> bytes:
-        """Return a whole file."""
-        return bytes(self.fs.cat_file(self.path(name)))
+    def open(self, name: str, entry: FileEntry) -> BlockReader:
+        """Open a file for verified reading.
+
+        Raises:
+            CheckpointError: it is missing.
+        """
+        return BlockReader(self._open(name), entry, self.path(name))
+
+    def read(self, name: str, entry: FileEntry | None = None) -> bytes:
+        """Return a whole file, verified if an entry is given.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
+        if entry is None:
+            with self._open(name) as raw:
+                return bytes(raw.read())
+        with self.open(name, entry) as file:
+            data = file.read()
+            file.read(1)
+            return data
+
+    def _open(self, name: str) -> IO[bytes]:
+        try:
+            return self.disk.open(self.path(name))
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                "a file of the checkpoint is missing",
+                where=self.path(name),
+                fix="use an older snapshot: satrap checkpoint repair",
+            ) from error
 
     def remove(self, name: str) -> None:
         """Remove a file or folder and what is in it."""
-        self.fs.rm(self.path(name), recursive=True)
+        self.disk.remove(self.path(name))
 
-    def folders(self) -> list[str]:
-        """Return the names of the folders directly below."""
-        found = self.fs.ls(self.root, detail=True)
-        return [item["name"].rstrip("/").rsplit("/", 1)[-1] for item in found if item["type"] == "directory"]
+    def names(self, name: str = "") -> Sequence[str]:
+        """Return the names directly in a folder, sorted."""
+        return self.disk.list(self.path(name))

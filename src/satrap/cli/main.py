@@ -10,10 +10,12 @@ from importlib.metadata import version
 
 import click
 
+from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
 from satrap.cli.options import debug_option
 from satrap.cli.quickstart import quickstart
 from satrap.cli.scoring import evaluate, predict
+from satrap.cli.shard import shard
 from satrap.cli.train import train
 from satrap.errors import ConfigError, DataError, SatrapError
 
@@ -35,7 +37,7 @@ def satrap() -> None:
     """Train deep recommender models whose embedding tables outgrow any one machine."""
 
 
-for command in (quickstart, train, evaluate, predict, config):
+for command in (quickstart, train, evaluate, predict, config, checkpoint, shard):
     satrap.add_command(command)
 
 

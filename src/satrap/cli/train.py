@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,36 +15,50 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", required=False)
 @set_option
 @output_folder_option
+@click.option(
+    "--resume", is_flag=True, help="Go on from the newest snapshot of a run that was killed or stopped."
+)
 @debug_option
-def train(recipe: str, overrides: tuple[str, ...], output: str | None) -> None:
-    """Train the model that RECIPE describes."""
+def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, resume: bool) -> None:
+    """Train the model that RECIPE describes.
+
+    With --resume, RECIPE may be left out: `satrap train --output DIR --resume` takes the one in DIR.
+    """
     from satrap.config import load
 
-    loaded = load(recipe, overrides)
-    outcome = run(loaded, output)
-    about = loaded.sections.about
+    if recipe is None and not (resume and output):
+        raise click.UsageError("name a RECIPE, or a run to go on with: --output DIR --resume")
+    file = recipe or str(Path(str(output)) / "recipe.yaml")
+    loaded = load(file, overrides) if recipe or Path(file).exists() else None
+    outcome = run(loaded, output, resume=resume)
+    if outcome.result.stopped == "stopped":
+        click.echo(f"stopped after step {outcome.result.steps:,}; its state is saved\nnext:")
+        click.echo(f"  satrap train --output {outcome.folder} --resume")
+        return
+    about = outcome.folder.recipe().sections.about
     for model, auc in about.published.items():
         click.echo(f"published  {model}: test AUC {auc:.4f}")
     click.echo(f"run folder: {outcome.folder}")
 
 
-def run(recipe: Recipe, output: str | None, *, name: str = "") -> Outcome:
+def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
     """Train with a progress line and print the metrics of the result.
 
     Args:
-        recipe: what to do.
+        recipe: what to do; None, to resume: the run's own.
         output: the run folder, None for the default `runs/<name>-<n>`.
         name: default the recipe's.
+        resume: go on from the run's newest snapshot.
     """
     from satrap import launch
     from satrap.report import ProgressLine
     from satrap.report.words import metrics_line
 
     with ProgressLine() as line:
-        outcome = launch.train(recipe, output, name=name, observers=[line], notice=line.say)
+        outcome = launch.train(recipe, output, name=name, resume=resume, observers=[line], notice=line.say)
     for part, metrics in (("validation", outcome.result.metrics), ("test", outcome.test)):
         if metrics:
             click.echo(f"{part:<10} {metrics_line(metrics)}")

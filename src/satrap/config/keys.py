@@ -77,7 +77,7 @@ class Data(Keys):
     format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
     """Default: by the file names' endings."""
     batch_size: Positive = 4096
-    """Samples per step."""
+    """Samples per step. Several workers take as many each."""
     shuffle: bool = True
     """Mix the training rows, by file, row group and buffer, anew in each epoch."""
     buffer_rows: Positive | None = None
@@ -260,9 +260,9 @@ class Training(Keys):
     """The schedule and when to stop."""
 
     mode: Literal["sync", "hybrid", "async"] = "hybrid"
-    """sync: every lookup sees all updates; hybrid: lookups run `staleness` steps ahead."""
+    """sync: lookups see all updates; hybrid: they run `staleness` steps ahead; async: dense rows too."""
     staleness: Count = 4
-    """In hybrid mode, how many of the latest updates a lookup does not see."""
+    """In hybrid and async mode, how many of its own latest updates a worker's lookup does not see."""
     epochs: Positive = 1
     """Passes over the training rows."""
     steps: Positive | None = None
@@ -285,28 +285,41 @@ class Training(Keys):
     """Device of the dense network: cpu, cuda or cuda:N."""
 
 
+class Wire(Keys):
+    """Number formats between workers and shards; rows in the shards keep theirs."""
+
+    forward: Literal["float16", "float32"] = "float16"
+    """Of rows that are looked up."""
+    backward: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Of gradients."""
+
+
 class Cluster(Keys):
     """Processes and machines."""
 
     exchange: Literal["local", "servers", "collective"] = "local"
-    """How ids reach the rows."""
+    """How ids reach the rows: local, one process; servers, shards in processes of their own."""
     shards: Positive = 1
     """Processes that hold rows."""
     workers: Positive = 1
-    """Processes that train the dense network."""
+    """Processes that train the dense network, each on its share of the rows."""
     launcher: str = "local"
     """What starts the processes."""
+    wire: Wire = Wire()
+    """Number formats between workers and shards; in async mode always float32."""
+    deadline: Rate = 30.0
+    """Seconds after which a shard or worker that does not answer is given up."""
 
 
 class Checkpoint(Keys):
-    """Snapshots during training."""
+    """Snapshots during training, to go on from with `satrap train --resume`."""
 
     url: str | None = None
-    """Where they go."""
+    """Where they go: a folder, seen from the current one, or a URL; default `checkpoints` in the run folder."""
     every_steps: Positive | None = None
-    """Steps between two."""
+    """Steps between two; default: only when the run is stopped by SIGTERM."""
     keep: Positive | None = None
-    """How many are kept."""
+    """How many are kept; default 2."""
 
 
 class About(Keys):

@@ -16,7 +16,7 @@ from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
 from satrap.config.keys import Sections
 from satrap.config.source import KeyPath, Source, read
-from satrap.config.unsupported import refuse_unsupported
+from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema
 
@@ -117,6 +117,9 @@ class Recipe:
                 data[part] = [self._absolute(path) for path in data[part]]
         for join in data.get("join", ()):
             join["source"] = self._absolute(join["source"])
+        place = plain.get("checkpoint", {}).get("url")
+        if place and "://" not in place:
+            plain["checkpoint"]["url"] = str(Path(place).absolute())
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
@@ -143,6 +146,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise explain(error, source) from error
     recipe = Recipe(sections, source)
     refuse_unsupported(sections, source)
+    check_cluster(sections, source)
     _check_data(recipe)
     _check_transforms(recipe)
     recipe.schema()

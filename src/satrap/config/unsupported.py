@@ -16,14 +16,8 @@ ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
     ("dense", "mesh", "pipeline"): (1,),
     ("dense", "sharded"): (False,),
     ("dense", "precision"): ("float32",),
-    ("training", "mode"): ("sync", "hybrid"),
-    ("cluster", "exchange"): ("local",),
-    ("cluster", "shards"): (1,),
-    ("cluster", "workers"): (1,),
+    ("cluster", "exchange"): ("local", "servers"),
     ("cluster", "launcher"): ("local",),
-    ("checkpoint", "url"): (None,),
-    ("checkpoint", "every_steps"): (None,),
-    ("checkpoint", "keep"): (None,),
 }
 """Key -> the values that work."""
 
@@ -40,4 +34,27 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
                 where=source.where(path),
                 why="the run would not be the one the recipe describes",
                 fix=f"use {' or '.join(choices)}" if choices else "remove the key",
+            )
+
+
+def check_cluster(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` if the recipe asks for more processes than its exchange can reach."""
+    if sections.cluster.exchange != "local":
+        for key in ("url", "every_steps", "keep"):
+            if getattr(sections.checkpoint, key) is not None:
+                raise ConfigError(
+                    f"checkpoint.{key} is not supported in this version with cluster.exchange servers",
+                    where=source.where(("checkpoint", key)),
+                    why="the run could not go on from its snapshots",
+                    fix="set cluster.exchange to local, or remove the key",
+                )
+        return
+    for key in ("shards", "workers"):
+        count = getattr(sections.cluster, key)
+        if count > 1:
+            raise ConfigError(
+                f"cluster.{key} is {count}, but cluster.exchange is local",
+                where=source.where(("cluster", key)),
+                why="with the local exchange one process holds all rows and trains alone",
+                fix="set cluster.exchange to servers",
             )

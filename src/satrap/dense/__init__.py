@@ -1,7 +1,16 @@
 """The dense network over several workers: who they are, and how they take a step together."""
 
 from satrap.dense.connected import ConnectedWorkers
+from satrap.dense.remote import DENSE_TABLE, RemoteStep
 from satrap.dense.step import DenseStep, MakeOptimizer, Stepped
 from satrap.dense.workers import Workers
 
-__all__ = ["ConnectedWorkers", "DenseStep", "MakeOptimizer", "Stepped", "Workers"]
+__all__ = [
+    "DENSE_TABLE",
+    "ConnectedWorkers",
+    "DenseStep",
+    "MakeOptimizer",
+    "RemoteStep",
+    "Stepped",
+    "Workers",
+]

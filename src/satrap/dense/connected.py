@@ -24,6 +24,8 @@ START_SECONDS = 120.0
 """For all workers to find each other: they import PyTorch at different speeds."""
 
 _POLL_SECONDS = 0.005
+_c10d: Any = dist
+"""Parts of `torch.distributed` that its type annotations leave out."""
 
 
 class ConnectedWorkers(Workers):
@@ -61,7 +63,7 @@ class ConnectedWorkers(Workers):
         name, _, port = store.rpartition(":")
         with self._watched("finding each other"):
             start = timedelta(seconds=START_SECONDS)
-            self._store = dist.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
+            self._store = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
             self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
             self._beats.start()
             self.meet("start")
@@ -69,26 +71,27 @@ class ConnectedWorkers(Workers):
 
     def _connect(self, host: str, device: str) -> None:
         limit = timedelta(seconds=self.deadline)
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+        options = _c10d.ProcessGroupGloo._Options()
+        options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=host)]
         options._timeout = limit
-        common: dict[str, Any] = {"timeout": limit}
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore("workers", self._store),
+            store=_c10d.PrefixStore("workers", self._store),
             rank=self.rank,
             world_size=self.world,
+            timeout=limit,
             pg_options=options,
-            **common,
         )
-        self._counting = dist.new_group(backend="gloo", pg_options=options, **common)
+        self._counting: Any = dist.new_group(backend="gloo", timeout=limit, pg_options=options)
         self._dense: Any = None
         if torch.device(device).type == "cuda":
-            self._dense = dist.new_group(backend="nccl", **common)
+            self._dense = dist.new_group(backend="nccl", timeout=limit)
 
     def _beat(self, host: str, port: int) -> None:
         # A connection of its own: no sign of life may wait for an operation of the worker.
-        store = dist.TCPStore(host, port, None, False, timedelta(seconds=self.deadline), wait_for_workers=False)
+        store = _c10d.TCPStore(
+            host, port, None, False, timedelta(seconds=self.deadline), wait_for_workers=False
+        )
         while not self._stopping.is_set():
             try:
                 store.add(f"beat/{self.rank}", 1)

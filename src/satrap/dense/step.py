@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense.workers import Workers
-from satrap.exchange import Request, TableGroup
+from satrap.exchange import Exchange, Request, TableGroup
 from satrap.schema import Table
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -74,6 +74,12 @@ class DenseStep:
         """What every lookup and update must ask for besides the batch's rows."""
         return ()
 
+    def seed(self, exchange: Exchange) -> None:
+        """Put the present weights into the store, where `tables` hold them."""
+
+    def refresh(self, exchange: Exchange) -> None:
+        """Pull the newest weights, where `tables` hold them."""
+
     def pull(self, rows: Sequence[Rows]) -> None:
         """Take over the answers to `requests`."""
 
@@ -87,7 +93,13 @@ class DenseStep:
             parameter.grad = None
 
     def step(
-        self, loss: Tensor | None, rows: Sequence[Tensor], lr_scale: float, *, share: float = 1.0, stop: bool = False
+        self,
+        loss: Tensor | None,
+        rows: Sequence[Tensor],
+        lr_scale: float,
+        *,
+        share: float = 1.0,
+        stop: bool = False,
     ) -> Stepped:
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
@@ -139,7 +151,7 @@ class DenseStep:
         flat = torch.cat([torch.tensor(say, device=device), *parts])
         self.workers.sum(flat)
         said = flat[: len(say)].tolist()
-        values = (flat[len(say) :] / world).split([p.numel() for p in parameters])
+        values: Sequence[Tensor] = torch.split(flat[len(say) :] / world, [p.numel() for p in parameters])
         for p, value, uses in zip(parameters, values, said[4:], strict=True):
             p.grad = value.view_as(p).to(p.dtype) if uses else None
         return Stepped(said[0] == 0, said[1] / world, said[3] > 0), said[2] / world**2

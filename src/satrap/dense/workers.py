@@ -72,7 +72,7 @@ class Workers:
             ExchangeError: a worker has not shown a sign of life for the deadline.
         """
 
-    def solo(self, stage: str, work: Callable[[], None]) -> None:
+    def solo(self, stage: str, work: Callable[[], object]) -> None:
         """Do something on rank 0 only; the others wait until it is done.
 
         Raises:

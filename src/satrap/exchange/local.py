@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy.typing as npt
+
 from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.store import Chunk, Shard
 
@@ -75,6 +77,17 @@ class LocalExchange:
             for table in group.tables:
                 for chunk in self.shard.export(table):
                     yield table, chunk
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return, by name, what the store needs besides its rows to go on exactly; for a snapshot."""
+        self.flush()
+        return {f"{g.index}.{k}": v for g in self.shard.groups for k, v in g.state().items()}
+
+    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned, after the rows were loaded."""
+        for group in self.shard.groups:
+            prefix = f"{group.index}."
+            group.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

@@ -83,6 +83,12 @@ class Exchange(Protocol):
     def snapshot(self) -> Iterator[tuple[str, Chunk]]:
         """Yield every row as (table, chunk), after everything issued so far has been applied."""
 
+    def state(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Return, by name, what the store needs besides its rows to go on exactly; for a snapshot."""
+
+    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned, after the rows were loaded."""
+
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""
 

@@ -17,7 +17,7 @@ from satrap.report.history import finite
 RUNS = "runs"
 """Folder, in the current one, of runs that name no output folder."""
 
-OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model")
+OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "checkpoints")
 """What a run writes in its folder."""
 
 
@@ -31,6 +31,7 @@ class RunFolder:
     | `metrics.jsonl` | history |
     | `tensorboard/` | curves |
     | `model/` | network, tables and optimizer state |
+    | `checkpoints/` | snapshots to go on from, unless the recipe names another place |
 
     Args:
         path: the folder; `claim` makes a new one, `open` checks that it holds a run.
@@ -43,6 +44,7 @@ class RunFolder:
         self.history_file = path / "metrics.jsonl"
         self.curves = path / "tensorboard"
         self.model = path / "model"
+        self.checkpoints = path / "checkpoints"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -121,7 +123,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove what this run wrote, if nothing was measured or saved; other files stay."""
-        if self.history_file.exists() or self.model.exists():
+        if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
         self.recipe_file.unlink(missing_ok=True)
         shutil.rmtree(self.curves, ignore_errors=True)

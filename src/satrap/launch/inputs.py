@@ -17,13 +17,17 @@ from satrap.schema import Schema
 PARTS = ("train", "validation", "test")
 
 
-def open_part(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None:
+def open_part(
+    recipe: Recipe, schema: Schema, part: str, *, worker: int = 0, workers: int = 1
+) -> data.Dataset | None:
     """Return the training, validation or test rows; None if the recipe has none.
 
     Args:
         recipe: names files and split.
         schema: labels and features to read.
         part: "train", "validation" or "test".
+        worker: which share of the rows, 0..workers - 1.
+        workers: how many share them.
 
     Raises:
         DataError: a file or column is missing.
@@ -43,7 +47,8 @@ def open_part(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None:
         return None
     located = [recipe.locate(source) for source in sources]
     shuffle = part == "train" and keys.shuffle
-    return _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
+    found = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
+    return found.with_options(worker=worker, workers=workers)
 
 
 def open_sources(

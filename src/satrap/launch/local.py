@@ -1,8 +1,8 @@
-"""Training and evaluation in this process."""
+"""Training and evaluation in this process, alone or as one of several workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +11,23 @@ import torch
 
 from satrap import data, models
 from satrap.config import Recipe, unknown_value
-from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.dense import Workers
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import changed_files, measured, open_part, open_sources
+from satrap.launch.inputs import PARTS, open_part, open_sources
+from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.resume import rewind
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
-from satrap.schema import Schema
+from satrap.schema import Schema, Table
 from satrap.store import Admission
-from satrap.train import Observer, Result, Trainer
+from satrap.train import Checkpointing, Observer, Trainer
 
 Parameters = list[torch.nn.Parameter]
+
+WORKER_SEEDS = 1_000_003
+"""Between the seeds of two workers' random numbers."""
 
 DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -31,93 +38,68 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run achieved.
+class Place:
+    """Where a run happens, as one of its workers sees it.
 
     Args:
-        folder: where it is kept.
-        result: of the trainer.
-        test: metrics of the test rows; empty without any.
+        workers: who trains together; default one process alone.
+        exchange: given the tables, returns where their rows are; default a store in this process.
+        device: where the network computes; default what the recipe says.
+        threads: PyTorch's threads where the recipe says nothing; default as `Trainer`.
     """
 
-    folder: RunFolder
-    result: Result
-    test: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """What `metrics.json` holds: test metrics (else validation) on top, then speed, then all parts."""
-        result = self.result
-        return {
-            **quality(self.test or result.metrics),
-            "samples_per_second": result.samples_per_second,
-            "samples": result.samples,
-            "seconds": result.seconds,
-            "steps": result.steps,
-            "refused": result.refused,
-            "stopped": result.stopped,
-            "staleness": result.staleness,
-            "validation": result.metrics,
-            "test": self.test,
-        }
+    workers: Workers = field(default_factory=Workers)
+    exchange: Callable[[Sequence[Table]], Exchange] | None = None
+    device: str | None = None
+    threads: int | None = None
 
 
-class InterruptedRunError(SatrapError):
-    """Training was stopped by Ctrl-C; the message says what was kept."""
+HERE = Place()
+"""One process that holds everything."""
 
 
-def train(
+def run(
     recipe: Recipe,
-    output: str | None = None,
+    schema: Schema,
+    folder: RunFolder,
     *,
-    name: str = "",
+    place: Place = HERE,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
+    started: Callable[[Trainer], None] = lambda _: None,
+    checkpoint: Checkpointing | None = None,
+    resume: bool = False,
 ) -> Outcome:
-    """Run a recipe and keep everything in a run folder.
+    """Train a recipe in this process, alone or as one of several workers; all of them call it.
 
     Args:
         recipe: what to do.
-        output: the run folder; default the first free `runs/<name>-<n>`.
-        name: default the recipe's.
+        schema: labels and features, measured.
+        folder: of the run; rank 0 writes to it.
+        place: where the rows and the other workers are.
         observers: told about every step and evaluation.
         notice: called with a line of text about something the user should know.
+        started: called with the trainer before it trains.
+        checkpoint: where snapshots go; a stop that was asked for is then no error.
+        resume: go on from the newest one.
 
     Raises:
-        ConfigError, DataError: the user's input; if nothing was measured yet, no folder is left behind.
-        TrainingError: the run had to stop.
-        InterruptedRunError: Ctrl-C.
+        ConfigError, DataError: the user's input.
+        TrainingError, ExchangeError: the run had to stop.
+        KeyboardInterrupt: stopped before the first step.
+        InterruptedRunError: stopped later.
     """
-    folder = RunFolder.claim(recipe, output, name=name)
-    try:
-        for file in changed_files(recipe):
-            notice(f"note: {file} is not the file the figures in the recipe are for (its md5 differs)")
-        return _train(recipe, folder, observers, notice)
-    except (ConfigError, DataError):
-        folder.discard()
-        raise
-    except KeyboardInterrupt as error:
-        folder.discard()
-        raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
-
-
-def _train(
-    recipe: Recipe, folder: RunFolder, observers: Sequence[Observer], notice: Callable[[str], None]
-) -> Outcome:
-    schema = measured(recipe, recipe.schema())
-    parts = {part: open_part(recipe, schema, part) for part in ("train", "validation", "test")}
+    workers = place.workers
+    parts = {p: open_part(recipe, schema, p, worker=workers.rank, workers=workers.world) for p in PARTS}
     assert parts["train"] is not None
-    trainer = make_trainer(recipe, schema)
+    trainer = make_trainer(recipe, schema, place)
     history = History(folder.history_file)
+    if resume and checkpoint is not None:
+        rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)
-        recorders: list[Observer] = [history]
-        if curves_available():
-            curves = Curves(folder.curves)
-            stack.callback(curves.close)
-            recorders.append(curves)
-        else:
-            notice("note: no TensorBoard curves; pip install 'satrap[tensorboard]' to have them")
+        started(trainer)
+        recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
             result = trainer.fit(
                 parts["train"],
@@ -125,36 +107,56 @@ def _train(
                 epochs=recipe.sections.training.epochs,
                 steps=recipe.sections.training.steps,
                 observers=[*recorders, *observers],
+                checkpoint=checkpoint,
+                resume=resume,
             )
+            if result.stopped == "stopped":
+                return _record(Outcome(folder, result), history, workers)
             trainer.save(str(folder.model))
             test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
-    if test:
-        history.write("test", {"step": result.steps, **test})
-    outcome = Outcome(folder, result, test)
-    folder.write_metrics(outcome.metrics)
+    return _record(Outcome(folder, result, test), history, workers)
+
+
+def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:
+    if workers.rank == 0:
+        if outcome.test:
+            history.write("test", {"step": outcome.result.steps, **outcome.test})
+        outcome.folder.write_metrics(outcome.metrics)
     return outcome
 
 
-def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
+def _recorders(
+    stack: ExitStack, folder: RunFolder, history: History, notice: Callable[[str], None]
+) -> list[Observer]:
+    recorders: list[Observer] = [history]
+    if curves_available():
+        curves = Curves(folder.curves)
+        stack.callback(curves.close)
+        recorders.append(curves)
+    else:
+        notice("note: no TensorBoard curves; pip install 'satrap[tensorboard]' to have them")
+    return recorders
+
+
+def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer:
     """Return the untrained trainer of a recipe.
 
     Args:
         recipe: model, optimizers and schedule.
         schema: labels and features, measured.
+        place: where the rows and the other workers are.
 
     Raises:
         ConfigError: the model or the device is impossible; the message names the recipe's line.
     """
     sections = recipe.sections
     training = sections.training
-    torch.manual_seed(training.seed)
-    name, arguments = sections.model.name, sections.model.model_extra or {}
-    if name not in models.names():
-        raise unknown_value(("model", "name"), name, models.names(), recipe.source)
     admission = sections.embedding.admission.model_dump()
-    model = recipe.located(("model",), models.create, name, schema, **arguments)
+    model = make_model(recipe, schema)
+    if place.workers.rank > 0:  # equal weights, but not equal dropout
+        torch.manual_seed(training.seed + place.workers.rank * WORKER_SEEDS)
     trainer: Trainer = recipe.located(
         ("training",),
         Trainer,
@@ -165,7 +167,7 @@ def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
         mode=training.mode,
         staleness=training.staleness,
         seed=training.seed,
-        device=training.device,
+        device=place.device or training.device,
         memory=sections.embedding.memory,
         initial_scale=sections.embedding.initial_scale,
         embedding_dtype=sections.embedding.dtype,
@@ -174,9 +176,25 @@ def make_trainer(recipe: Recipe, schema: Schema) -> Trainer:
         clip_norm=training.clip_norm,
         plateau=training.plateau,
         patience=training.patience,
-        threads=training.threads,
+        threads=training.threads or place.threads,
+        exchange=place.exchange,
+        workers=place.workers,
     )
     return trainer
+
+
+def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
+    """Return the untrained network of a recipe: the same weights in every process.
+
+    Raises:
+        ConfigError: the model is unknown or impossible; the message names the recipe's line.
+    """
+    sections = recipe.sections
+    torch.manual_seed(sections.training.seed)
+    name, arguments = sections.model.name, sections.model.model_extra or {}
+    if name not in models.names():
+        raise unknown_value(("model", "name"), name, models.names(), recipe.source)
+    return recipe.located(("model",), models.create, name, schema, **arguments)
 
 
 def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
@@ -191,20 +209,21 @@ def _keep_interrupted(
     trainer: Trainer, folder: RunFolder, history: History
 ) -> KeyboardInterrupt | InterruptedRunError:
     """Save the present state of an interrupted run, and return the error that says so."""
-    if history.steps == 0:
+    if trainer.run.steps == 0:
         return KeyboardInterrupt()
     trainer.save(str(folder.model))
-    folder.write_metrics(
-        {
-            **quality(history.validation),
-            "steps": history.steps,
-            "stopped": "interrupted",
-            "validation": history.validation,
-            "test": {},
-        }
-    )
+    if trainer.workers.rank == 0:
+        folder.write_metrics(
+            {
+                **quality(history.validation),
+                "steps": trainer.run.steps,
+                "stopped": "interrupted",
+                "validation": history.validation,
+                "test": {},
+            }
+        )
     return InterruptedRunError(
-        f"interrupted after step {history.steps:,}\n"
+        f"interrupted after step {trainer.run.steps:,}\n"
         f"  kept: the model as of that step and the history, in {folder}\n"
         f"  next: satrap evaluate {folder}"
     )

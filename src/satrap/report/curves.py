@@ -34,7 +34,9 @@ class Curves(Observer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tensorboard's own imports
             from torch.utils.tensorboard import SummaryWriter
-        self._writer = SummaryWriter(str(self.folder))
+        # A run that goes on from a snapshot takes back the points that came after it.
+        purge = progress.step + 1 if progress.step else None
+        self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def step(self, progress: Progress) -> None:
         """Add a point to the training curves now and then."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.errors import ConfigError
 from satrap.store import hashes
@@ -90,6 +92,15 @@ class Gate:
         width = self.admission.memory // LINES if self.admission.min_count > 1 else 1
         self._cells = np.zeros((LINES, width), np.uint8)
         self._counted = 0
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as arrays, for a snapshot."""
+        return {"counts": np.array([self.requests, self._counted], np.int64), "cells": self._cells.copy()}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned."""
+        self.requests, self._counted = (int(count) for count in state["counts"])
+        self._cells = np.array(state["cells"], np.uint8)
 
     @property
     def bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""Tables of equal dim, dtype and optimizer: one slab of rows, one set of index memory, one kernel call for all."""
+"""Tables of equal dim, dtype and optimizer: one slab of rows, one index memory, one kernel call for all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Group:
-    """Tables of equal (dim, dtype, optimizer), which share one slab of rows. Made by `Shard`; read its attributes.
+    """Tables of equal (dim, dtype, optimizer): they share one slab of rows. Made by `Shard`, to be read.
 
     Methods take arrays that `Shard` has checked. `ids[splits[t]:splits[t + 1]]` belong to `tables[t]`.
 
@@ -248,6 +248,17 @@ class Group:
         )
         if self.plan.layout.scalar:
             self.rows.scalars[slots] = state[:, -1]
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return, by name, what the group needs besides its rows to go on exactly; for a snapshot."""
+        gate = {} if self.gate is None else {f"gate.{k}": v for k, v in self.gate.state().items()}
+        return {"counts": np.array([self.updates, self._tick], np.int64), **gate}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned, after the rows were written."""
+        self.updates, self._tick = (int(count) for count in state["counts"])
+        if self.gate is not None:
+            self.gate.restore({k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")})
 
     def ranges(self, t: int, chunk_rows: int) -> Iterator[tuple[int, int]]:
         """Yield (first, last) bucket of consecutive ranges of about `chunk_rows` rows of table t."""

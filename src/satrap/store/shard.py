@@ -95,7 +95,7 @@ class Shard:
         g, splits, ids = self._one_table(table, ids)
         if self.groups[g].gate is None:
             return self.lookup_group(g, ids, splits)
-        unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, however often it names it
+        unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, even if named twice
         return self.lookup_group(g, unique, splits)[inverse]
 
     def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:

@@ -90,27 +90,42 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
     """
     fmt = FORMATS[dtype]
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
-    common = _common(optimizer, fmt)
+    shaping, bound = _shaping(optimizer), _bound(optimizer, fmt)
 
     def step(
         rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
         scalars = address(rows.scalars) if layout.scalar else None
-        chosen, dim = rule(optimizer.lr * lr_scale), rows.dim
         kernels.step(
-            fmt(noise), chosen, common, rows.base, rows.stride, scalars, dim, ids, slots, gradients
+            fmt(noise),
+            rule(optimizer.lr * lr_scale),
+            shaping,
+            bound,
+            rows.base,
+            rows.stride,
+            scalars,
+            rows.dim,
+            ids,
+            slots,
+            gradients,
         )
 
     return Plan(fmt, padded_bytes(fmt, dim), layout, step)
 
 
-def _common(o: Optimizer, fmt: type[Format]) -> kernels.Common | None:
-    """Return the decay and the limits of an optimizer, None if it has none."""
+def _shaping(o: Optimizer) -> kernels.Shaping | None:
+    """Return the weight decay and the clipping of gradients, None if there are none."""
     decay = 0.0 if isinstance(o, AdamW) else getattr(o, "weight_decay", 0.0)
-    if fmt is Float32 and not decay and o.clip is None and o.bound is None:
+    if not decay and o.clip is None:
         return None
-    clip = math.inf if o.clip is None else o.clip
-    return kernels.Common(np.float32(decay), np.float32(clip), np.float32(min(LARGEST[fmt], o.bound or math.inf)))
+    return kernels.Shaping(np.float32(decay), np.float32(math.inf if o.clip is None else o.clip))
+
+
+def _bound(o: Optimizer, fmt: type[Format]) -> tuple[np.float32] | None:
+    """Return what weights are clamped to, None if they are not; 16-bit ones always are."""
+    if fmt is Float32 and o.bound is None:
+        return None
+    return (np.float32(min(LARGEST[fmt], o.bound or math.inf)),)
 
 
 def _layout(optimizer: Optimizer, dim: int) -> Layout:

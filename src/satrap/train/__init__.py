@@ -5,7 +5,8 @@ drops the learning rate and stops; `Observer` is how progress leaves the loop.
 """
 
 from satrap.train.observer import Observer, Progress, Result
+from satrap.train.saving import Checkpointing
 from satrap.train.schedule import MODES, lookahead
 from satrap.train.trainer import Trainer
 
-__all__ = ["MODES", "Observer", "Progress", "Result", "Trainer", "lookahead"]
+__all__ = ["MODES", "Checkpointing", "Observer", "Progress", "Result", "Trainer", "lookahead"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from satrap.batch import EmbeddedBatch
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.errors import TrainingError
 
 
@@ -48,3 +49,13 @@ def binary_cross_entropy(logits: Tensor, batch: EmbeddedBatch) -> Tensor:
         weights = weights * batch.label_mask
     losses = F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
     return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+def known_weight(batch: Batch) -> float:
+    """Return the denominator of `binary_cross_entropy`: the sum of weights of the known labels."""
+    assert batch.labels is not None
+    if batch.label_mask is None:
+        each = batch.size if batch.weights is None else float(batch.weights.sum(dtype=np.float64))
+        return float(each * batch.labels.shape[1])
+    known = batch.label_mask if batch.weights is None else batch.label_mask * batch.weights[:, None]
+    return float(known.sum(dtype=np.float64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -23,6 +24,12 @@ class Progress:
         memory_bytes: bytes of the store.
         refused: steps refused because loss or gradients were not finite.
         eta_seconds: seconds to the end at this speed, or None when unknown.
+        lookup_wait_seconds: time this worker has waited for rows so far.
+        distinct_ratio: distinct ids / ids of the last batch.
+        waiting: requests of this worker that shard servers had not answered at the last look: lookups ahead,
+            and updates that lag behind.
+        sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
+        shard_rows: rows of each shard server; empty without.
     """
 
     step: int = 0
@@ -37,6 +44,12 @@ class Progress:
     memory_bytes: int = 0
     refused: int = 0
     eta_seconds: float | None = None
+    lookup_wait_seconds: float = 0.0
+    distinct_ratio: float = float("nan")
+    waiting: int = 0
+    sent_bytes_per_sample: float = 0.0
+    received_bytes_per_sample: float = 0.0
+    shard_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,8 @@ class Result:
         refused: steps refused because loss or gradients were not finite.
         stopped: why it ended: "epochs", "steps" or "patience".
         staleness: how many lookups missed how many own updates, {missed: lookups}.
+        traffic: what went between this worker and the rows: the last of what `Progress` tells of it;
+            "distinct_ratio" is the mean over all batches.
     """
 
     metrics: Mapping[str, float]
@@ -64,6 +79,7 @@ class Result:
     refused: int
     stopped: str
     staleness: Mapping[int, int] = field(default_factory=dict)
+    traffic: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Observer:

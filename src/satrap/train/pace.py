@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 from satrap.batch import Batch
+from satrap.dense import Workers
 from satrap.train.observer import Progress
 
 
 class Clock:
-    """Seconds spent between `start` and `stop`, over any number of such spans."""
+    """Seconds spent between `start` and `stop`, over any number of such spans.
 
-    def __init__(self) -> None:
-        self._spent = 0.0
+    Args:
+        spent: seconds to begin with.
+    """
+
+    def __init__(self, spent: float = 0.0) -> None:
+        self._spent = spent
         self._since: float | None = None
 
     def start(self) -> None:
@@ -40,14 +46,18 @@ class Length:
 
     def __init__(self, epochs: int) -> None:
         self._epochs, self._data, self._exact = epochs, None, False
-        self._before = 0
+        self.before = 0
         self.total: int | None = None
 
-    def of(self, data: Any) -> None:
-        """Take the data set whose `num_rows` and `progress` are asked, where it has them."""
+    def of(self, data: Any, workers: Workers) -> None:
+        """Take the data set whose `num_rows` and `progress` are asked, where it has them.
+
+        Each worker gives its share of the data; the number is that of all.
+        """
         self._data = data
         rows = data.num_rows() if hasattr(data, "num_rows") else None
-        self._know(rows)
+        [total] = workers.count([math.nan if rows is None else rows])
+        self._know(None if math.isnan(total) else int(total))
 
     def look(self, batch: Batch, progress: Progress) -> None:
         """Estimate the total from the batch's place in the files, as long as it is not known."""
@@ -55,13 +65,13 @@ class Length:
             return
         share = self._data.progress(batch.position, progress.epoch)
         if share:
-            self.total = round((progress.samples - self._before) / share * self._epochs)
+            self.total = round((progress.samples - self.before) / share * self._epochs)
 
     def epoch_ended(self, progress: Progress) -> None:
         """Count a whole pass: all passes have as many samples."""
         if not self._exact:
-            self._know(progress.samples - self._before)
-        self._before = progress.samples
+            self._know(progress.samples - self.before)
+        self.before = progress.samples
 
     def _know(self, rows: int | None) -> None:
         if rows is not None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint import Series, read_checkpoint
+from satrap.dense import Stepped, Workers
 from satrap.embedding import Ticket
 from satrap.errors import TrainingError
 from satrap.exchange import Exchange
 from satrap.train.control import PlateauControl
+from satrap.train.merge import shared
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
+from satrap.train.turns import Turn
 from satrap.train.window import AUCWindow
 
 if TYPE_CHECKING:
@@ -29,8 +37,10 @@ REFUSED_LIMIT = 100
 LOSS_DECAY = 0.98
 """The loss shown is an average over about 1 / (1 - 0.98) = 50 steps."""
 
-STATISTICS_EVERY = 20
-"""Steps between two looks at the store's counters."""
+STATISTICS_SECONDS = 0.5
+"""Between two looks at the store's counters: each waits for the shards to answer."""
+
+Rows = npt.NDArray[np.float32]
 
 
 class Run:
@@ -40,21 +50,33 @@ class Run:
         labels: names of the labels.
         epochs: planned passes.
         observers: who is told.
+        workers: who trains together; default one alone.
     """
 
-    def __init__(self, labels: tuple[str, ...], epochs: int = 0, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        epochs: int = 0,
+        observers: Sequence[Observer] = (),
+        workers: Workers | None = None,
+    ) -> None:
         self.progress = Progress()
+        self.workers = workers or Workers()
         self.observers = observers
         self.updates = 0
         self.staleness: Counter[int] = Counter()
         self.history: list[Mapping[str, float]] = []
         self.best: Mapping[str, float] = {}
         self.stopped = "epochs"
+        self._ratios = self._looked_at = 0.0
+        self._own_samples = 0
         self._refused_in_row = 0
         self._window = AUCWindow(labels)
         self._clock = Clock()
         self._length = Length(epochs)
+        self.snapshots: Series | None = None
         self._kept: tempfile.TemporaryDirectory[str] | None = None
+        self._best_place: str | None = None
         self._kept_is_current = False
         self._exchange: Exchange | None = None
 
@@ -67,7 +89,7 @@ class Run:
     def watching(self, exchange: Exchange, data: Any) -> Iterator[None]:
         """Tell the observers that the run begins; when the block ends, however, drop what was kept."""
         self._exchange = exchange
-        self._length.of(data)
+        self._length.of(data, self.workers)
         self.progress.total_samples = self._length.total
         for observer in self.observers:
             observer.started(self.progress)
@@ -88,26 +110,44 @@ class Run:
         self._length.epoch_ended(self.progress)
         self._look_at_store()
 
-    def after_step(self, ticket: Ticket, logits: Tensor, loss: Tensor, accepted: bool, missed: int) -> None:
+    def wait(self, future: Future[list[Rows]]) -> list[Rows]:
+        """Return the rows of a lookup, and count the seconds spent waiting for them."""
+        start = time.perf_counter()
+        rows = future.result()
+        self.progress.lookup_wait_seconds += time.perf_counter() - start
+        return rows
+
+    def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
         """Count one step.
+
+        Args:
+            turn: what this worker did in it.
+            logits: float32[size, labels] of its batch, None without one.
+            stepped: what became of it.
+            missed: own updates its lookup did not see, None without a lookup.
 
         Raises:
             TrainingError: too many refused steps in a row.
         """
         progress = self.progress
         progress.step += 1
-        progress.samples += ticket.batch.size
-        progress.staleness = missed
-        self.staleness[missed] += 1
+        progress.samples += turn.samples
+        if turn.ticket is not None and missed is not None:
+            progress.staleness = missed
+            self.staleness[missed] += 1
+            progress.distinct_ratio = turn.ticket.distinct_ratio
+            self._ratios += turn.ticket.distinct_ratio
+            self._own_samples += turn.ticket.batch.size
         self._kept_is_current = False
-        if accepted:
-            self._accept(ticket, logits, loss.item())
+        if stepped.accepted:
+            self._accept(turn.ticket, logits, stepped.loss)
         else:
             self._refuse()
         progress.samples_per_second = progress.samples / self._clock.seconds
-        if progress.step % STATISTICS_EVERY == 1:
+        if progress.step == 1 or self._clock.seconds - self._looked_at >= STATISTICS_SECONDS:
             self._look_at_store()
-            self._length.look(ticket.batch, progress)
+            if turn.ticket is not None:
+                self._length.look(turn.ticket.batch, progress)
         if self._length.total is not None:
             progress.total_samples = self._length.total
             left = max(self._length.total - progress.samples, 0)
@@ -115,13 +155,14 @@ class Run:
         for observer in self.observers:
             observer.step(progress)
 
-    def _accept(self, ticket: Ticket, logits: Tensor, loss: float) -> None:
+    def _accept(self, ticket: Ticket | None, logits: Tensor | None, loss: float) -> None:
         progress = self.progress
         self.updates += 1
         self._refused_in_row = 0
         first = progress.loss != progress.loss
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
-        progress.auc = self._window.add(ticket.batch, logits)
+        if ticket is not None and logits is not None:
+            progress.auc = self._window.add(ticket.batch, logits)
 
     def _refuse(self) -> None:
         self.progress.refused += 1
@@ -135,10 +176,18 @@ class Run:
             )
 
     def _look_at_store(self) -> None:
-        if self._exchange is not None:
-            statistics = self._exchange.statistics()
-            self.progress.rows = int(statistics["rows"])
-            self.progress.memory_bytes = int(statistics["bytes"])
+        if self._exchange is None or self.workers.rank > 0:
+            return
+        self._looked_at = self._clock.seconds
+        statistics, progress = self._exchange.statistics(), self.progress
+        progress.rows = int(statistics["rows"])
+        progress.memory_bytes = int(statistics["bytes"])
+        progress.shard_rows = tuple(int(shard["rows"]) for shard in statistics.get("shards", ()))
+        traffic = statistics.get("exchange", {})
+        progress.waiting = int(traffic.get("waiting", 0))
+        if self._own_samples:
+            progress.sent_bytes_per_sample = traffic.get("sent", 0) / self._own_samples
+            progress.received_bytes_per_sample = traffic.get("received", 0) / self._own_samples
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Record one validation pass."""
@@ -155,20 +204,69 @@ class Run:
         return self.stopped != "epochs"
 
     def keep_best(self, trainer: Trainer) -> None:
-        """Keep the present weights and rows, on disk, as the best."""
-        if self._kept is None:
+        """Keep the present weights and rows as the best: beside the snapshots, else on the local disk."""
+        if self.snapshots is not None:
+            self._best_place = self.snapshots.place(self.steps, best=True)
+        elif self._kept is None:
             self._kept = tempfile.TemporaryDirectory(prefix="satrap-best-")
-        trainer.save(str(Path(self._kept.name) / "best"))
+            self._best_place = str(Path(self._kept.name) / "best")
+        assert self._best_place is not None
+        trainer.save(self._best_place)
         self._kept_is_current = True
+
+    @property
+    def best_name(self) -> str | None:
+        """Name of the best weights beside the snapshots, None if none are kept there."""
+        return self._best_place.rsplit("/", 1)[-1] if self.snapshots and self._best_place else None
 
     def restore_best(self, trainer: Trainer) -> None:
         """Bring back what `keep_best` kept, unless nothing was or the trainer still has it."""
-        if self._kept is None or self._kept_is_current:
+        if self._best_place is None or self._kept_is_current:
             return
-        scale = trainer.control.lr_scale
-        trainer.exchange.clear()  # rows created since then must start anew
-        trainer.restore(read_checkpoint(str(Path(self._kept.name) / "best")))
+        scale, first = trainer.control.lr_scale, self.workers.rank == 0
+        best = self._best_place
+        # Rows created since then must start anew.
+        self.workers.solo("clearing rows", trainer.exchange.clear)
+        trainer.restore(shared(read_checkpoint(best) if first else None, self.workers))
         trainer.control.lr_scale = scale
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the account as (plain data, arrays), for a snapshot."""
+        plain = {
+            "progress": asdict(self.progress),
+            "updates": self.updates,
+            "staleness": sorted(self.staleness.items()),
+            "history": [dict(metrics) for metrics in self.history],
+            "best": dict(self.best),
+            "kept_is_current": self._kept_is_current,
+            "refused_in_row": self._refused_in_row,
+            "ratios": self._ratios,
+            "own_samples": self._own_samples,
+            "seconds": self._clock.seconds,
+            "before": self._length.before,
+        }
+        return plain, {f"window.{key}": array for key, array in self._window.state().items()}
+
+    def restore(
+        self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], best_place: str | None
+    ) -> None:
+        """Go on with the account of a snapshot.
+
+        Args:
+            plain: what `state` returned.
+            arrays: what `state` returned.
+            best_place: where the best weights are.
+        """
+        values = {**plain["progress"], "shard_rows": tuple(plain["progress"]["shard_rows"])}
+        self.progress = Progress(**values)
+        self.updates, self.staleness = plain["updates"], Counter(dict(plain["staleness"]))
+        self.history, self.best = list(plain["history"]), plain["best"]
+        self._kept_is_current, self._best_place = plain["kept_is_current"], best_place
+        self._refused_in_row = plain["refused_in_row"]
+        self._ratios, self._own_samples = plain["ratios"], plain["own_samples"]
+        self._clock = Clock(plain["seconds"])
+        self._length.before = plain["before"]
+        self._window.restore({key.removeprefix("window."): array for key, array in arrays.items()})
 
     def finish(self) -> Result:
         """Close the account and tell the observers."""
@@ -183,6 +281,14 @@ class Run:
             refused=self.progress.refused,
             stopped=self.stopped,
             staleness=dict(self.staleness),
+            traffic={
+                "lookup_wait_seconds": self.progress.lookup_wait_seconds,
+                "distinct_ratio": self._ratios / max(sum(self.staleness.values()), 1),
+                "waiting": self.progress.waiting,
+                "sent_bytes_per_sample": self.progress.sent_bytes_per_sample,
+                "received_bytes_per_sample": self.progress.received_bytes_per_sample,
+                "shard_rows": list(self.progress.shard_rows),
+            },
         )
         for observer in self.observers:
             observer.finished(result)

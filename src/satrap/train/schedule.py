@@ -11,12 +11,13 @@ from satrap.errors import ConfigError
 Item = TypeVar("Item")
 Pending = TypeVar("Pending")
 
-MODES = ("sync", "hybrid")
-"""`sync`: every lookup sees all earlier updates. `hybrid`: it misses exactly the latest `staleness`."""
+MODES = ("sync", "hybrid", "async")
+"""`sync`: every lookup sees all earlier updates. `hybrid`: it misses exactly the latest `staleness` of its
+own worker; the network is updated in step. `async`: the network's weights are rows too, and nobody waits."""
 
 
 def staleness_of(mode: str, staleness: int) -> int:
-    """Return τ for a mode: 0 for `sync`, the given number for `hybrid`.
+    """Return τ for a mode: 0 for `sync`, the given number for `hybrid` and `async`.
 
     Raises:
         ConfigError: an unknown mode or a negative staleness.
@@ -29,7 +30,10 @@ def staleness_of(mode: str, staleness: int) -> int:
 
 
 def lookahead(
-    items: Iterable[Item], issue: Callable[[Item], Pending], staleness: int
+    items: Iterable[Item],
+    issue: Callable[[Item], Pending],
+    staleness: int,
+    ahead: deque[tuple[Item, Pending]] | None = None,
 ) -> Iterator[tuple[Item, Pending]]:
     """Issue the lookup of item t + τ, then hand out item t.
 
@@ -40,13 +44,15 @@ def lookahead(
         items: the batches, in training order.
         issue: starts the lookup of one item and returns at once.
         staleness: τ >= 0.
+        ahead: an empty queue in which the caller sees what is in flight; default a hidden one.
 
     Yields:
         (item, what `issue` returned for it), in order.
     """
-    ahead: deque[tuple[Item, Pending]] = deque()
+    ahead = deque() if ahead is None else ahead
     for item in items:
         ahead.append((item, issue(item)))
         if len(ahead) > staleness:
             yield ahead.popleft()
-    yield from ahead
+    while ahead:
+        yield ahead.popleft()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,25 +17,28 @@ from satrap import models
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.data import prefetch
+from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
 from satrap.embedding import EmbeddingPlan, Embeddings, Ticket, tables_of
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, LocalExchange
+from satrap.exchange import Exchange, LocalExchange, Request
 from satrap.metrics import BinaryMetrics
 from satrap.optim import Constant, Optimizer, Schedule
-from satrap.schema import Schema
+from satrap.schema import Schema, Table
 from satrap.store import Admission, Shard
 from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
-from satrap.train.dense import DenseStep
-from satrap.train.loss import as_matrix, binary_cross_entropy
+from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
+from satrap.train.merge import merged
 from satrap.train.observer import Observer, Result
 from satrap.train.restore import trainer_arguments
 from satrap.train.run import Run
+from satrap.train.saving import Checkpointing, Saver
 from satrap.train.schedule import lookahead, staleness_of
+from satrap.train.turns import Turn, turns
 
 Rows = npt.NDArray[np.float32]
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
-DenseOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Connect = Callable[[Sequence[Table]], Exchange]
 
 PREFETCHED_BATCHES = 4
 """Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
@@ -72,8 +76,9 @@ class Trainer:
     labels]. Embeddings are no parameters of it: they are rows of the store, created on first use and
     updated by `embedding_optimizer` once per distinct id and step. `mode` says how far lookups run ahead:
     in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly the latest `staleness`
-    updates, so that reading, lookup and update overlap with the network. One process is reproducible to
-    the bit in both modes, given the same seeds (`torch.manual_seed` for the network's own parameters).
+    updates, so that reading, lookup and update overlap with the network. One worker is reproducible to the
+    bit in these modes, given the same seeds (`torch.manual_seed` for the network's own parameters). "async",
+    a baseline, keeps the network's weights in the store as well: workers push and pull, and never wait.
 
     A step whose loss or gradients are not finite is refused whole and counted; 100 in a row end the run.
 
@@ -83,8 +88,8 @@ class Trainer:
         embedding_optimizer: how rows learn.
         dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; None: the trainer
             can evaluate and predict only.
-        mode: "hybrid" (default) or "sync".
-        staleness: τ of "hybrid", default 4.
+        mode: "hybrid" (default), "sync" or "async".
+        staleness: τ of "hybrid" and "async", default 4.
         seed: of the initial rows, default 1.
         device: where the network computes, default "cpu".
         memory: byte budget of the tables, default none.
@@ -98,7 +103,11 @@ class Trainer:
             never.
         threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
             satrap was imported before torch, else all but one (see `satrap.threads`).
-        loss: (logits, batch) -> scalar; default binary cross-entropy.
+        loss: (logits, batch) -> scalar, a mean over the samples; default binary cross-entropy.
+        exchange: given the tables, returns where their rows are; default a store in this process.
+        workers: the processes that train together, this one among them; default this one alone. Then `fit`,
+            `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
+            `exchange` returns an exchange with shard servers.
 
     Raises:
         ConfigError: impossible arguments.
@@ -110,7 +119,7 @@ class Trainer:
         schema: Schema,
         *,
         embedding_optimizer: Optimizer,
-        dense_optimizer: DenseOptimizer | None = None,
+        dense_optimizer: MakeOptimizer | None = None,
         mode: str = "hybrid",
         staleness: int = 4,
         seed: int = 1,
@@ -125,25 +134,39 @@ class Trainer:
         patience: int | None = None,
         threads: int | None = None,
         loss: Loss = binary_cross_entropy,
+        exchange: Connect | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.schema, self.loss = schema, loss
+        self.workers = workers or Workers()
         self.mode, self.staleness = mode, staleness_of(mode, staleness)
         self.embedding_optimizer, self.seed, self.initial_scale = embedding_optimizer, seed, initial_scale
         self.device = _device(device)
         torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
         self.model = model.to(self.device)
-        self.dense = DenseStep(model, dense_optimizer, clip_norm)
         self.control = PlateauControl(plateau, patience)
         self.embedding_dtype, self.admission = embedding_dtype, admission or Admission()
         self.lr_schedule = lr_schedule or Constant()
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, initial_scale, embedding_dtype)
-        self.exchange: Exchange = LocalExchange(
-            Shard(tables, seed=seed, memory=memory, admission=self.admission)
+        self.dense = (
+            RemoteStep(model, dense_optimizer, clip_norm, {table.dim for table in tables})
+            if mode == "async"
+            else DenseStep(model, dense_optimizer, clip_norm, self.workers)
         )
-        self.plan = EmbeddingPlan(schema, self.exchange.groups)
+        tables += self.dense.tables
+        self.exchange: Exchange = (
+            LocalExchange(Shard(tables, seed=seed, memory=memory, admission=self.admission))
+            if exchange is None
+            else exchange(tables)
+        )
+        self.dense.attach(self.exchange.groups)
+        groups = [group for group in self.exchange.groups if DENSE_TABLE not in group.tables]
+        self.plan = EmbeddingPlan(schema, groups)
         self.embeddings = Embeddings(self.plan, self.device)
         self.run = Run(schema.label_names)
+        self.stopping = self._seeded = False
+        self._saver = Saver(self, None)
 
     def fit(
         self,
@@ -153,6 +176,8 @@ class Trainer:
         epochs: int = 1,
         steps: int | None = None,
         observers: Sequence[Observer] = (),
+        checkpoint: Checkpointing | None = None,
+        resume: bool = False,
     ) -> Result:
         """Train.
 
@@ -162,56 +187,101 @@ class Trainer:
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.
             observers: told about every step and evaluation.
+            checkpoint: where and how often snapshots are written; None: never.
+            resume: go on from the newest snapshot there, as if the run had never ended. The trainer must be
+                new, and made as the one before.
 
         Returns:
             What happened, with the validation metrics of the weights that are kept.
 
         Raises:
-            ConfigError: no dense optimizer, or epochs or steps below 1.
+            ConfigError: no dense optimizer, epochs or steps below 1, or nothing to resume.
+            CheckpointError: the snapshot is damaged.
             DataError: the data cannot be read, or has no rows.
             TrainingError: 100 steps in a row were not finite.
         """
         self._check_fit(epochs, steps)
-        run = self.run = Run(self.schema.label_names, epochs, observers)
-        with run.watching(self.exchange, data):
-            for epoch in range(epochs):
-                run.begin_epoch(epoch)
+        run = self.run = Run(self.schema.label_names, epochs, observers, self.workers)
+        saver = self._saver = Saver(self, checkpoint)
+        run.snapshots = saver.series
+        if resume:
+            saver.resume()
+        self.workers.broadcast(list(self.model.state_dict().values()))
+        self.workers.solo("dense weights", self._seed)
+        with run.watching(self.exchange, data), saver:
+            while saver.epoch < epochs and not run.done(steps, self.control):
+                run.begin_epoch(saver.epoch)
                 self.model.train()
-                batches = itertools.islice(data.batches(epoch), None if steps is None else steps - run.steps)
-                for ticket, pending in lookahead(self._tickets(batches), self._look_up, self.staleness):
-                    self._step(ticket, pending)
+                batches = itertools.islice(saver.batches(data), None if steps is None else steps - run.steps)
+                turns = self._turns(batches)
+                for turn, pending in lookahead(turns, self._look_up, self.staleness, saver.ahead):
+                    saver.stepped(turn, stop=self._step(turn, pending))
                 run.end_epoch()
                 if validation is not None:
-                    self._validate(validation)
-                if run.done(steps, self.control):
-                    break
-            self.exchange.flush()
+                    self._validate(saver.stoppable(validation))
+                saver.epoch_ended()
+            self._settle("end of training")
             run.restore_best(self)
         return run.finish()
 
+    def _seed(self) -> None:
+        if self.dense.tables and not self._seeded:
+            self.dense.seed(self.exchange)
+            self._seeded = True
+
+    def _settle(self, stage: str) -> None:
+        """Wait until all workers are here and all their updates applied; then they have equal networks."""
+        self.exchange.flush()
+        self.workers.meet(stage)
+        self.dense.refresh(self.exchange)
+        self.workers.broadcast(list(self.model.buffers()))
+
+    def request_stop(self) -> None:
+        """End `fit` after the step, on all workers; safe in a signal handler.
+
+        With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt.
+        """
+        self.stopping = True
+
     def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
-        return prefetch((self.plan.ticket(batch) for batch in batches), depth=PREFETCHED_BATCHES)
+        return (self.plan.ticket(batch) for batch in batches)
 
-    def _look_up(self, ticket: Ticket) -> tuple[Future[list[Rows]], int]:
-        return self.exchange.lookup(ticket.requests, create=True), self.run.updates
+    def _turns(self, batches: Iterable[Batch]) -> Iterator[Turn]:
+        weight = known_weight if self.loss is binary_cross_entropy else _size
+        workers = Workers() if self.mode == "async" else self.workers
+        return prefetch(turns(self._tickets(batches), workers, weight), depth=PREFETCHED_BATCHES)
 
-    def _step(self, ticket: Ticket, pending: tuple[Future[list[Rows]], int]) -> None:
-        """Train on one batch: forward, backward, dense step, row update."""
-        future, updates_seen = pending
-        rows = self.embeddings.rows(future.result())
-        batch = self.embeddings.embed(ticket, rows)
-        logits = self.model(batch)
-        loss = self.loss(logits, batch)
-        self.dense.backward(loss)
+    def _look_up(self, turn: Turn) -> Pending | None:
+        if turn.ticket is None:
+            return None
+        requests = [*turn.ticket.requests, *self.dense.requests]
+        if (replayed := self._saver.replayed(requests)) is not None:
+            return Pending(requests, *replayed)
+        return Pending(requests, self.exchange.lookup(requests, create=True), self.run.updates)
+
+    def _step(self, turn: Turn, pending: Pending | None) -> bool:
+        """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
+        loss = logits = None
+        leaves: list[Tensor] = []
+        if turn.ticket is not None and pending is not None:
+            rows = self.run.wait(pending.future)
+            own = len(turn.ticket.requests)
+            self.dense.pull(rows[own:])
+            leaves = self.embeddings.rows(rows[:own])
+            batch = self.embeddings.embed(turn.ticket, leaves)
+            logits = self.model(batch)
+            loss = self.loss(logits, batch)
+            logits = as_matrix(logits.detach(), len(self.schema.labels))
         lr_scale = self.control.lr_scale * self.lr_schedule.factor(self.run.steps)
-        accepted = self.dense.step(loss, rows, lr_scale)
-        missed = self.run.updates - updates_seen
-        if accepted:
-            gradients = self.embeddings.gradients(rows)
-            self.exchange.update(ticket.requests, gradients, lr_scale=lr_scale)
-        self.run.after_step(
-            ticket, as_matrix(logits.detach(), len(self.schema.labels)), loss, accepted, missed
-        )
+        stepped = self.dense.step(loss, leaves, lr_scale, share=turn.share, stop=self.stopping)
+        missed = None if pending is None else self.run.updates - pending.updates_seen
+        if stepped.accepted and pending is not None:
+            gradients = [*self.embeddings.gradients(leaves), *self.dense.push()]
+            self.exchange.update(pending.requests, gradients, lr_scale=lr_scale)
+        else:
+            self.exchange.update([], [], lr_scale=lr_scale)  # in sync mode, shards wait for every worker
+        self.run.after_step(turn, logits, stepped, missed)
+        return stepped.stop
 
     def _validate(self, validation: Data) -> None:
         metrics = self.evaluate(validation)
@@ -226,7 +296,7 @@ class Trainer:
         """Return the metrics of a data set; nothing is learnt or created.
 
         Args:
-            data: samples with labels.
+            data: samples with labels; of several workers, each gives its share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc"; one set per label
@@ -235,6 +305,7 @@ class Trainer:
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
+        self._settle("evaluation")
         metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
         for batch, probabilities in self._scored(data.batches()):
             assert batch.labels is not None
@@ -245,7 +316,7 @@ class Trainer:
                 weights=batch.weights,
                 groups=batch.groups,
             )
-        return metrics.compute()
+        return merged(metrics, self.workers)
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
@@ -258,7 +329,7 @@ class Trainer:
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         self.model.eval()
         lookup = lookahead(
-            self._tickets(batches),
+            prefetch(self._tickets(batches), depth=PREFETCHED_BATCHES),
             lambda ticket: self.exchange.lookup(ticket.requests, create=False),
             EVALUATION_LOOKAHEAD,
         )
@@ -276,10 +347,11 @@ class Trainer:
         Raises:
             CheckpointError: it cannot be written.
         """
-        self.exchange.flush()
-        write_checkpoint(url, self._checkpoint())
+        self._settle("before saving")
+        self.workers.solo("saving", lambda: write_checkpoint(url, self.checkpoint()))
 
-    def _checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> Checkpoint:
+        """Return the trained state; its tensors and rows are those in use."""
         return Checkpoint(
             settings={
                 "schema": self.schema.to_dict(),
@@ -306,7 +378,7 @@ class Trainer:
         url: str,
         model: nn.Module | None = None,
         *,
-        dense_optimizer: DenseOptimizer | None = None,
+        dense_optimizer: MakeOptimizer | None = None,
         **arguments: Any,
     ) -> Trainer:
         """Read what `save` wrote.
@@ -331,12 +403,17 @@ class Trainer:
         return trainer
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over the weights, optimizer state and rows of a checkpoint."""
+        """Take over the weights, optimizer state and rows of a checkpoint; rank 0 loads the rows."""
         self.model.load_state_dict(checkpoint.model)
         self.dense.load_state_dict(checkpoint.optimizer)
         self.control.lr_scale = checkpoint.settings["lr_scale"]
+        self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
+
+    def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:
-            self.exchange.load(table, chunk)
+            if table != DENSE_TABLE or self.dense.tables:
+                self.exchange.load(table, chunk)
+                self._seeded = self._seeded or table == DENSE_TABLE
 
     def statistics(self) -> Mapping[str, Any]:
         """Return the counters of the store, see `satrap.store.Shard.statistics`."""
@@ -353,6 +430,19 @@ class Trainer:
             )
         if epochs < 1 or (steps is not None and steps < 1):
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A lookup that is under way, and how many updates had been issued before it."""
+
+    requests: list[Request]
+    future: Future[list[Rows]]
+    updates_seen: int
+
+
+def _size(batch: Batch) -> float:
+    return float(batch.size)
 
 
 def _device(device: str | torch.device) -> torch.device:

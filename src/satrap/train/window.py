@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -37,3 +41,14 @@ class AUCWindow:
             self._metrics.reset()
             self._samples = 0
         return self.value
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as plain arrays, for a checkpoint."""
+        counts = np.array([self._samples, self.value], np.float64)
+        return {"counts": counts, **{f"metrics/{k}": v for k, v in self._metrics.state().items()}}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Replace everything by what `state` returned."""
+        self._samples, self.value = int(state["counts"][0]), float(state["counts"][1])
+        prefix = "metrics/"
+        self._metrics.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})

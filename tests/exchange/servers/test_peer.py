@@ -171,6 +171,16 @@ def test_only_the_answer_to_a_new_ping_proves_that_the_shard_has_forgotten_the_c
         client.receive(answer.header, answer.parts, 0.0)
 
 
+def test_to_be_forgotten_is_the_answer_to_a_goodbye() -> None:
+    client, answered = greeted(), []
+    client.receive(Header(Kind.LOOKUP | ANSWER, client=7, sequence=1), [], 0.0)
+    client.request(Kind.BYE, [], lambda *a: answered.append(a), now=0.0)
+    header = decode(bytes(client.ping(0.0)[0]), [])
+    answer = failure(header, Code.UNKNOWN_CLIENT, StoreError("unknown"))
+    assert client.receive(answer.header, answer.parts, 0.0) == []
+    assert answered == [((), None)]
+
+
 def test_a_lost_hello_is_sent_again() -> None:
     client = peer()
     client.request(Kind.HELLO, [b"x"], lambda *_: None, now=0.0)

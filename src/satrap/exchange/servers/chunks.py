@@ -1,19 +1,51 @@
-"""Chunks of rows as message parts: a text that names the columns, then each column raw."""
+"""Chunks of rows and other arrays as message parts: a text that names them, then each array raw."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
 from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.store import Chunk
 
 _COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")
+_PLAIN = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
 _DTYPES = ("<u8", "<f4", "<u4", "<i4", "<i8", "<u2", "<f2")
+
+
+def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
+    """Return the parts that carry named arrays."""
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    about = {name: [a.dtype.str, list(a.shape)] for name, a in plain.items()}
+    return [pack_text({"arrays": about}), *(a.reshape(-1).view(np.uint8) for a in plain.values())]
+
+
+def unpack_arrays(parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that `pack_arrays` packed, as copies.
+
+    Raises:
+        FrameError: names, types or sizes do not fit.
+    """
+    about = unpack_text(parts[0]).get("arrays") if parts else None
+    if not isinstance(about, dict) or len(about) != len(parts) - 1:
+        raise FrameError("arrays without their names")
+    named = zip(about.items(), parts[1:], strict=True)
+    return {name: _array(name, layout, part) for (name, layout), part in named}
+
+
+def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
+    match layout:
+        case [str(dtype), list(shape)] if dtype in _PLAIN and all(type(n) is int and n >= 0 for n in shape):
+            data = as_bytes(part)
+            if len(data) == math.prod(shape) * np.dtype(dtype).itemsize:
+                return np.array(data.view(dtype)).reshape(shape)
+    raise FrameError(f"array {name!r} does not have the bytes it announces")
 
 
 def pack_chunk(chunk: Chunk) -> list[Buffer]:

@@ -12,12 +12,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
-from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
@@ -167,6 +168,29 @@ class ServersExchange:
         while len(parts := coming.result()) > 1:
             coming = self._one(shard, Kind.EXPORT, [pack_text({})])
             yield unpack_chunk(parts)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return, by name, what the shards' stores need besides their rows to go on exactly."""
+        self.flush()
+        answers = [unpack_arrays(parts) for parts in self._all(Kind.STATE)]
+        return {f"shard{s}.{k}": v for s, state in enumerate(answers) for k, v in state.items()}
+
+    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `state` returned, after the rows were loaded.
+
+        It belongs to a number of shards: from a snapshot of another number (or of one process) nothing is
+        taken over, and the stores go on from where loading left them.
+        """
+        if {k.partition(".")[0] for k in state} != {f"shard{s}" for s in range(self.map.shards)}:
+            return
+        prefixes = [f"shard{s}." for s in range(self.map.shards)]
+        self._all(
+            Kind.RESTORE,
+            [
+                pack_arrays({k.removeprefix(p): v for k, v in state.items() if k.startswith(p)})
+                for p in prefixes
+            ],
+        )
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Exchange.load`."""

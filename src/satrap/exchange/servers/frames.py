@@ -65,6 +65,8 @@ class Kind(IntEnum):
     LOAD = 8
     CLEAR = 9
     BYE = 10
+    STATE = 11
+    RESTORE = 12
     PING = 32
 
 

@@ -207,7 +207,11 @@ class Peer:
         if not self.greeted:
             return [self._again(p) for p in self._pending.values() if p.sent]
         if text.get("kind") == Kind.PING and header.sequence == self._ping:
-            raise error
+            first = next(iter(self._pending.values()), None)
+            if first is None or first.header.kind != Kind.BYE:
+                raise error
+            self._answered(first, (), None, now)  # to be forgotten is what it asked for
+            return []
         return [] if self._ping_open else [self.ping(now)]
 
     def _refused(

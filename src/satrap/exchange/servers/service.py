@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
@@ -79,22 +79,34 @@ class Service:
                 return self._lookup(session, unpack(parts), create=header.kind == Kind.LOOKUP)
             case Kind.UPDATE:
                 self._update(session, header, unpack(parts))
-            case Kind.STATISTICS:
-                return [pack_text(self.store.statistics() | {"server": self._observe()})]
             case Kind.EXPORT:
                 return self._export(session, unpack_text(_one(parts)))
-            case Kind.LOAD:
-                chunk = unpack_chunk(parts)
-                self.store.load(chunk.table, chunk)
-            case Kind.CLEAR:
-                self.store.clear()
             case Kind.BYE:
                 self._exports.pop(session.client, None)
                 self._forward.pop(session.client, None)
             case Kind.FLUSH:
                 pass  # requests are served in order: to be served is all it asks
             case _:
-                raise FrameError(f"a request of unknown kind {header.kind}")
+                return self._manage(header.kind, parts)
+        return []
+
+    def _manage(self, kind: int, parts: Sequence[Buffer]) -> list[Buffer]:
+        """Execute a request about the store as a whole."""
+        store = self.store
+        match kind:
+            case Kind.STATISTICS:
+                return [pack_text(store.statistics() | {"server": self._observe()})]
+            case Kind.STATE:
+                return pack_arrays({f"{g.index}.{k}": v for g in store.groups for k, v in g.state().items()})
+            case Kind.RESTORE:
+                self._restore(unpack_arrays(parts))
+            case Kind.LOAD:
+                chunk = unpack_chunk(parts)
+                store.load(chunk.table, chunk)
+            case Kind.CLEAR:
+                store.clear()
+            case _:
+                raise FrameError(f"a request of unknown kind {kind}")
         return []
 
     def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
@@ -182,6 +194,14 @@ class Service:
                 f"the answer would take {size} bytes, the limit is {self.max_bytes}",
                 fix="look up fewer ids at once",
             )
+
+    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        for group in self.store.groups:
+            prefix = f"{group.index}."
+            try:
+                group.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+            except (KeyError, ValueError, TypeError, IndexError) as error:
+                raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
 
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:

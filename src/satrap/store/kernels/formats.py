@@ -104,7 +104,8 @@ def _to_float16(builder: Any, kind: Any, value: Any, random: Any) -> Any:
         builder.select(builder.fcmp_ordered("<", power, least), least, power), _constant(real, 2.0**-10)
     )
     size = builder.bitcast(builder.and_(bits, _constant(integer, 0x7FFFFFFF)), real)
-    count = builder.fdiv(size, unit)
+    inverse = builder.sub(_constant(integer, 254 << 23), builder.bitcast(unit, integer))  # 1 / 2^n is exact
+    count = builder.fmul(size, builder.bitcast(inverse, real))
     whole = builder.sitofp(builder.fptosi(count, integer), real)
     chance = builder.fmul(
         builder.uitofp(builder.lshr(random, _constant(integer, 8)), real), _constant(real, 2.0**-24)

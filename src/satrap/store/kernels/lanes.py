@@ -11,6 +11,9 @@ from numba.extending import intrinsic
 
 from satrap.store.kernels.simd import LANES, vector16
 
+_UniTuple: Any = types.UniTuple
+_unpack_tuple: Any = cgutils.unpack_tuple
+
 
 def _constant(kind: Any, value: float) -> Any:
     if kind is vector16:
@@ -44,7 +47,9 @@ def _load_double(context: Any, address: Any) -> Any:
 
 
 def _spread(context: Any, values: Any) -> Any:
-    wide = types.UniTuple(vector16, len(values))
+    if values is types.none:
+        return types.none(types.none), lambda target, builder, signature, arguments: target.get_dummy_value()
+    wide = _UniTuple(vector16, len(values))
 
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.VectorType(ir.FloatType(), LANES)
@@ -54,7 +59,7 @@ def _spread(context: Any, values: Any) -> Any:
         )
         lanes = [
             builder.shuffle_vector(builder.insert_element(empty, scalar, ir.IntType(32)(0)), empty, zeros)
-            for scalar in cgutils.unpack_tuple(builder, arguments[0])
+            for scalar in _unpack_tuple(builder, arguments[0])
         ]
         return target.make_tuple(builder, wide, lanes)
 
@@ -69,4 +74,4 @@ where_zero = _made(_where_zero)
 load_double = _made(_load_double)
 """load_double(address): the float64 there."""
 spread = _made(_spread)
-"""spread(values): a tuple of float32 as a tuple of vectors, every lane the same."""
+"""spread(values): a tuple of float32 as a tuple of vectors, every lane the same; None as None."""

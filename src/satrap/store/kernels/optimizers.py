@@ -32,18 +32,16 @@ TABULATED = 4096
 """Steps of a row whose bias corrections are looked up instead of computed (two powers cost 40 ns)."""
 
 
-class Common(NamedTuple):
-    """What every optimizer's step begins and ends with.
+class Shaping(NamedTuple):
+    """What happens to the gradient before any optimizer's step.
 
     Attributes:
         decay: `decay * w` is added to the gradient.
-        clip: largest norm of the gradient; infinity for any.
-        bound: weights are clamped to [-bound, bound], at the least to what their format can hold.
+        clip: largest norm of the gradient, before that; infinity for any.
     """
 
     decay: np.float32
     clip: np.float32
-    bound: np.float32
 
 
 class Descent(NamedTuple):
@@ -110,9 +108,7 @@ def lane(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
     raise NotImplementedError
 
 
-def _begin_descent(
-    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
-) -> Any:
+def _begin_descent(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:
     return (rule.lr,)
 
 
@@ -133,9 +129,7 @@ def _lane_momentum(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any)
     return x - lr * (own * g + kept * buffer)
 
 
-def _begin_adagrad(
-    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
-) -> Any:
+def _begin_adagrad(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:
     return (rule.lr, rule.eps)
 
 
@@ -146,9 +140,7 @@ def _lane_adagrad(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) 
     return x - lr * (g / (root(accumulator) + eps))
 
 
-def _begin_rowwise(
-    fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
-) -> Any:
+def _begin_rowwise(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:
     squares = sum_of_squares(fmt, w, decay, g, scale, dim)
     a = np.float32(load_like(_NONE, scalar) + squares / np.float32(dim))
     store(scalar, a)
@@ -274,8 +266,10 @@ def fetch_write(address: np.uint64, size: np.uint64) -> None:
 def step_lane(
     fmt: Format,
     rule: Any,
+    shaping: Shaping | None,
     facts: Any,
-    common: Any,
+    shape: Any,
+    bound: Any,
     w: np.uint64,
     g: np.uint64,
     state: np.uint64,
@@ -283,22 +277,23 @@ def step_lane(
     key: np.uint64,
     k: np.uint64,
 ) -> None:
-    """Step the weight, or the 16 weights, of column k; `common` is (decay, scale of g, bound) or None."""
+    """Step the weight, or the 16 weights, of column k; `shape` is (decay, scale of the gradient)."""
     place, follows = w + k * weight_bytes(fmt), state + k * _FOUR
     x, gradient = load_weights(fmt, facts[0], place), load_like(facts[0], g + k * _FOUR)
-    if common is None:
-        store_weights(fmt, place, lane(rule, facts, x, gradient, follows, size), key, k)
-    else:
-        decay, scale, bound = common
-        x = lane(rule, facts, x, gradient * scale + decay * x, follows, size)
-        store_weights(fmt, place, clamp(x, bound), key, k)
+    if shaping is not None:
+        gradient = gradient * shape[1] + shape[0] * x
+    x = lane(rule, facts, x, gradient, follows, size)
+    if bound is not None:
+        x = clamp(x, bound[0])
+    store_weights(fmt, place, x, key, k)
 
 
 @kernel
 def step(
     fmt: Format,
     rule: Any,
-    common: Common | None,
+    shaping: Shaping | None,
+    bound: tuple[np.float32] | None,
     base: np.uint64,
     stride: np.uint64,
     scalars: np.uint64 | None,
@@ -309,8 +304,9 @@ def step(
 ) -> None:
     """Take one step per slot; slots are distinct, a slot of -1 leaves its gradient out.
 
-    `gradients` is the address of float32[n, dim]; `scalars` that of float32[slots]. `common` and `scalars`
-    are None if there is nothing of the kind: machine code without it is a tenth faster.
+    `gradients` is the address of float32[n, dim]; `scalars` that of float32[slots]. Weights are
+    clamped to [-bound[0], bound[0]]. `shaping`, `bound` and `scalars` are None if there is nothing of the
+    kind: machine code without them is a tenth faster.
     """
     n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
     weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
@@ -325,15 +321,11 @@ def step(
         slot, g = np.uint64(slots[i]), gradients + np.uint64(i) * size
         w = base + slot * stride
         scalar = _ZERO if scalars is None else scalars + slot * _FOUR
-        if common is None:
-            one, many = None, None
-            facts = begin(fmt, rule, _NONE, _UNIT, scalar, w, g, dim)
-        else:
-            one = (common.decay, clipping(fmt, g, dim, common.clip), common.bound)
-            many = spread(one)
-            facts = begin(fmt, rule, common.decay, one[1], scalar, w, g, dim)
-        key, all_facts = mix(ids[i] ^ fmt.noise), spread(facts)
+        one = (_NONE, _UNIT) if shaping is None else (shaping.decay, clipping(fmt, g, dim, shaping.clip))
+        facts = begin(fmt, rule, one[0], one[1], scalar, w, g, dim)
+        many = spread(one)
+        key, all_facts, bounds = mix(ids[i] ^ fmt.noise), spread(facts), spread(bound)
         for k in range(_ZERO, full, _LANES):
-            step_lane(fmt, rule, all_facts, many, w, g, w + weights, size, key, k)
+            step_lane(fmt, rule, shaping, all_facts, many, bounds, w, g, w + weights, size, key, np.uint64(k))
         for k in range(full, dim):
-            step_lane(fmt, rule, facts, one, w, g, w + weights, size, key, k)
+            step_lane(fmt, rule, shaping, facts, one, bound, w, g, w + weights, size, key, np.uint64(k))

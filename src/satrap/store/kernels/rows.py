@@ -73,7 +73,7 @@ def gather(
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
-    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; slots of -1 are left out."""
+    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; no slot (-1), nothing."""
     n = slots.shape[0]
     size = dim * weight_bytes(fmt)
     distance = ahead(size)

@@ -1,6 +1,7 @@
 """Counting uses of ids that have no row, in bounded memory: a count-min sketch.
 
-Cormode and Muthukrishnan, J. Algorithms 2005, with the conservative update of Estan and Varghese, SIGCOMM 2002.
+Cormode and Muthukrishnan, J. Algorithms 2005; with the conservative update of Estan and Varghese, SIGCOMM
+2002.
 """
 
 from __future__ import annotations

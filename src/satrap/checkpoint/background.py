@@ -1,0 +1,51 @@
+"""Writes snapshots beside training, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from satrap.errors import SatrapError
+
+
+class Background:
+    """Runs one job at a time in a thread; a failure is kept until someone asks.
+
+    ```python
+    writer = Background()
+    if not writer.busy:
+        writer.start(lambda: series.write(step, cut))
+    error = writer.failure()            # of the last job, once; None if it went well or is still running
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: SatrapError | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is running."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, job: Callable[[], object]) -> None:
+        """Run a job; waits for the one before."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(job,), name="satrap-snapshot", daemon=True)
+        self._thread.start()
+
+    def _run(self, job: Callable[[], object]) -> None:
+        try:
+            job()
+        except SatrapError as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Return when no job is running."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def failure(self) -> SatrapError | None:
+        """Return, once, what the last finished job raised."""
+        error, self._error = self._error, None
+        return error

@@ -1,0 +1,179 @@
+"""The few calls to a file system that checkpoints are made of; each passes a fault point first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import IO, Any, Protocol
+
+from satrap.faults import hit
+
+
+class Disk(Protocol):
+    """Files by full path, "/" between names."""
+
+    def create(self, path: str) -> IO[bytes]:
+        """Open a new file for writing, or an existing one emptied."""
+
+    def write(self, file: IO[bytes], data: memoryview) -> None:
+        """Append to an open file."""
+
+    def sync(self, file: IO[bytes]) -> None:
+        """Return when what was written survives a power cut."""
+
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder survive a power cut."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, durably; it may exist."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file in one step, durably: readers see the old or the new content, never a mix."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder and all in it."""
+
+    def list(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; none if there is no such folder."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder."""
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file for reading."""
+
+
+class LocalDisk:
+    """A local (or mounted) file system: files and names are made durable by fsync."""
+
+    def create(self, path: str) -> IO[bytes]:
+        """See `Disk.create`."""
+        hit("disk.create")
+        return open(path, "wb", buffering=0)
+
+    def write(self, file: IO[bytes], data: memoryview) -> None:
+        """See `Disk.write`."""
+        hit("disk.write")
+        while len(data):
+            data = data[file.write(data) :]
+
+    def sync(self, file: IO[bytes]) -> None:
+        """See `Disk.sync`."""
+        hit("disk.sync")
+        os.fsync(file.fileno())
+
+    def sync_folder(self, path: str) -> None:
+        """See `Disk.sync_folder`."""
+        hit("disk.sync_folder")
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: str) -> None:
+        """See `Disk.make_folder`."""
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path) or "."
+        self.make_folder(above)
+        hit("disk.make_folder")
+        os.makedirs(path, exist_ok=True)
+        self.sync_folder(above)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Disk.put`: a file beside it is written, made durable, and takes the name."""
+        new = path + ".new"
+        with self.create(new) as file:
+            self.write(file, memoryview(data))
+            self.sync(file)
+        self.replace(new, path)
+        self.sync_folder(os.path.dirname(path))
+
+    def replace(self, source: str, target: str) -> None:
+        """Give a file the name of another one, which is lost."""
+        hit("disk.replace")
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        hit("disk.remove")
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+
+    def list(self, path: str) -> list[str]:
+        """See `Disk.list`."""
+        hit("disk.list")
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        return os.path.exists(path)
+
+    def open(self, path: str) -> IO[bytes]:
+        """See `Disk.open`."""
+        hit("disk.read")
+        return open(path, "rb", buffering=0)
+
+
+class RemoteDisk:
+    """Any fsspec file system: a file is durable once it is closed, and appears whole.
+
+    Args:
+        fs: the file system.
+    """
+
+    def __init__(self, fs: Any) -> None:
+        self.fs = fs
+
+    def create(self, path: str) -> IO[bytes]:
+        """See `Disk.create`."""
+        hit("disk.create")
+        file: IO[bytes] = self.fs.open(path, "wb")
+        return file
+
+    def write(self, file: IO[bytes], data: memoryview) -> None:
+        """See `Disk.write`."""
+        hit("disk.write")
+        file.write(data)
+
+    def sync(self, file: IO[bytes]) -> None:
+        """Do nothing: closing the file makes it durable."""
+
+    def sync_folder(self, path: str) -> None:
+        """Do nothing: names are durable at once."""
+
+    def make_folder(self, path: str) -> None:
+        """See `Disk.make_folder`."""
+        hit("disk.make_folder")
+        self.fs.makedirs(path, exist_ok=True)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Disk.put`."""
+        hit("disk.replace")
+        self.fs.pipe_file(path, data)
+
+    def remove(self, path: str) -> None:
+        """See `Disk.remove`."""
+        hit("disk.remove")
+        self.fs.rm(path, recursive=True)
+
+    def list(self, path: str) -> list[str]:
+        """See `Disk.list`."""
+        hit("disk.list")
+        self.fs.invalidate_cache()
+        if not self.fs.isdir(path):
+            return []
+        return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in self.fs.ls(path, detail=False))
+
+    def exists(self, path: str) -> bool:
+        """See `Disk.exists`."""
+        return bool(self.fs.exists(path))
+
+    def open(self, path: str) -> IO[bytes]:
+        """See `Disk.open`."""
+        hit("disk.read")
+        file: IO[bytes] = self.fs.open(path, "rb")
+        return file

@@ -1,0 +1,57 @@
+"""Which checkpoints a folder holds: a run's, a series of snapshots, or a single one."""
+
+from __future__ import annotations
+
+from satrap.checkpoint.manifest import MANIFEST
+from satrap.checkpoint.series import Series
+from satrap.checkpoint.storage import Storage
+from satrap.errors import CheckpointError
+
+SNAPSHOTS, MODEL_FOLDER = "checkpoints", "model"
+"""Where a run folder has its snapshots and its result."""
+
+
+def series_in(url: str) -> Series:
+    """Return the series of snapshots in a folder: itself, or `checkpoints` in a run folder."""
+    return Series(f"{url.rstrip('/')}/{SNAPSHOTS}" if Storage(url).exists(SNAPSHOTS) else url)
+
+
+def find(url: str) -> dict[str, str]:
+    """Return name -> URL of all committed checkpoints in a folder, oldest snapshot first.
+
+    Args:
+        url: a run folder, a folder of snapshots, or a checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    place, url = Storage(url), url.rstrip("/")
+    if place.exists(MANIFEST):
+        return {url.rsplit("/", 1)[-1]: url}
+    series = series_in(url)
+    inside = Storage(series.url)
+    found = {
+        name: f"{series.url}/{name}"
+        for name in sorted(inside.names(), key=lambda name: name.rsplit("-", 1)[-1])
+        if name.startswith(("step-", "best-")) and inside.exists(f"{name}/{MANIFEST}")
+    }
+    if place.exists(f"{MODEL_FOLDER}/{MANIFEST}"):
+        found[MODEL_FOLDER] = f"{url}/{MODEL_FOLDER}"
+    if not found:
+        raise CheckpointError(
+            "there is no checkpoint here",
+            where=url,
+            fix="give a run folder, a folder of snapshots, or one with a manifest.json",
+        )
+    return found
+
+
+def newest(url: str) -> str:
+    """Return the URL of one checkpoint: the trained model of a run folder, else the newest snapshot.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = find(url)
+    snapshots = [name for name in found if not name.startswith("best-")]
+    return found[MODEL_FOLDER] if MODEL_FOLDER in found else found[(snapshots or list(found))[-1]]

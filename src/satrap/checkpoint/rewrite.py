@@ -1,0 +1,103 @@
+"""Changes the rows of a checkpoint that exists: a new one takes its place in one step."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from satrap.checkpoint.dense import pack_tensors, unpack_tensors
+from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.snapshot import EXTRA, commit, read_chunks, read_part, write_file, write_table
+from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.errors import CheckpointError
+from satrap.store import Chunk
+
+Change = Callable[[Iterator[Chunk]], Iterable[Chunk]]
+
+
+def rewrite(
+    url: str, table: str, change: Change, *, extra: Callable[[bytes], bytes] | None = None
+) -> Manifest:
+    """Change the rows of one table; everything else is copied, verified on the way.
+
+    Args:
+        url: of the checkpoint.
+        table: name of the table; it may be new.
+        change: its chunks -> those to have instead.
+        extra: the file of what a worker needs to go on -> what to have instead.
+
+    Raises:
+        CheckpointError: damaged, or it cannot be written; the checkpoint is as before.
+    """
+    storage = Storage(url)
+    old = read_manifest(storage)
+    folder = f"data-{secrets.token_hex(4)}"
+    try:
+        storage.make_folder(folder)
+        files: dict[str, FileEntry] = {}
+        for name, entry in old.files.items():
+            if entry.table == table:
+                continue
+            data = read_part(storage, old, name)
+            changed = extra(data) if extra is not None and name == EXTRA else data
+            files[name] = write_file(storage, f"{folder}/{name}", changed)
+            files[name].table, files[name].rows = entry.table, entry.rows
+        chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
+        first = next(chunks, None)
+        if first is not None:
+            name = _free(old, files, table)
+            whole = (chunk for part in ((first,), chunks) for chunk in part)
+            files[name] = write_table(storage, f"{folder}/{name}", table, whole)
+        manifest = Manifest(folder, old.settings, dict(sorted(files.items(), key=lambda f: f[0])))
+        commit(storage, manifest)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
+    return manifest
+
+
+def _free(old: Manifest, files: dict[str, FileEntry], table: str) -> str:
+    for name, entry in old.files.items():
+        if entry.table == table:
+            return name
+    numbers = (f"table-{number:03d}.arrow" for number in range(len(files) + 1))
+    return next(name for name in numbers if name not in files)
+
+
+def forget(url: str, table: str, id_: int) -> int:
+    """Remove a row, its optimizer state, and what lookups in flight hold of it; return how many were removed.
+
+    Args:
+        url: of the checkpoint.
+        table: name of the table.
+        id_: the row's id, uint64.
+
+    Raises:
+        CheckpointError: no such table, damaged, or it cannot be written.
+    """
+    manifest = read_manifest(Storage(url))
+    if table not in manifest.rows():
+        raise CheckpointError(
+            f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(manifest.rows())}"
+        )
+    wanted, removed = np.uint64(id_), 0
+
+    def without(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        nonlocal removed
+        for chunk in chunks:
+            keep = chunk.ids != wanted
+            removed += int(len(keep) - keep.sum())
+            yield Chunk(chunk.table, chunk.ids[keep], chunk.weights[keep], chunk.state[keep])
+
+    rewrite(url, table, without, extra=lambda data: _blank(data, wanted))
+    return removed
+
+
+def _blank(data: bytes, id_: np.uint64) -> bytes:
+    """Zero a row in the lookups in flight of a worker's file; other tables' rows of that id too."""
+    tensors = unpack_tensors(data)
+    for name, tensor in tensors.items():
+        if name.endswith(".ids") and name.startswith("ahead."):
+            tensors[name.removesuffix("ids") + "rows"][np.flatnonzero(tensor.numpy() == id_)] = 0
+    return pack_tensors(tensors)

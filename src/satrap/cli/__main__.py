@@ -1,0 +1,5 @@
+"""`python -m satrap.cli`: the command where no `satrap` is on the path."""
+
+from satrap.cli.main import main
+
+main()

@@ -1,0 +1,152 @@
+"""`satrap checkpoint`: look at snapshots, verify and repair them, move rows in and out, forget one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from satrap.cli.options import debug_option, json_option
+from satrap.errors import CheckpointError
+
+folder = click.argument("folder", metavar="DIR")
+
+
+@click.group()
+def checkpoint() -> None:
+    """Inspect, verify, repair, export, import checkpoints; forget a row.
+
+    DIR is a run folder, a folder of snapshots, or one checkpoint; a path or a URL.
+    """
+
+
+@checkpoint.command()
+@folder
+@json_option
+@debug_option
+def inspect(folder: str, as_json: bool) -> None:
+    """Show what is in DIR: steps, sizes, rows per table. Reads manifests only."""
+    from satrap.checkpoint.manifest import read_manifest
+    from satrap.checkpoint.places import find
+    from satrap.checkpoint.storage import Storage
+
+    shown: dict[str, dict[str, Any]] = {}
+    for name, place in find(folder).items():
+        manifest = read_manifest(Storage(place))
+        shown[name] = {
+            "url": place,
+            "step": manifest.settings.get("steps"),
+            "resumable": "run" in manifest.settings,
+            "bytes": manifest.bytes,
+            "files": {file: entry.bytes for file, entry in manifest.files.items()},
+            "rows": manifest.rows(),
+        }
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for name, one in shown.items():
+        kind = "to go on from" if one["resumable"] else "weights"
+        click.echo(f"{name}: step {one['step']:,}, {one['bytes']:,} bytes, {kind}")
+        for table, rows in one["rows"].items():
+            click.echo(f"  {table:<24} {rows:>12,} rows")
+
+
+@checkpoint.command()
+@folder
+@json_option
+@debug_option
+def verify(folder: str, as_json: bool) -> None:
+    """Read every byte in DIR and compare checksums; exit code 1 if anything is damaged."""
+    from satrap.checkpoint import verify as verify_one
+    from satrap.checkpoint.places import find
+
+    damage: dict[str, str | None] = {}
+    for name, place in find(folder).items():
+        try:
+            verify_one(place)
+            damage[name] = None
+        except CheckpointError as error:
+            damage[name] = f"{error.what}: {error.where}"
+    if as_json:
+        click.echo(json.dumps(damage, indent=2))
+    else:
+        for name, found in damage.items():
+            click.echo(f"{name}: {found or 'good'}")
+    bad = [name for name, found in damage.items() if found]
+    if bad:
+        raise CheckpointError(
+            f"{len(bad)} of {len(damage)} checkpoints are damaged: {', '.join(bad)}",
+            where=folder,
+            fix=f"satrap checkpoint repair {folder}",
+        )
+
+
+@checkpoint.command()
+@folder
+@debug_option
+def repair(folder: str) -> None:
+    """Remove damaged snapshots until the newest one is good."""
+    from satrap.checkpoint.places import series_in
+
+    good, removed = series_in(folder).repair()
+    if good is None:
+        raise CheckpointError(
+            "no snapshot is good; nothing was removed" if removed else "there are no snapshots",
+            where=folder,
+            fix="bring a copy back",
+        )
+    for step, error in removed.items():
+        click.echo(f"removed step {step:,}: {error.what}: {error.where}")
+    click.echo(f"the newest snapshot is of step {good:,} and good")
+
+
+@checkpoint.command()
+@folder
+@click.option("--output", required=True, metavar="DIR", help="New folder.")
+@click.option("--state", is_flag=True, help="With the optimizer state.")
+@debug_option
+def export(folder: str, output: str, state: bool) -> None:
+    """Write tables as Parquet (id, weights) and the network as safetensors.
+
+    Of a run folder the trained model is taken, else the newest snapshot.
+    """
+    from satrap.checkpoint.places import newest
+    from satrap.launch import tables
+
+    for file in tables.export(newest(folder), output, state=state):
+        click.echo(str(file))
+
+
+@checkpoint.command("import")
+@folder
+@click.argument("table")
+@click.argument("file")
+@click.option("--tensor", metavar="NAME", help="Matrix of a safetensors file; default the only one.")
+@click.option("--raw", is_flag=True, help="Ids in a Parquet file are as in the data; hash them.")
+@debug_option
+def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -> None:
+    """Put rows of FILE (Parquet, or an nn.Embedding's safetensors) into TABLE of a checkpoint.
+
+    Row n of an embedding matrix becomes the row of the integer n in the data.
+    """
+    from satrap.checkpoint.places import newest
+    from satrap.launch import tables
+
+    place = newest(folder)
+    count = tables.import_rows(place, table, file, tensor=tensor, raw=raw)
+    click.echo(f"{count:,} rows of table {table} are now in {place}")
+
+
+@checkpoint.command()
+@folder
+@click.argument("table")
+@click.argument("id_", metavar="ID")
+@click.option("--hashed", is_flag=True, help="ID is the row's 64-bit id, not the value in the data.")
+@debug_option
+def forget(folder: str, table: str, id_: str, hashed: bool) -> None:
+    """Remove the row of ID from TABLE in every checkpoint of DIR."""
+    from satrap.launch import tables
+
+    for name, count in tables.forget_everywhere(folder, table, id_, hashed=hashed).items():
+        click.echo(f"{name}: {'removed' if count else 'had no such row'}")

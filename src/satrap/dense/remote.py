@@ -1,0 +1,138 @@
+"""`async`: the network's weights live in the store too, as rows, and no worker waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from satrap import optim
+from satrap.dense.step import DenseStep, MakeOptimizer, Rows
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange, Request, TableGroup
+from satrap.schema import Table
+
+DENSE_TABLE = "satrap.dense"
+"""Reserved table: row i holds the i-th run of `dim` numbers of all trainable parameters, in order."""
+
+ROW = 64
+"""Numbers per row, or the next width that no other table has: the rows then form a group of their own."""
+
+
+class RemoteStep(DenseStep):
+    """Steps on weights that are pulled with the rows of a batch, and whose gradients are pushed with theirs.
+
+    The optimizer of the recipe or the caller is executed by the store, row by row: `torch.optim.SGD`,
+    `Adagrad`, `Adam` and `AdamW` mean the same there, except that a parameter without gradient counts as one
+    of zeros. Like any row in `async`, the weights of a step are as old as its lookup, and other workers'
+    pushes arrive whenever they do: this is the parameter server that papers compare with.
+
+    Args:
+        model: the network.
+        make: makes its optimizer from the list of trainable parameters, or None.
+        clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
+        dims: row widths of the other tables.
+
+    Raises:
+        ConfigError: an optimizer that the store cannot execute.
+    """
+
+    def __init__(
+        self, model: nn.Module, make: MakeOptimizer | None, clip_norm: float | None, dims: Collection[int]
+    ) -> None:
+        super().__init__(model, make, clip_norm)
+        self._dim = next(dim for dim in range(ROW, ROW + len(dims) + 1) if dim not in dims)
+        self._rows = -(-sum(p.numel() for p in self.parameters) // self._dim)
+        self._requests: list[Request] = []
+        if self.optimizer is not None:
+            rule = row_optimizer(self.optimizer)
+            self.tables = (Table(DENSE_TABLE, dim=self._dim, optimizer=rule, initial_scale=0.0),)
+            self.optimizer = None
+
+    def attach(self, groups: Sequence[TableGroup]) -> None:
+        """Learn where the exchange keeps the reserved table."""
+        for group in groups:
+            if DENSE_TABLE in group.tables:
+                ids = np.arange(self._rows, dtype=np.uint64)
+                self._requests = [Request(group.index, ids, np.array([0, self._rows], np.int64))]
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """All rows of the reserved table."""
+        return self._requests
+
+    def seed(self, exchange: Exchange) -> None:
+        """Put the present weights into the store, with fresh optimizer state."""
+        exchange.lookup(self._requests, create=True).result()
+        rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
+        fresh = [chunk for table, chunk in exchange.snapshot() if table == DENSE_TABLE]
+        for chunk in fresh:
+            exchange.load(DENSE_TABLE, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
+
+    def refresh(self, exchange: Exchange) -> None:
+        """Pull the newest weights."""
+        self.pull(exchange.lookup(self._requests, create=False).result() if self._requests else ())
+
+    def pull(self, rows: Sequence[Rows]) -> None:
+        """Take over pulled weights, float32[rows, dim]."""
+        if not rows:
+            return
+        flat = torch.from_numpy(rows[0]).view(-1)
+        start = 0
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.copy_(flat[start : start + parameter.numel()].view_as(parameter))
+                start += parameter.numel()
+
+    def push(self) -> list[Rows]:
+        """Return the gradients as rows."""
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        return [_rows(gradients, self._rows, self._dim)] if self._requests else []
+
+
+def _rows(tensors: Sequence[Tensor], rows: int, dim: int) -> Rows:
+    out: Rows = np.zeros(rows * dim, np.float32)
+    flat = torch.cat([t.float().reshape(-1) for t in tensors]).cpu().numpy()
+    out[: len(flat)] = flat
+    return out.reshape(rows, dim)
+
+
+def row_optimizer(optimizer: torch.optim.Optimizer) -> optim.Optimizer:
+    """Return the store's optimizer that does to rows what a `torch.optim` optimizer does to parameters.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    [settings, *others] = optimizer.param_groups
+    lr = float(settings["lr"])
+    for off in ("amsgrad", "dampening", "lr_decay", "maximize"):
+        if settings.get(off):
+            raise _untranslatable(optimizer, f"has {off}={settings[off]}")
+    if others:
+        raise _untranslatable(optimizer, "has several parameter groups")
+
+    def of(*names: str, **renamed: str) -> dict[str, Any]:
+        return {n: settings[n] for n in names} | {n: settings[theirs] for n, theirs in renamed.items()}
+
+    kind = type(optimizer)
+    if kind is torch.optim.SGD:
+        return optim.SGD(lr=lr, **of("momentum", "nesterov", "weight_decay"))
+    if kind is torch.optim.Adagrad:
+        return optim.Adagrad(
+            lr=lr, **of("eps", "weight_decay", initial_accumulator="initial_accumulator_value")
+        )
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        chosen = optim.AdamW if kind is torch.optim.AdamW else optim.Adam
+        return chosen(lr=lr, **{**of("eps", "weight_decay"), "betas": tuple(settings["betas"])})
+    raise _untranslatable(optimizer, "is not known to it")
+
+
+def _untranslatable(optimizer: torch.optim.Optimizer, what: str) -> ConfigError:
+    return ConfigError(
+        f"in async mode the store executes the dense optimizer, and {type(optimizer).__name__} {what}",
+        fix="use SGD, Adagrad, Adam or AdamW with plain settings, or another mode",
+    )

@@ -1,0 +1,49 @@
+"""What a run achieved, or that it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from satrap.errors import SatrapError
+from satrap.launch.folder import RunFolder
+from satrap.report.words import quality
+from satrap.train import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run achieved.
+
+    Args:
+        folder: where it is kept.
+        result: of the trainer.
+        test: metrics of the test rows; empty without any.
+    """
+
+    folder: RunFolder
+    result: Result
+    test: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """What `metrics.json` holds: test metrics (else validation) on top, then speed, then all parts."""
+        result = self.result
+        return {
+            **quality(self.test or result.metrics),
+            "samples_per_second": result.samples_per_second,
+            "samples": result.samples,
+            "seconds": result.seconds,
+            "steps": result.steps,
+            "refused": result.refused,
+            "stopped": result.stopped,
+            "staleness": result.staleness,
+            "traffic": result.traffic,
+            "validation": result.metrics,
+            "test": self.test,
+        }
+
+
+class InterruptedRunError(SatrapError):
+    """Training was stopped by Ctrl-C; the message says what was kept."""

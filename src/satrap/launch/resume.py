@@ -1,0 +1,182 @@
+"""Going on with a run that was killed or stopped: its folder, its snapshots, its history."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from satrap.checkpoint import Series
+from satrap.config import Recipe, load, to_yaml
+from satrap.errors import ConfigError
+from satrap.launch.folder import RUNS, RunFolder
+from satrap.report import History
+from satrap.train import Checkpointing, Trainer
+
+KEPT = 2
+"""Snapshots that stay when the recipe does not say."""
+
+MAY_CHANGE = (
+    ("training", "epochs"),
+    ("training", "steps"),
+    ("training", "threads"),
+    ("checkpoint",),
+    ("about",),
+)
+"""What a recipe may say differently when its run goes on."""
+
+
+def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
+    """Return where a run's snapshots go: where the recipe says, else `checkpoints` in the run folder."""
+    keys = recipe.sections.checkpoint
+    return Checkpointing(keys.url or str(folder.checkpoints), keys.every_steps, keys.keep or KEPT, notice)
+
+
+def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:
+    """Raise `ConfigError` if a new run would write its snapshots between those of another."""
+    if (step := Series(plan.url).latest()) is not None:
+        raise ConfigError(
+            f"checkpoint.url already holds snapshots of a run, the newest of step {step:,}",
+            where=f"{recipe.source.where(('checkpoint', 'url'))}: {plan.url}",
+            why="two runs would be mixed",
+            fix="go on with that run: --resume; or choose another place",
+        )
+
+
+def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[RunFolder, Recipe]:
+    """Return the folder and the recipe of the run to go on with.
+
+    Args:
+        recipe: what the user gave, None for the one in the folder.
+        output: the run folder; default the newest `runs/<name>-<n>`.
+        name: default the recipe's.
+
+    Raises:
+        ConfigError: there is nothing to resume, or the recipe is not the run's.
+    """
+    path = Path(output) if output is not None else _newest(name or (recipe.name if recipe else ""))
+    folder = RunFolder(path)
+    if not folder.recipe_file.exists():
+        if (
+            recipe is None
+            or not recipe.sections.checkpoint.url
+            or not Series(recipe.sections.checkpoint.url).steps()
+        ):
+            raise nothing_to_resume(f"there is no run in {path}")
+        return RunFolder.claim(recipe, path), recipe  # another machine: all it needs is the snapshots
+    kept = load(folder.recipe_file)
+    chosen = recipe or kept
+    _check_same(kept, chosen)
+    if _complete(folder) and chosen.resolved() == kept.resolved():
+        raise nothing_to_resume(f"the run in {path} is complete")
+    if Series(checkpointing(chosen, folder, print).url).latest() is None:
+        raise nothing_to_resume(f"the run in {path} left no snapshot")
+    partial = folder.recipe_file.with_suffix(".partial")
+    partial.write_text(to_yaml(chosen.resolved()), encoding="utf-8")
+    os.replace(partial, folder.recipe_file)
+    return folder, chosen
+
+
+def nothing_to_resume(where: str) -> ConfigError:
+    """Return the error that says so."""
+    return ConfigError(
+        "there is nothing to resume",
+        where=where,
+        why="a fresh start would not be the run that was asked for",
+        fix="train without --resume, or name the folder of the run: --output DIR",
+    )
+
+
+def _newest(name: str) -> Path:
+    runs = [p for p in Path(RUNS).glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
+    if not name or not runs:
+        raise nothing_to_resume(f"there is no run {RUNS}/{name or '<name>'}-<n>")
+    return max(runs, key=lambda p: int(p.name.rsplit("-", 1)[1]))
+
+
+def _complete(folder: RunFolder) -> bool:
+    try:
+        stopped = json.loads(folder.metrics_file.read_text(encoding="utf-8"))["stopped"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return stopped in ("epochs", "steps", "patience")
+
+
+def _check_same(kept: Recipe, given: Recipe) -> None:
+    path = _difference(kept.resolved(), given.resolved())
+    if path is not None:
+        raise ConfigError(
+            f"the recipe is not the run's: {'.'.join(path)} differs",
+            where=given.source.where(path),
+            why="going on would not give the result of one run",
+            fix=f"leave the recipe away, or start a new run with it; the run's is {kept.source.file}",
+        )
+
+
+def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
+    """Return the path of the first value that differs and may not."""
+    if path in MAY_CHANGE or a == b:
+        return None
+    if not isinstance(a, Mapping) or not isinstance(b, Mapping):
+        return path
+    found = (_difference(a.get(k), b.get(k), (*path, str(k))) for k in sorted(a.keys() | b.keys(), key=str))
+    return next((place for place in found if place is not None), None)
+
+
+def rewind(history: History, plan: Checkpointing) -> None:
+    """Remove from `metrics.jsonl` what happened after the snapshot that the run goes on from."""
+    series = Series(plan.url)
+    step = series.latest()
+    assert step is not None
+    run = series.manifest(step).settings["run"]
+    lines, validations = [], 0
+    for line in history.path.read_text(encoding="utf-8").splitlines() if history.path.exists() else ():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            break  # the line that was being written when the run died
+        validations += entry["event"] == "validation"
+        if validations > len(run["history"]) or entry["event"] == "test" or entry["step"] > step:
+            break
+        if entry["event"] == "validation":
+            history.validation = {k: v for k, v in entry.items() if k not in ("event", "step", "epoch")}
+        lines.append(line + "\n")
+    partial = history.path.with_suffix(".partial")
+    partial.write_text("".join(lines), encoding="utf-8")
+    os.replace(partial, history.path)
+
+
+class Termination:
+    """SIGTERM while this context is open asks the run to save and end; a second one ends it at once."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._trainer: Trainer | None = None
+        self._before: Any = None
+        self._main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Termination:
+        if self._main:
+            self._before = signal.signal(signal.SIGTERM, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _ask(self, _: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        self._asked = True
+        if self._trainer is not None:
+            self._trainer.request_stop()
+
+    def watch(self, trainer: Trainer) -> None:
+        """Take the trainer that is to be stopped."""
+        self._trainer = trainer
+        if self._asked:
+            trainer.request_stop()

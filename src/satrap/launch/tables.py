@@ -1,0 +1,242 @@
+"""Rows and weights out of a checkpoint and into it: Parquet and safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
+
+from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.places import find
+from satrap.checkpoint.rewrite import forget, rewrite
+from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_chunks, read_part
+from satrap.checkpoint.storage import Storage
+from satrap.data.hashing import hash_ids
+from satrap.errors import ConfigError, DataError
+from satrap.optim import Optimizer, from_dict
+from satrap.schema import Table
+from satrap.store import Chunk, Shard
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.uint64]
+
+
+def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
+    """Write a checkpoint as files that other programs read, in bounded memory.
+
+    Args:
+        url: of the checkpoint.
+        output: a new or empty folder. Gets `<table>.parquet` for each table, columns id (uint64), weights (list
+            of float) and, with `state`, state; and the network's `model.safetensors`.
+        state: with the optimizer state of the rows, and `optimizer.safetensors`.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: the folder holds something.
+        CheckpointError: the checkpoint is damaged.
+    """
+    folder, storage = Path(output), Storage(url)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError("the output folder is not empty", where=str(folder), fix="choose another --output")
+    manifest = read_manifest(storage)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name in (MODEL, OPTIMIZER) if state else (MODEL,):
+        (folder / name).write_bytes(read_part(storage, manifest, name))
+        files.append(folder / name)
+    for number, table in enumerate(manifest.rows()):
+        safe = (
+            table
+            if all(c.isalnum() or c in "-_." for c in table) and table[0] != "."
+            else f"table-{number:03d}"
+        )
+        files.append(_export_table(storage, manifest, table, folder / f"{safe}.parquet", state))
+    return files
+
+
+def _export_table(storage: Storage, manifest: Manifest, table: str, path: Path, state: bool) -> Path:
+    writer = None
+    try:
+        for _, chunk in read_chunks(storage, manifest, table):
+            columns = {"id": pa.array(chunk.ids), "weights": _lists(chunk.weights)}
+            if state and chunk.state.shape[1]:
+                columns["state"] = _lists(chunk.state)
+            made = pa.table(columns).replace_schema_metadata({"table": table})
+            writer = writer or pq.ParquetWriter(path, made.schema)
+            writer.write_table(made)
+    finally:
+        if writer is not None:
+            writer.close()
+    return path
+
+
+def _lists(values: Floats) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def import_rows(
+    url: str, table: str, file: str | Path, *, tensor: str | None = None, raw: bool = False
+) -> int:
+    """Put rows from a file into a table of a checkpoint; rows that are there already are replaced.
+
+    Rows without a state in the file start with the optimizer's initial state.
+
+    Args:
+        url: of the checkpoint, which is exchanged in one step.
+        table: name of the table.
+        file: Parquet with columns id and weights and perhaps state, as `export` writes it; or safetensors with a
+            matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed as integers in data are.
+        tensor: name of the matrix; default the only one in the file.
+        raw: the ids in a Parquet file are values as in the data, to be hashed.
+
+    Returns:
+        The number of rows imported.
+
+    Raises:
+        DataError: the file cannot be read or does not fit.
+        CheckpointError: the checkpoint is damaged.
+    """
+    storage = Storage(url)
+    manifest = read_manifest(storage)
+    salt = manifest.settings.get("schema", {}).get("salt", 0)
+    path = Path(file)
+    if path.suffix == ".safetensors":
+        weights, given = _matrix(path, tensor), None
+        ids = hash_ids(np.arange(len(weights), dtype=np.int64), salt)
+    else:
+        ids, weights, given = _parquet(path, salt, raw)
+    if len(np.unique(ids)) != len(ids):
+        raise DataError("an id occurs twice", where=str(path), fix="keep one row of each")
+    dim = _dim(storage, manifest, table, weights.shape[1])
+    if weights.shape[1] != dim:
+        raise DataError(
+            f"the rows have {weights.shape[1]} weights, table {table!r} has {dim}", where=str(path)
+        )
+    optimizer = from_dict(manifest.settings["embedding_optimizer"])
+    shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
+    fresh = _fresh(table, dim, optimizer, ids, weights, given)
+
+    def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            shard.load(table, chunk)
+        shard.load(table, fresh)
+        return shard.export(table)
+
+    try:
+        rewrite(url, table, merged)
+    finally:
+        shard.close()
+    return len(ids)
+
+
+def _fresh(
+    table: str, dim: int, optimizer: Optimizer, ids: Ids, weights: Floats, state: Floats | None
+) -> Chunk:
+    """Return the rows with the state of the file, else the initial state."""
+    shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
+    shard.lookup(table, ids[:1])
+    initial = next(shard.export(table)).state[:1]
+    shard.close()
+    if state is None:
+        state = np.repeat(initial, len(ids), axis=0)
+    if state.shape[1] != initial.shape[1]:
+        raise DataError(
+            f"the rows have {state.shape[1]} values of state, the optimizer has {initial.shape[1]}"
+        )
+    return Chunk(table, ids, weights, state)
+
+
+def _dim(storage: Storage, manifest: Manifest, table: str, default: int) -> int:
+    if table in manifest.rows():
+        return int(next(read_chunks(storage, manifest, table))[1].weights.shape[1])
+    features: Mapping[str, Any] = manifest.settings.get("schema", {}).get("features", {})
+    dims = [f["dim"] for name, f in features.items() if "dim" in f and table in (name, f.get("table"))]
+    if not dims:
+        raise DataError(
+            f"the checkpoint has no table {table!r}", fix=f"tables: {', '.join(manifest.rows()) or 'none'}"
+        )
+    return default if default in dims else int(dims[0])
+
+
+def _matrix(path: Path, tensor: str | None) -> Floats:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = (
+                [tensor] if tensor else [n for n in file.keys() if len(file.get_slice(n).get_shape()) == 2]
+            )
+            if len(names) != 1:
+                raise DataError(
+                    f"the file holds {len(names)} matrices", where=str(path), fix="name one: --tensor NAME"
+                )
+            return np.ascontiguousarray(file.get_tensor(names[0]), np.float32)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the file cannot be read: {error}", where=str(path)) from error
+
+
+def _parquet(path: Path, salt: int, raw: bool) -> tuple[Ids, Floats, Floats | None]:
+    try:
+        columns = pq.read_table(path)
+        found = columns["id"].combine_chunks()
+        ids = hash_ids(found, salt) if raw else found.cast(pa.uint64()).to_numpy(zero_copy_only=False)
+        state = _from_lists(columns["state"]) if "state" in columns.column_names else None
+        return np.ascontiguousarray(ids), _from_lists(columns["weights"]), state
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"the file cannot be read: {str(error).splitlines()[0]}",
+            where=str(path),
+            fix="give Parquet with the columns id and weights, as satrap checkpoint export writes it",
+        ) from error
+
+
+def _from_lists(column: pa.ChunkedArray) -> Floats:
+    lists = column.combine_chunks()
+    values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return np.ascontiguousarray(values.reshape(len(lists), -1))
+
+
+def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:
+    """Remove a row from every checkpoint in a folder.
+
+    Args:
+        url: a run folder, a folder of snapshots, or a checkpoint.
+        table: name of the table.
+        value: the id as it stands in the data.
+        hashed: `value` is the row's id itself, a number of 64 bits.
+
+    Returns:
+        Name of the checkpoint -> rows removed.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged or cannot be written; those before it are done.
+        ConfigError: not an id.
+    """
+    removed = {}
+    for name, place in find(url).items():
+        manifest = read_manifest(Storage(place))
+        if table not in manifest.rows():
+            removed[name] = 0
+            continue
+        salt = manifest.settings.get("schema", {}).get("salt", 0)
+        removed[name] = forget(place, table, _number(value) if hashed else int(hash_ids([value], salt)[0]))
+    if not any(removed.values()) and table not in _tables(url):
+        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(_tables(url))}")
+    return removed
+
+
+def _tables(url: str) -> list[str]:
+    found = [read_manifest(Storage(place)).rows() for place in find(url).values()]
+    return list(dict.fromkeys(table for rows in found for table in rows))
+
+
+def _number(value: str) -> int:
+    if value.isdigit() and int(value) < 2**64:
+        return int(value)
+    raise ConfigError(f"{value!r} is no id: a whole number below 2**64")

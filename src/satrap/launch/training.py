@@ -1,0 +1,85 @@
+"""From a recipe to a run folder, wherever the run happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from satrap.config import Recipe
+from satrap.errors import ConfigError, DataError
+from satrap.launch import cluster, local
+from satrap.launch.folder import RunFolder
+from satrap.launch.inputs import changed_files, measured
+from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.resume import Termination, checkpointing, refuse_mixing, reopen
+from satrap.train import Observer
+
+
+def train(
+    recipe: Recipe | None,
+    output: str | None = None,
+    *,
+    resume: bool = False,
+    name: str = "",
+    observers: Sequence[Observer] = (),
+    notice: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Run a recipe and keep everything in a run folder.
+
+    Args:
+        recipe: what to do. With `cluster.exchange: servers`, shards and workers are other processes. None, to
+            resume: the one in the run folder.
+        output: the run folder; default the first free `runs/<name>-<n>`; to resume, the last one.
+        resume: go on from the run's newest snapshot, as if it had never ended.
+        name: default the recipe's.
+        observers: told about steps and evaluations; of other processes' steps only about some.
+        notice: called with a line of text about something the user should know.
+
+    Raises:
+        ConfigError, DataError: the user's input; if nothing was measured yet, no folder is left behind. Also:
+            nothing to resume.
+        CheckpointError: the snapshot to resume from is damaged.
+        TrainingError: the run had to stop.
+        ExchangeError: a shard or worker was lost.
+        InterruptedRunError: Ctrl-C.
+    """
+    if resume:
+        folder, recipe = reopen(recipe, output, name)
+    else:
+        assert recipe is not None
+        folder = RunFolder.claim(recipe, output, name=name)
+    try:
+        for file in changed_files(recipe):
+            notice(f"note: {file} is not the file the figures in the recipe are for (its md5 differs)")
+        schema = measured(recipe, recipe.schema())
+        if recipe.sections.cluster.exchange != "local":
+            _refuse_resume(folder, resume)
+            return cluster.run(recipe, schema, folder, observers=observers, notice=notice)
+        plan = checkpointing(recipe, folder, notice)
+        if not resume:
+            refuse_mixing(recipe, plan)
+        with Termination() as termination:
+            return local.run(
+                recipe,
+                schema,
+                folder,
+                observers=observers,
+                notice=notice,
+                started=termination.watch,
+                checkpoint=plan,
+                resume=resume,
+            )
+    except (ConfigError, DataError):
+        folder.discard()
+        raise
+    except KeyboardInterrupt as error:
+        folder.discard()
+        raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
+
+
+def _refuse_resume(folder: RunFolder, resume: bool) -> None:
+    if resume:
+        raise ConfigError(
+            "--resume is not supported in this version with cluster.exchange servers",
+            where=str(folder),
+            fix="train anew, into another folder",
+        )

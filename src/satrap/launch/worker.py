@@ -1,0 +1,176 @@
+"""The process of one worker: it reads its assignment, trains, and tells the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from satrap.config import Recipe, load
+from satrap.dense import ConnectedWorkers, Workers
+from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.exchange import Exchange
+from satrap.exchange.servers import ServersExchange, Wire, read_key
+from satrap.launch.folder import RunFolder
+from satrap.launch.local import Place, run
+from satrap.launch.messages import Forward, error_values
+from satrap.schema import Schema, Table
+from satrap.train import Trainer
+
+FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
+"""Exit codes: the third says that the cause lies elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the launcher tells a worker.
+
+    Args:
+        folder: of the run; its recipe is what to do.
+        schema: labels and features, measured, as plain data.
+        rank: number of this worker.
+        world: number of workers.
+        store: HOST:PORT where the workers find each other; empty for one alone.
+        shards: HOST:PORT of each shard.
+        key: file of the cluster's key; empty on loopback.
+    """
+
+    folder: str
+    schema: dict[str, Any]
+    rank: int
+    world: int
+    store: str
+    shards: tuple[str, ...]
+    key: str = ""
+
+    def to_json(self) -> str:
+        """Return it as one line."""
+        return json.dumps(asdict(self))
+
+
+class Outlet:
+    """Messages to the launcher, on what was this process's standard output.
+
+    What the program itself prints goes to standard error, which is the log.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, **values: Any) -> None:
+        """Send one message."""
+        with self._lock:
+            self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+            self._file.flush()
+
+
+def connect(recipe: Recipe, assignment: Assignment) -> Place:
+    """Return the shards and the other workers of an assignment.
+
+    Raises:
+        ConfigError: there are fewer devices than workers.
+        ExchangeError: a worker does not come.
+    """
+    sections = recipe.sections
+    cluster, training = sections.cluster, sections.training
+    workers, device = Workers(), _device(training.device, assignment)
+    if assignment.world > 1:
+        workers = ConnectedWorkers(
+            assignment.store, assignment.rank, assignment.world, device=device, deadline=cluster.deadline
+        )
+
+    def exchange(tables: Sequence[Table]) -> Exchange:
+        exact = training.mode == "async"  # dense weights travel there, which 16 bits would spoil
+        return ServersExchange(
+            assignment.shards,
+            tables,
+            seed=training.seed,
+            memory=sections.embedding.memory,
+            wire=Wire("float32", "float32") if exact else Wire(cluster.wire.forward, cluster.wire.backward),
+            mode="sync" if training.mode == "sync" else "hybrid",
+            rank=assignment.rank,
+            world=assignment.world,
+            key=read_key(Path(assignment.key)) if assignment.key else None,
+            deadline=cluster.deadline,
+        )
+
+    cores = (os.cpu_count() or 1) // assignment.world
+    return Place(workers, exchange, device, None if assignment.world == 1 else max(1, cores))
+
+
+def _device(device: str, assignment: Assignment) -> str:
+    """Return the device of this worker: of several on `cuda`, each has its own."""
+    if device != "cuda" or assignment.world == 1:
+        return device
+    if torch.cuda.device_count() < assignment.world:
+        raise ConfigError(
+            f"{assignment.world} workers on cuda need as many devices, and there are "
+            f"{torch.cuda.device_count()}",
+            fix="set cluster.workers to the number of devices",
+        )
+    torch.cuda.set_device(assignment.rank)
+    return f"cuda:{assignment.rank}"
+
+
+def work(assignment: Assignment, outlet: Outlet) -> None:
+    """Train.
+
+    Raises:
+        SatrapError: see `satrap.launch.local.run`.
+    """
+    folder = RunFolder(Path(assignment.folder))
+    recipe = load(folder.recipe_file)
+    place = connect(recipe, assignment)
+    first = assignment.rank == 0
+    outcome = run(
+        recipe,
+        Schema.from_dict(assignment.schema),
+        folder,
+        place=place,
+        observers=[Forward(outlet.send)] if first else [],
+        notice=(lambda text: outlet.send("notice", text=text)) if first else lambda _: None,
+        started=_stop_at_signals,
+    )
+    if first:
+        outlet.send("outcome", result=asdict(outcome.result), test=dict(outcome.test))
+    place.workers.close()
+
+
+def _stop_at_signals(trainer: Trainer) -> None:
+    def stop(_: int, __: FrameType | None) -> None:
+        trainer.request_stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _end_with_launcher() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> int:
+    """Read the assignment and work; return the exit code."""
+    outlet = Outlet()
+    line = sys.stdin.readline()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    values = json.loads(line)
+    try:
+        work(Assignment(**{**values, "shards": tuple(values["shards"])}), outlet)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SatrapError as error:
+        outlet.send("error", error=error_values(error))
+        return PEER_LOST if isinstance(error, ExchangeError) else FAILED
+    return 0

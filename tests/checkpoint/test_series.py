@@ -1,0 +1,220 @@
+"""Numbered snapshots: every call failing once, power cuts at every call, keeping, cleaning, repairing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from satrap import faults
+from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.disk import LocalDisk
+from satrap.errors import CheckpointError
+from tests.checkpoint.disks import Cut, PowerLossDisk, local, rebuild
+from tests.checkpoint.states import equal, make_checkpoint, make_chunk
+
+
+def committed(root: Path) -> dict[int, float]:
+    """Step -> value of every snapshot a reader finds, each read whole."""
+    series = Series(str(root))
+    found = {}
+    for step in series.steps():
+        _, checkpoint = series.read(step)
+        value = checkpoint.settings["steps"]
+        equal(make_checkpoint(value), checkpoint)
+        found[step] = value
+    return found
+
+
+def leftovers(root: Path) -> list[str]:
+    """Names that belong to no committed snapshot."""
+    series = Series(str(root))
+    known = {f"step-{step:08d}" for step in series.steps()}
+    inner = [p for name in known for p in (root / name).iterdir() if p.name != "manifest.json"]
+    return [p.name for p in root.iterdir() if p.name not in known] + (
+        ["data"] if len(inner) != len(known) else []
+    )
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_the_newest_stay(place: str, tmp_path: Path) -> None:
+    series = Series(str(tmp_path) if place == "local" else f"memory://{tmp_path.name}/series", keep=2)
+    assert series.latest() is None
+    for step in (10, 20, 30):
+        series.write(step, make_checkpoint(step))
+    assert series.steps() == [20, 30]
+    step, checkpoint = series.read()
+    assert step == 30
+    equal(make_checkpoint(30), checkpoint)
+
+
+def test_best_weights_stay_as_long_as_a_snapshot_names_them(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=1)
+    series.write(5, make_checkpoint(5), best=True)
+    state = make_checkpoint(10)
+    state.settings["best"] = "best-00000005"
+    series.write(10, state)
+    equal(make_checkpoint(5), series.read_best("best-00000005"))
+    series.write(20, make_checkpoint(20))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000020"]
+
+
+def test_no_snapshots(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there are no snapshots"):
+        Series(str(tmp_path)).read()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_every_call_failing_once(code: int, tmp_path: Path) -> None:
+    """For each k: the save fails loudly or succeeds, the reader sees old or new, and the next save works."""
+    k, failures = 0, 0
+    while True:
+        k += 1
+        root = tmp_path / str(k)
+        series = Series(str(root), keep=2)
+        series.write(1, make_checkpoint(1))
+        with faults.armed("disk.*", faults.fail(lambda: OSError(code, os.strerror(code))), at=k) as fault:
+            try:
+                series.write(2, make_checkpoint(2))
+                done = True
+            except CheckpointError as error:
+                assert os.strerror(code) in error.what
+                done = False
+        assert committed(root) in ([{1: 1, 2: 2}] if done else [{1: 1}, {1: 1, 2: 2}])
+        failures += not done
+        series.write(3, make_checkpoint(3))
+        assert list(committed(root))[-1] == 3
+        assert leftovers(root) == []
+        if not fault.fired:
+            break
+    assert failures >= 15
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_power_cut_at_every_call(same: bool, tmp_path: Path) -> None:
+    """Whatever of the not yet durable part survives, the reader sees the old snapshot or the new, whole."""
+    new = 1 if same else 2  # over the older one, or beside it
+    for k in range(1, 200):
+        root = tmp_path / str(k)
+        Series(str(root)).write(1, make_checkpoint(1))
+        disk = PowerLossDisk(k)
+        disk.adopt(root)
+        with local(disk):
+            try:
+                Series(str(root)).write(new, make_checkpoint(7))
+                acknowledged = True
+            except Cut:
+                acknowledged = False
+        for number, state in enumerate(disk.states()):
+            found = committed(rebuild(state, root, tmp_path / f"{k}-{number}"))
+            before, after = {1: 1.0}, {1: 1.0, new: 7.0}
+            assert found in ([after] if acknowledged else [before, after]), (k, number)
+        if acknowledged:
+            return
+    raise AssertionError("the save never ended")
+
+
+class Unsynced(PowerLossDisk):
+    """Forgets one kind of fsync: what a mutation of the code would do."""
+
+    def __init__(self, forget: str) -> None:
+        super().__init__()
+        self._forget = forget
+
+    def sync(self, file: object) -> None:
+        if self._forget != "sync":
+            super().sync(file)  # type: ignore[arg-type]
+
+    def sync_folder(self, path: str) -> None:
+        if not (self._forget == "data" and "data-" in path) and not (
+            self._forget == "names" and "data-" not in path
+        ):
+            super().sync_folder(path)
+
+
+@pytest.mark.parametrize("forget", ["sync", "data", "names"])
+def test_the_power_cut_test_notices_a_missing_fsync(forget: str, tmp_path: Path) -> None:
+    disk = Unsynced(forget)
+    with local(disk):
+        Series(str(tmp_path / "run")).write(1, make_checkpoint(1))
+    wrong = 0
+    for number, state in enumerate(disk.states()):
+        try:
+            rebuilt = rebuild({n: c for n, c in state.items() if n.startswith(str(tmp_path / "run") + "/")},
+                              tmp_path / "run", tmp_path / str(number))
+            wrong += committed(rebuilt) != {1: 1.0}
+        except CheckpointError:
+            wrong += 1
+    assert wrong
+
+
+def test_leftovers_of_a_dead_attempt_never_join_a_later_one(tmp_path: Path) -> None:
+    """A save dies after its rows are written; the next one at the same step holds its own rows only."""
+    series = Series(str(tmp_path))
+    with faults.armed("checkpoint.data_written", faults.fail(Cut)), pytest.raises(Cut):
+        series.write(1, make_checkpoint(1))
+    dead = {p.name for p in (tmp_path / "step-00000001").iterdir()}
+    assert len(dead) == 1
+    assert series.steps() == []
+    state = make_checkpoint(2)
+    state.chunks = [("user", make_chunk("user", [3], 4, 1))]
+    series.write(1, state)
+    assert dead.isdisjoint(p.name for p in (tmp_path / "step-00000001").iterdir())
+    assert [list(chunk.ids) for _, chunk in series.read()[1].chunks] == [[3]]
+
+
+def test_a_dead_attempt_at_another_step_is_cleaned(tmp_path: Path) -> None:
+    series = Series(str(tmp_path))
+    with faults.armed("checkpoint.data_written", faults.fail(Cut)), pytest.raises(Cut):
+        series.write(1, make_checkpoint(1))
+    series.write(2, make_checkpoint(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def flip(path: Path, at: int = 100) -> None:
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= 1
+    path.write_bytes(data)
+
+
+def test_repair_goes_back_to_the_last_good(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=3)
+    for step in (1, 2, 3):
+        series.write(step, make_checkpoint(step))
+    flip(next((tmp_path / "step-00000003").glob("data-*/table-000.arrow")))
+    flip(tmp_path / "step-00000002" / "manifest.json")
+    good, removed = series.repair()
+    assert good == 1
+    assert sorted(removed) == [2, 3]
+    assert "table-000.arrow" in removed[3].where
+    assert series.steps() == [1]
+    equal(make_checkpoint(1), series.read()[1])
+
+
+def test_repair_removes_nothing_when_nothing_is_good(tmp_path: Path) -> None:
+    series = Series(str(tmp_path))
+    series.write(1, make_checkpoint(1))
+    flip(tmp_path / "step-00000001" / "manifest.json")
+    assert series.repair()[0] is None
+    assert (tmp_path / "step-00000001" / "manifest.json").exists()
+
+
+def test_the_manifest_of_a_removed_snapshot_goes_first(tmp_path: Path) -> None:
+    """Removing stops halfway: what is left is no snapshot, not a damaged one."""
+    series = Series(str(tmp_path), keep=1)
+    series.write(1, make_checkpoint(1))
+
+    class Half(LocalDisk):
+        def remove(self, path: str) -> None:
+            if path.endswith("step-00000001"):
+                os.remove(next(Path(path).glob("data-*/model.safetensors")))
+                raise OSError(errno.EIO, "Input/output error")
+            super().remove(path)
+
+    with local(Half()):
+        Series(str(tmp_path), keep=1).write(2, make_checkpoint(2))
+    assert committed(tmp_path) == {2: 2.0}
+    assert (tmp_path / "step-00000001").exists()
+    assert read_checkpoint(str(tmp_path / "step-00000002")).settings == {"steps": 2}

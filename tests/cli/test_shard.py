@@ -1,0 +1,65 @@
+"""`satrap shard`: one line when ready, one error when not, and it ends with whoever started it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from satrap.exchange import Request
+from satrap.exchange.servers import ServersExchange
+from satrap.optim import SGD
+from satrap.schema import Table
+from tests.cli.command import SATRAP, satrap
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], "needs a key"),
+        (["--listen", "nonsense"], "'nonsense' is no HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--key", "missing"], "cannot read the key file"),
+    ],
+)
+def test_bad_input_is_one_error(arguments: list[str], message: str) -> None:
+    satrap("shard", *arguments).assert_refused(message)
+
+
+def test_an_address_is_needed() -> None:
+    assert satrap("shard").code == 2
+
+
+def start(*options: str) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [SATRAP, "shard", "--listen", "127.0.0.1:0", *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("satrap shard ready on 127.0.0.1:")
+    return process, line.split()[4]
+
+
+def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    process, address = start()
+    exchange = ServersExchange([address], [Table("a", dim=4, optimizer=SGD(lr=1.0))])
+    request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
+    [rows] = exchange.lookup([request], create=True).result()
+    assert rows.shape == (5, 4)
+    assert exchange.statistics()["rows"] == 5
+    exchange.close()
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_it_stops_when_its_input_ends() -> None:
+    process, _ = start("--stop-at-eof")
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")

@@ -1,0 +1,91 @@
+"""A run with shards and workers as a user starts it, its processes, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cli.command import SATRAP, Answer
+from tests.launch.runs import RECIPE, make_recipe
+
+LONG = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
+
+
+def children(pid: int) -> dict[str, int]:
+    """Processes that a launcher has started, by their command: "shard 0", "worker 1", in order of start."""
+    found: dict[str, int] = {}
+    counts = {"shard": 0, "worker": 0}
+    for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        command = Path(f"/proc/{line}/cmdline").read_bytes()
+        kind = "shard" if b"satrap.cli" in command else "worker"
+        found[f"{kind} {counts[kind]}"] = int(line)
+        counts[kind] += 1
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def eventually(condition: object, seconds: float) -> bool:
+    """Whether a condition becomes true in time."""
+    assert callable(condition)
+    limit = time.monotonic() + seconds
+    while time.monotonic() < limit:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return bool(condition())
+
+
+class Started:
+    """A run under way, after its first evaluation; use it as a context."""
+
+    def __init__(self, folder: Path, *settings: str, shards: int = 2, workers: int = 2) -> None:
+        recipe = make_recipe(folder, LONG)
+        self.run = folder / "run"
+        options = [
+            "cluster.exchange=servers",
+            f"cluster.shards={shards}",
+            f"cluster.workers={workers}",
+            *settings,
+        ]
+        self.popen = subprocess.Popen(
+            [SATRAP, "train", recipe, "--output", self.run, *(x for o in options for x in ("--set", o))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.roles: dict[str, int] = {}
+        history = self.run / "metrics.jsonl"
+        begun = eventually(lambda: history.exists() or self.popen.poll() is not None, 100)
+        if not begun or self.popen.poll() is not None:
+            self.popen.kill()
+            raise AssertionError(self.popen.communicate())
+        self.roles = children(self.popen.pid)
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in (self.popen.pid, *self.roles.values()):
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.popen.communicate()
+
+    def answer(self, seconds: float) -> Answer:
+        """How it ended, within this time."""
+        out, err = self.popen.communicate(timeout=seconds)
+        return Answer(self.popen.returncode, out, err)
+
+    def left(self) -> Sequence[str]:
+        """Roles that still run, some seconds after the launcher has ended."""
+        eventually(lambda: not any(map(alive, self.roles.values())), 5)
+        return [name for name, pid in self.roles.items() if alive(pid)]

@@ -1,0 +1,82 @@
+"""Roles that die or stop: one clear error in seconds, and no process is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from satrap.config import load
+from tests.cli.command import satrap
+from tests.cluster.runs import Started
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.parametrize("name", ["shard 1", "worker 0", "worker 1"])
+def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, name: str) -> None:
+    with Started(tmp_path) as run:
+        assert sorted(run.roles) == ["shard 0", "shard 1", "worker 0", "worker 1"]
+        start = time.monotonic()
+        os.kill(run.roles[name], signal.SIGKILL)
+        answer = run.answer(20)
+        assert time.monotonic() - start < 20
+        answer.assert_refused(f"{name} was killed by SIGKILL", f"process {run.roles[name]}", code=1)
+        assert run.left() == []
+
+
+def test_ctrl_c_saves_the_model_and_leaves_nothing(tmp_path: Path) -> None:
+    with Started(tmp_path) as run:
+        run.popen.send_signal(signal.SIGINT)
+        answer = run.answer(30)
+        answer.assert_refused(
+            "interrupted after step", "kept: the model", f"satrap evaluate {tmp_path}/run", code=1
+        )
+        assert run.left() == []
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["stopped"] == "interrupted"
+    assert 0.5 < json.loads(satrap("evaluate", tmp_path / "run", "--json").out)["auc"] < 1
+    assert load(tmp_path / "run" / "recipe.yaml").sections.cluster.workers == 2
+
+
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    with Started(tmp_path) as run:
+        os.kill(run.roles["worker 1"], signal.SIGSTOP)  # it cannot stop in order
+        run.popen.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert run.popen.poll() is None
+        run.popen.send_signal(signal.SIGINT)
+        run.answer(10).assert_refused("interrupted twice: all processes were killed", code=1)
+        assert run.left() == []
+
+
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    with Started(tmp_path) as run:
+        run.popen.kill()
+        run.popen.wait()
+        assert run.left() == []
+
+
+@pytest.mark.parametrize("name", ["worker 1", "shard 0"])
+def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: str) -> None:
+    with Started(tmp_path, "cluster.deadline=4") as run:
+        os.kill(run.roles[name], signal.SIGSTOP)
+        answer = run.answer(25)
+        answer.assert_refused("4 s" if name == "shard 0" else "lost another worker", "stage: ", code=1)
+        assert run.left() == []
+
+
+def test_a_role_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.deadline=20") as run:
+        for name in ("shard 0", "worker 1"):
+            os.kill(run.roles[name], signal.SIGSTOP)
+            time.sleep(5)
+            os.kill(run.roles[name], signal.SIGCONT)
+        history = run.run / "metrics.jsonl"
+        lines = history.read_text().count("\n")
+        time.sleep(5)
+        assert run.popen.poll() is None
+        assert history.read_text().count("\n") > lines

@@ -1,0 +1,54 @@
+"""The program of a worker process in the tests of `ConnectedWorkers`.
+
+It does what each line on standard input says, and answers with one line.
+"""
+
+import os
+import sys
+import time
+
+import torch
+
+from satrap.dense import ConnectedWorkers
+from satrap.errors import ExchangeError
+
+
+def do(workers: ConnectedWorkers, command: str) -> object:
+    rank = workers.rank
+    match command.split():
+        case ["sum"]:
+            tensor = torch.tensor([1.5, float(rank)])
+            workers.sum(tensor)
+            return tensor.tolist()
+        case ["count"]:
+            return workers.count([1.0, 10.0**rank])
+        case ["broadcast"]:
+            tensors = [torch.full((2,), float(rank)), torch.tensor([rank])]
+            workers.broadcast(tensors)
+            return [t.tolist() for t in tensors]
+        case ["share"]:
+            return workers.share(b"of rank 0" if rank == 0 else b"")
+        case ["gather"]:
+            return workers.gather(b"x" * rank)
+        case ["solo", seconds]:
+            start = time.monotonic()
+            workers.solo("waiting", lambda: time.sleep(float(seconds)))
+            return time.monotonic() - start >= float(seconds) * 0.9
+    raise AssertionError(command)
+
+
+def main() -> None:
+    store, rank, world, deadline = sys.argv[1:]
+    workers = ConnectedWorkers(store, int(rank), int(world), deadline=float(deadline))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        try:
+            print(do(workers, line), flush=True)
+        except ExchangeError as error:
+            print("error:", " | ".join(str(error).splitlines()), flush=True)
+    workers.close()
+    print("closed", flush=True)
+    os._exit(0)
+
+
+main()

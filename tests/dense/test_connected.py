@@ -1,0 +1,102 @@
+"""Workers in processes of their own: what they do together, and how they notice that one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+DEADLINE = 3.0
+
+
+class Peers:
+    """Two worker processes that do what they are told."""
+
+    def __init__(self) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        c10d: Any = dist
+        self.store = c10d.TCPStore(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+        command = [sys.executable, "-m", "tests.dense.peers", f"127.0.0.1:{port}"]
+        self.all = [
+            subprocess.Popen(
+                [*command, str(rank), "2", str(DEADLINE)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+            for rank in range(2)
+        ]
+        assert [self.hear(rank) for rank in range(2)] == ["ready", "ready"]
+
+    def tell(self, rank: int, command: str) -> None:
+        stdin = self.all[rank].stdin
+        assert stdin is not None
+        stdin.write(command + "\n")
+
+    def hear(self, rank: int) -> str:
+        stdout = self.all[rank].stdout
+        assert stdout is not None
+        return stdout.readline().strip()
+
+    def both(self, command: str) -> list[str]:
+        for rank in range(2):
+            self.tell(rank, command)
+        return [self.hear(rank) for rank in range(2)]
+
+    def end(self) -> None:
+        for process in self.all:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    made = Peers()
+    yield made
+    made.end()
+
+
+def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one(peers: Peers) -> None:
+    assert peers.both("sum") == ["[3.0, 1.0]"] * 2
+    assert peers.both("count") == ["[2.0, 11.0]"] * 2
+    assert peers.both("broadcast") == ["[[0.0, 0.0], [0]]"] * 2
+    assert peers.both("share") == ["b'of rank 0'"] * 2
+    assert peers.both("gather") == ["[b'', b'x']", "[]"]
+    # Work of one may take longer than the deadline: the others see that it is alive.
+    assert peers.both(f"solo {DEADLINE + 1}") == ["True", "True"]
+    assert peers.both("sum") == ["[3.0, 1.0]"] * 2
+
+    os.kill(peers.all[0].pid, signal.SIGSTOP)
+    start = time.monotonic()
+    peers.tell(1, "solo 0")
+    answer = peers.hear(1)
+    assert "worker 0 has shown no sign of life for 3 s" in answer
+    assert "stage: waiting, in worker 1" in answer
+    assert DEADLINE * 0.9 < time.monotonic() - start < DEADLINE + 3
+    peers.tell(1, "sum")
+    answer = peers.hear(1)
+    assert "worker 1 lost another worker" in answer
+    assert "stage: sum of dense gradients" in answer
+    assert time.monotonic() - start < 2 * DEADLINE + 4
+
+
+@pytest.mark.cluster
+def test_a_killed_worker_is_noticed_at_once(peers: Peers) -> None:
+    assert peers.both("sum") == ["[3.0, 1.0]"] * 2
+    peers.all[0].kill()
+    start = time.monotonic()
+    peers.tell(1, "sum")
+    assert "worker 1 lost another worker" in peers.hear(1)
+    assert time.monotonic() - start < 2

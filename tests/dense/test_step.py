@@ -1,0 +1,121 @@
+"""The step that workers take together, against one worker with the joined batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from satrap.dense import DenseStep, Stepped, Workers
+from tests.dense.threads import together
+
+
+def network() -> nn.Linear:
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(model.weight, 0.5)
+    return model
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1.0)
+
+
+def data(rank: int, size: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(size, 3, generator=generator), torch.randn(size, 1, generator=generator)
+
+
+SIZES = (4, 2, 0)
+
+
+def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[Stepped, Tensor, Any]:
+    """A step of a worker with SIZES[rank] samples; return it, the weights and the rows' gradient."""
+    model, size = network(), SIZES[workers.rank]
+    factor = arguments.pop("factor", 1.0)
+    step = DenseStep(model, sgd, arguments.pop("clip_norm", None), workers)
+    x, y = data(workers.rank, size)
+    leaf = torch.full((1, 3), 0.25, requires_grad=True)
+    loss = ((model(x + leaf) - y) ** 2).mean() * factor if size else None
+    share = len(SIZES) * size / sum(SIZES)
+    done = step.step(loss, [leaf] if size else [], 1.0, share=share, **arguments)
+    return done, model.weight.detach().clone(), leaf.grad
+
+
+def joined(clip_norm: float | None = None) -> tuple[Stepped, Tensor, Tensor]:
+    model = network()
+    parts = [data(rank, size) for rank, size in enumerate(SIZES)]
+    x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    leaf = torch.full((1, 3), 0.25, requires_grad=True)
+    step = DenseStep(model, sgd, clip_norm)
+    done = step.step(((model(x + leaf) - y) ** 2).mean(), [leaf], 1.0)
+    assert leaf.grad is not None
+    return done, model.weight.detach().clone(), leaf.grad
+
+
+def test_the_mean_is_over_all_samples_and_the_tail_counts() -> None:
+    reference, weights, gradient = joined()
+    answers = together(3, lambda workers: one(workers, []))
+    for done, own, _ in answers:
+        torch.testing.assert_close(own, weights)
+        assert done.loss == pytest.approx(reference.loss)
+        assert (done.accepted, done.stop) == (True, False)
+    # The exchange divides rows by the number of workers, the shards add them.
+    total = sum(g for _, _, g in answers if g is not None) / 3
+    torch.testing.assert_close(total, gradient)
+
+
+def test_one_worker_that_is_not_finite_stops_the_step_of_all() -> None:
+    answers = together(3, lambda workers: one(workers, [], factor=float("nan") if workers.rank == 1 else 1.0))
+    for done, own, _ in answers:
+        assert not done.accepted
+        assert torch.equal(own, network().weight)
+
+
+def test_the_wish_of_one_to_stop_reaches_all() -> None:
+    answers = together(3, lambda workers: one(workers, [], stop=workers.rank == 2))
+    assert [done.stop for done, _, _ in answers] == [True, True, True]
+    assert all(done.accepted for done, _, _ in answers)
+
+
+def test_clipping_bounds_the_step_of_all_alike() -> None:
+    answers = together(3, lambda workers: one(workers, [], clip_norm=1e-3))
+    moved = [(own - network().weight).norm().item() for _, own, _ in answers]
+    assert moved[0] == moved[1] == moved[2]
+    assert 0 < moved[0] < 1e-3
+    rows = [g / 3 for _, _, g in answers if g is not None]
+    # Both rows are the same one here; their squares count by themselves.
+    norm = (moved[0] ** 2 + sum(float((g**2).sum()) for g in rows)) ** 0.5
+    assert norm == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_parameter_that_no_worker_used_does_not_move() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.other, self.idle = (nn.Parameter(torch.ones(2)) for _ in range(3))
+
+    def work(workers: Workers) -> list[Any]:
+        model = Two()
+        step = DenseStep(model, lambda p: torch.optim.Adam(p, weight_decay=0.1), None, workers)
+        step.step((model.used if workers.rank == 0 else model.other).sum(), [], 1.0)
+        return [None if p.grad is None else p.grad.tolist() for p in model.parameters()] + [
+            model.idle.detach().tolist()
+        ]
+
+    assert together(2, work) == [[[0.5, 0.5], [0.5, 0.5], None, [1.0, 1.0]]] * 2
+
+
+def test_a_worker_alone_does_everything_at_once() -> None:
+    workers = Workers()
+    tensor = torch.arange(3.0)
+    workers.sum(tensor)
+    workers.broadcast([tensor])
+    workers.meet("nothing")
+    said: list[str] = []
+    workers.solo("something", lambda: said.append("done"))
+    assert (tensor.tolist(), said) == ([0, 1, 2], ["done"])
+    assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
+    assert np.isclose(workers.world, 1)

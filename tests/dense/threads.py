@@ -1,0 +1,96 @@
+"""Several workers as threads of this process: the same promises, no processes to start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from satrap.dense import Workers
+
+T = TypeVar("T")
+
+
+class Board:
+    """Where threads lay what they have, and see what the others have."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._barriers: dict[str, threading.Barrier] = {}
+        self._slots: dict[str, dict[int, Any]] = {}
+        self._lock = threading.Lock()
+
+    def exchange(self, channel: str, rank: int, item: Any) -> list[Any]:
+        with self._lock:
+            barrier = self._barriers.setdefault(channel, threading.Barrier(self.world, timeout=20))
+            slots = self._slots.setdefault(channel, {})
+        slots[rank] = item
+        barrier.wait()
+        items = [slots[r] for r in range(self.world)]
+        barrier.wait()
+        return items
+
+    def abort(self) -> None:
+        for barrier in self._barriers.values():
+            barrier.abort()
+
+
+class ThreadWorkers(Workers):
+    """One of several threads; sums are taken in order of rank."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self.board, self.rank, self.world = board, rank, board.world
+
+    def sum(self, tensor: Tensor) -> None:
+        parts = self.board.exchange("sum", self.rank, tensor.clone())
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total += part
+        tensor.copy_(total)
+
+    def count(self, values: Sequence[float]) -> list[float]:
+        parts = self.board.exchange("count", self.rank, list(values))
+        return [float(sum(column)) for column in zip(*parts, strict=True)]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        copies = self.board.exchange("broadcast", self.rank, [t.detach().clone() for t in tensors])[0]
+        with torch.no_grad():
+            for tensor, copy in zip(tensors, copies, strict=True):
+                tensor.copy_(copy)
+
+    def share(self, data: bytes) -> bytes:
+        return self.board.exchange("share", self.rank, data)[0]
+
+    def gather(self, data: bytes) -> list[bytes]:
+        items = self.board.exchange("gather", self.rank, data)
+        return items if self.rank == 0 else []
+
+    def meet(self, stage: str) -> None:
+        self.board.exchange(f"meet {stage}", self.rank, None)
+
+
+def together(world: int, work: Callable[[Workers], T]) -> list[T]:
+    """Run the work of each worker in a thread; return what they return, or raise what one raised."""
+    board = Board(world)
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = work(ThreadWorkers(board, rank))
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            errors.append(error)
+            board.abort()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+    return [results[rank] for rank in range(world)]

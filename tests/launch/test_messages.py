@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from satrap import errors
+from satrap.errors import ConfigError
+from satrap.launch import InterruptedRunError
+from satrap.launch.messages import Forward, error_of, error_values, parse, tell
+from satrap.train import Observer, Progress, Result
+
+
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def started(self, progress: Progress) -> None:
+        self.calls.append(("started", progress))
+
+    def step(self, progress: Progress) -> None:
+        self.calls.append(("step", progress))
+
+    def evaluated(self, metrics: Any, progress: Progress) -> None:
+        self.calls.append(("evaluated", dict(metrics), progress))
+
+    def finished(self, result: Result) -> None:
+        self.calls.append(("finished", result))
+
+
+def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
+    seen = Seen()
+
+    def send(kind: str, **values: Any) -> None:
+        message = parse(json.dumps({"kind": kind, **values}))
+        assert message is not None
+        tell(seen, message)
+
+    progress = Progress(step=3, epoch=1, loss=0.5, auc=0.6, distinct_ratio=0.1, shard_rows=(4, 5))
+    result = Result(
+        {"auc": 0.7}, ({"auc": 0.7},), 3, 30, 1.0, 30.0, 0, "epochs", {0: 1, 4: 2}, {"waiting": 1}
+    )
+    forward = Forward(send)
+    forward.started(progress)
+    forward.step(progress)
+    forward.step(progress)  # too soon after the first
+    forward.evaluated({"auc": 0.7}, progress)
+    forward.finished(result)
+    assert seen.calls == [
+        ("started", progress),
+        ("step", progress),
+        ("evaluated", {"auc": 0.7}, progress),
+        ("finished", result),
+    ]
+
+
+@pytest.mark.parametrize("line", ["", "hello", "[1, 2]", "3", '{"no": "kind"}'])
+def test_what_is_no_message_is_none(line: str) -> None:
+    assert parse(line) is None
+
+
+@pytest.mark.parametrize("kind", [ConfigError, errors.DataError, errors.ExchangeError, InterruptedRunError])
+def test_errors_arrive_as_they_were(kind: type[errors.SatrapError]) -> None:
+    error = kind("what", where="there", fix="do")
+    again = error_of(json.loads(json.dumps(error_values(error))))
+    assert type(again) is kind
+    assert str(again) == str(error)

@@ -1,0 +1,132 @@
+"""Which run goes on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from satrap import launch
+from satrap.config import load
+from satrap.errors import ConfigError
+from satrap.launch.resume import checkpointing
+from satrap.train import Observer, Progress
+from tests.launch.runs import RECIPE, lines_of, make_recipe
+
+STEPPED = RECIPE + "checkpoint: {every_steps: 7}\n"
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(Observer):
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            raise Killed
+
+
+def killed(folder: Path, *overrides: str, at: int = 25) -> Path:
+    path = make_recipe(folder, STEPPED)
+    with pytest.raises(Killed):
+        launch.train(load(path, overrides), str(folder / "run"), observers=[KillAt(at)])
+    return path
+
+
+def history(folder: Path) -> list[dict[str, object]]:
+    timed = ("seconds", "per_second", "eta", "rows", "memory", "waiting")
+    return [
+        {k: v for k, v in line.items() if not any(word in k for word in timed)}
+        for line in lines_of(folder / "metrics.jsonl")
+    ]
+
+
+@pytest.mark.parametrize("at", [10, 16, 25, 31])
+def test_the_run_folder_is_that_of_an_undisturbed_run(at: int, tmp_path: Path) -> None:
+    whole = launch.train(load(make_recipe(tmp_path / "a", STEPPED)), str(tmp_path / "a" / "run"))
+    recipe = killed(tmp_path / "b", at=at)
+    outcome = launch.train(load(recipe), str(tmp_path / "b" / "run"), resume=True)
+    assert outcome.test == whole.test
+    assert outcome.result.history == whole.result.history
+    assert history(tmp_path / "b" / "run") == history(tmp_path / "a" / "run")
+    for name in ("model.safetensors", "optimizer.safetensors", "table-000.arrow", "table-001.arrow"):
+        files = [next((tmp_path / x / "run" / "model").glob(f"data-*/{name}")) for x in "ab"]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def test_the_recipe_may_be_left_out(tmp_path: Path) -> None:
+    killed(tmp_path)
+    assert launch.train(None, str(tmp_path / "run"), resume=True).result.stopped == "epochs"
+
+
+def test_without_output_the_newest_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = load(make_recipe(tmp_path, STEPPED))
+    for _ in range(2):
+        with pytest.raises(Killed):
+            launch.train(recipe, observers=[KillAt(20)])
+    assert str(launch.train(recipe, resume=True).folder) == "runs/clicks-2"
+
+
+def test_more_epochs_may_be_asked_for(tmp_path: Path) -> None:
+    recipe = killed(tmp_path)
+    more = load(recipe, ["training.epochs=3", "training.patience="])
+    with pytest.raises(ConfigError, match=r"training\.patience differs"):
+        launch.train(more, str(tmp_path / "run"), resume=True)
+    outcome = launch.train(load(recipe, ["training.epochs=3"]), str(tmp_path / "run"), resume=True)
+    assert outcome.result.steps == 48
+    assert outcome.folder.recipe().sections.training.epochs == 3
+
+
+def test_another_recipe_is_refused(tmp_path: Path) -> None:
+    recipe = killed(tmp_path)
+    with pytest.raises(ConfigError, match=r"is not the run's: data\.batch_size differs"):
+        launch.train(load(recipe, ["data.batch_size=50"]), str(tmp_path / "run"), resume=True)
+
+
+@pytest.mark.parametrize("state", ["no run", "no snapshot", "complete"])
+def test_nothing_to_resume(state: str, tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, STEPPED if state == "complete" else RECIPE)
+    if state == "no snapshot":
+        with pytest.raises(Killed):
+            launch.train(load(recipe), str(tmp_path / "run"), observers=[KillAt(5)])
+    elif state == "complete":
+        launch.train(load(recipe), str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="there is nothing to resume"):
+        launch.train(load(recipe), str(tmp_path / "run"), resume=True)
+
+
+def test_a_new_run_does_not_write_among_snapshots_of_another(tmp_path: Path) -> None:
+    place = f"checkpoint.url={tmp_path / 'there'}"
+    recipe = killed(tmp_path, place)
+    with pytest.raises(ConfigError, match="already holds snapshots of a run"):
+        launch.train(load(recipe, [place]), str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_another_machine_needs_recipe_and_snapshots_only(tmp_path: Path) -> None:
+    place = f"checkpoint.url={tmp_path / 'there'}"
+    recipe = killed(tmp_path, place)
+    outcome = launch.train(load(recipe, [place]), str(tmp_path / "elsewhere"), resume=True)
+    whole = launch.train(load(recipe), str(tmp_path / "whole"))
+    assert outcome.test == whole.test
+
+
+def test_defaults(tmp_path: Path) -> None:
+    plan = checkpointing(load(make_recipe(tmp_path)), launch.RunFolder(tmp_path / "run"), print)
+    assert (plan.url, plan.every_steps, plan.keep) == (str(tmp_path / "run" / "checkpoints"), None, 2)
+
+
+def test_a_torn_line_of_the_history_is_dropped(tmp_path: Path) -> None:
+    killed(tmp_path, at=25)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "st')
+    launch.train(None, str(tmp_path / "run"), resume=True)
+    events = [
+        json.loads(line)["event"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [e for e in events if e != "step"] == ["validation", "validation", "test"]

@@ -1,0 +1,409 @@
+"""Going on from a snapshot gives the bytes of a run that was never disturbed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import satrap
+from satrap import faults
+from satrap.batch import EmbeddedBatch
+from satrap.checkpoint import Background, Series
+from satrap.errors import CheckpointError, ConfigError
+from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, saving, window
+from tests.train.plain import Batches, make_batches
+
+BATCH, STEPS, EPOCHS = 20, 15, 3
+"""A pass has 15 steps, the last one with a smaller batch."""
+
+
+@pytest.fixture(autouse=True)
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots are complete before the next step, so that the steps they are of do not depend on time."""
+    monkeypatch.setattr(window, "WINDOW_SAMPLES", 130)
+    if "while_a_snapshot_is_written" not in request.node.name:
+        start = Background.start
+
+        def start_and_wait(self: Background, job: Callable[[], object]) -> None:
+            start(self, job)
+            self.wait()
+
+        monkeypatch.setattr(Background, "start", start_and_wait)
+
+
+class Dropped(nn.Module):
+    """A network that uses random numbers in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(17, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        return self.net(batch.flat()).squeeze(1)
+
+
+def schema() -> satrap.Schema:
+    return satrap.Schema(
+        ["y"],
+        {"user": satrap.Categorical(dim=8), "item": satrap.Categorical(dim=8), "price": satrap.Numeric()},
+    )
+
+
+def columns(count: int, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    user, item = random.integers(0, 60, count), random.integers(0, 40, count)
+    chance = 1 / (1 + np.exp(-np.random.default_rng(5).normal(size=(60, 40))[user, item]))
+    price = random.normal(size=count).astype(np.float32)
+    return {"user": user, "item": item, "price": price, "y": (random.random(count) < chance).astype(int)}
+
+
+def train_data() -> Any:
+    rows = columns(BATCH * (STEPS - 1) + 7, 0)
+    return satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True, seed=3, buffer_rows=100)
+
+
+def validation_data() -> Any:
+    return satrap.data.read(columns(100, 1), schema(), batch_size=50)
+
+
+def make_trainer(**arguments: Any) -> Trainer:
+    torch.manual_seed(11)
+    defaults: dict[str, Any] = {
+        "embedding_optimizer": satrap.optim.Adagrad(lr=0.1),
+        "dense_optimizer": lambda p: torch.optim.Adam(p, lr=0.01),
+        "mode": "hybrid",
+        "staleness": 3,
+        "initial_scale": 0.1,
+    }
+    return Trainer(Dropped(), schema(), **{**defaults, **arguments})
+
+
+def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
+    """All that a run leaves: two runs are the same if this is equal, to the bit."""
+    state = trainer.checkpoint()
+    rows = [
+        (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
+        for table, chunk in state.chunks
+    ]
+    optimizer = {
+        (i, key): torch.as_tensor(value).numpy().tobytes()
+        for i, entry in state.optimizer["state"].items()
+        for key, value in entry.items()
+    }
+    return {
+        "model": {name: tensor.numpy().tobytes() for name, tensor in state.model.items()},
+        "optimizer": optimizer,
+        "rows": rows,
+        "random": torch.get_rng_state().numpy().tobytes(),
+        "history": result.history,
+        "metrics": result.metrics,
+        "counts": (result.steps, result.samples, result.refused, result.stopped, dict(result.staleness)),
+        "window": trainer.run.progress.auc,
+        "loss": trainer.run.progress.loss,
+        "control": (trainer.control.best, trainer.control.bad, trainer.control.lr_scale),
+        "store": trainer.statistics()["tables"]["user"]["rows"],
+    }
+
+
+class Killed(Exception):
+    """Stands for SIGKILL: nothing is cleaned up or saved."""
+
+
+class KillAt(Observer):
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            raise Killed
+
+
+def undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
+    trainer = make_trainer(**arguments)
+    result = trainer.fit(train_data(), **fit)
+    left = everything(trainer, result)
+    trainer.close()
+    return left
+
+
+def killed_and_resumed(
+    place: Path, every: int, kill: int, fit: Mapping[str, Any], **arguments: Any
+) -> dict[str, Any]:
+    plan = Checkpointing(str(place), every_steps=every)
+    trainer = make_trainer(**arguments)
+    with pytest.raises(Killed):
+        trainer.fit(train_data(), **fit, checkpoint=plan, observers=[KillAt(kill)])
+    trainer.close()
+    trainer = make_trainer(**arguments)
+    torch.manual_seed(999)  # of another process
+    result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
+    left = everything(trainer, result)
+    trainer.close()
+    return left
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert first.keys() == second.keys()
+    for key in first:
+        assert first[key] == second[key], key
+
+
+@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 1), ("hybrid", 4)])
+@pytest.mark.parametrize(("every", "kill"), [(7, 9), (15, 16), (14, 15), (16, 17), (30, 44), (1, 38)])
+def test_resumed_equals_undisturbed(
+    mode: str, staleness: int, every: int, kill: int, tmp_path: Path
+) -> None:
+    """Within a pass, at its last step, one before, one after; batch norm and dropout; validation each pass."""
+    fit = {"epochs": EPOCHS, "validation": validation_data()}
+    arguments: dict[str, Any] = {"mode": mode, "staleness": staleness, "plateau": 0.5}
+    expected = undisturbed(fit, **arguments)
+    assert expected["counts"][0] == STEPS * EPOCHS
+    assert_same(expected, killed_and_resumed(tmp_path, every, kill, fit, **arguments))
+
+
+def test_staleness_matters_here() -> None:
+    """Otherwise forgetting what was in flight would go unnoticed above."""
+    fit = {"epochs": EPOCHS}
+    assert undisturbed(fit, staleness=3)["rows"] != undisturbed(fit, staleness=2)["rows"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"admission": satrap.store.Admission(min_count=2, memory=256)},
+        {"admission": satrap.store.Admission(probability=0.5)},
+        {"embedding_dtype": "bfloat16"},
+        {"embedding_optimizer": satrap.optim.Adam(lr=0.01)},
+        {"lr_schedule": satrap.optim.Cosine(steps=20), "clip_norm": 0.5},
+    ],
+    ids=["min_count", "probability", "bfloat16", "adam", "schedule"],
+)
+def test_all_that_the_store_and_the_schedule_remember(arguments: dict[str, Any], tmp_path: Path) -> None:
+    fit = {"epochs": 2}
+    assert_same(undisturbed(fit, **arguments), killed_and_resumed(tmp_path, 10, 25, fit, **arguments))
+
+
+@pytest.mark.parametrize("kill", [20, 38, 55])
+def test_best_weights_survive(kill: int, tmp_path: Path) -> None:
+    """Patience runs out in either run; the weights of the best pass come back."""
+    fit = {"epochs": 20, "validation": validation_data()}
+    arguments: dict[str, Any] = {"patience": 3, "embedding_optimizer": satrap.optim.Adagrad(lr=0.8)}
+    expected = undisturbed(fit, **arguments)
+    assert expected["counts"][3] == "patience"
+    assert expected["counts"][0] >= 60
+    assert expected["history"][-1]["auc"] < expected["metrics"]["auc"]
+    assert_same(expected, killed_and_resumed(tmp_path, 10, kill, fit, **arguments))
+
+
+def test_steps_end_the_run_at_the_same_step(tmp_path: Path) -> None:
+    fit = {"epochs": 9, "steps": 33}
+    assert_same(undisturbed(fit), killed_and_resumed(tmp_path, 8, 31, fit))
+
+
+def test_data_without_positions_is_counted(tmp_path: Path) -> None:
+    from tests.train.test_trainer import make_trainer as make_plain
+
+    lefts = []
+    for place in (None, tmp_path):
+        trainer = make_plain(staleness=2)
+        data = Batches(make_batches(12))
+        if place is not None:
+            with pytest.raises(Killed):
+                plan = Checkpointing(str(place), every_steps=5)
+                trainer.fit(data, epochs=2, checkpoint=plan, observers=[KillAt(19)])
+            trainer.close()
+            trainer = make_plain(staleness=2)
+            result = trainer.fit(data, epochs=2, checkpoint=plan, resume=True)
+        else:
+            result = trainer.fit(data, epochs=2)
+        lefts.append(everything_but_random(trainer, result))
+        trainer.close()
+    assert_same(*lefts)
+
+
+def everything_but_random(trainer: Trainer, result: Result) -> dict[str, Any]:
+    left = everything(trainer, result)
+    del left["random"]
+    return left
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    fit = {"epochs": 2}
+    expected = undisturbed(fit)
+    plan = Checkpointing(str(tmp_path), every_steps=4)
+    for kill in (6, 7, 13, 18, 26, None):
+        trainer = make_trainer()
+        observers = [] if kill is None else [KillAt(kill)]
+        resume = kill != 6
+        if kill is not None:
+            with pytest.raises(Killed):
+                trainer.fit(train_data(), **fit, checkpoint=plan, resume=resume, observers=observers)
+        else:
+            result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
+            assert_same(expected, everything(trainer, result))
+        trainer.close()
+
+
+class StopAt(Observer):
+    def __init__(self, trainer: Trainer, step: int) -> None:
+        self.trainer, self.at = trainer, step
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            self.trainer.request_stop()
+
+
+@pytest.mark.parametrize("at", [1, 15, 22])
+def test_a_stop_saves_at_once_and_can_be_resumed(at: int, tmp_path: Path) -> None:
+    fit = {"epochs": 2, "validation": validation_data()}
+    expected = undisturbed(fit)
+    plan = Checkpointing(str(tmp_path))
+    trainer = make_trainer()
+    result = trainer.fit(train_data(), **fit, checkpoint=plan, observers=[StopAt(trainer, at)])
+    assert result.stopped == "stopped"
+    # What is seen in `step` of an observer is asked for in the next step.
+    assert result.steps == at + 1 or (at == 15 and result.steps == 15)
+    assert Series(str(tmp_path)).steps() == [result.steps]
+    trainer.close()
+    trainer = make_trainer()
+    result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
+    assert_same(expected, everything(trainer, result))
+    trainer.close()
+
+
+def test_a_stop_before_the_first_step(tmp_path: Path) -> None:
+    expected = undisturbed({})
+    plan = Checkpointing(str(tmp_path))
+    trainer = make_trainer()
+    trainer.request_stop()
+    assert trainer.fit(train_data(), checkpoint=plan).steps == 0
+    trainer.close()
+    trainer = make_trainer()
+    assert_same(expected, everything(trainer, trainer.fit(train_data(), checkpoint=plan, resume=True)))
+    trainer.close()
+
+
+def test_a_stop_without_a_place_to_save_is_an_interrupt() -> None:
+    trainer = make_trainer()
+    trainer.request_stop()
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(train_data())
+    trainer.close()
+
+
+def test_a_failed_save_is_said_and_the_next_one_tried(tmp_path: Path) -> None:
+    said: list[str] = []
+    full = faults.fail(lambda: OSError(28, "No space left on device"))
+    plan = Checkpointing(str(tmp_path), every_steps=10, notice=said.append)
+    trainer = make_trainer()
+
+    class Full(Observer):
+        """The disk is full while the second and third snapshot are written."""
+
+        def step(self, progress: Progress) -> None:
+            if progress.step in (19, 39):
+                context = faults.armed("disk.create", full, every=1)
+                if progress.step == 19:
+                    self.context = context
+                    context.__enter__()
+                else:
+                    self.context.__exit__(None, None, None)
+
+    result = trainer.fit(train_data(), epochs=3, checkpoint=plan, observers=[Full()])
+    trainer.close()
+    assert result.steps == 45
+    assert Series(str(tmp_path)).steps() == [10, 40]
+    assert len(said) == 2
+    assert "No space left on device" in said[0]
+    assert "older checkpoints are untouched" in said[0]
+
+
+def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
+    """The writer is held up until ten more steps are done; what it writes is the state at the cut."""
+    gone_on = threading.Event()
+
+    class Watch(Observer):
+        def step(self, progress: Progress) -> None:
+            if progress.step == 20:
+                gone_on.set()
+
+    def hold(_: str) -> None:
+        assert gone_on.wait(20)
+
+    plan = Checkpointing(str(tmp_path / "slow"), every_steps=10, notice=lambda _: None)
+    trainer = make_trainer()
+    with faults.armed("disk.create", hold):
+        trainer.fit(train_data(), epochs=2, checkpoint=plan, observers=[Watch()])
+    trainer.close()
+    plan = Checkpointing(str(tmp_path / "stop"))
+    other = make_trainer()
+    other.fit(train_data(), checkpoint=plan, observers=[StopAt(other, 9)])
+    other.close()
+    (_, first), (_, second) = Series(str(tmp_path / "slow")).read(10), Series(str(tmp_path / "stop")).read(10)
+    assert first.settings["run"]["position"] == second.settings["run"]["position"]
+    assert first.model.keys() == second.model.keys()
+    assert all(torch.equal(first.model[k], second.model[k]) for k in first.model)
+    for (_, a), (_, b) in zip(first.chunks, second.chunks, strict=True):
+        np.testing.assert_array_equal(a.weights, b.weights)
+        np.testing.assert_array_equal(a.state, b.state)
+
+
+def test_a_large_store_is_written_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "COPIED_BYTES", 0)
+    fit = {"epochs": 2}
+    assert_same(undisturbed(fit), killed_and_resumed(tmp_path, 10, 25, fit))
+
+
+def test_nothing_to_resume(tmp_path: Path) -> None:
+    trainer = make_trainer()
+    with pytest.raises(ConfigError, match="there is nothing to resume"):
+        trainer.fit(train_data(), checkpoint=Checkpointing(str(tmp_path)), resume=True)
+    with pytest.raises(ConfigError, match="there is nothing to resume"):
+        trainer.fit(train_data(), resume=True)
+    assert trainer.run.steps == 0
+    trainer.close()
+
+
+def stopped_at(place: Path, step: int) -> Checkpointing:
+    plan = Checkpointing(str(place))
+    trainer = make_trainer()
+    trainer.fit(train_data(), checkpoint=plan, observers=[StopAt(trainer, step - 1)])
+    trainer.close()
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"staleness": 2}, "another staleness"),
+        ({"seed": 5}, "another seed"),
+        ({"embedding_optimizer": satrap.optim.SGD(lr=0.1)}, "another embedding optimizer"),
+    ],
+)
+def test_another_trainer_is_refused(change: dict[str, Any], what: str, tmp_path: Path) -> None:
+    plan = stopped_at(tmp_path, 5)
+    trainer = make_trainer(**change)
+    with pytest.raises(ConfigError, match=what):
+        trainer.fit(train_data(), checkpoint=plan, resume=True)
+    trainer.close()
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    plan = stopped_at(tmp_path, 5)
+    trainer = make_trainer()
+    rows = columns(BATCH * (STEPS - 1) + 7, 8)
+    other = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True, seed=3, buffer_rows=100)
+    with pytest.raises(CheckpointError, match="the data is not what it was"):
+        trainer.fit(other, checkpoint=plan, resume=True)
+    trainer.close()
+    trainer = make_trainer()
+    with pytest.raises(ConfigError, match="other settings"):
+        trainer.fit(train_data().with_options(batch_size=10), checkpoint=plan, resume=True)
+    trainer.close()

@@ -1,0 +1,331 @@
+"""Several workers and shards give what one process gives: rows, dense weights, metrics, decisions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import satrap
+from satrap.batch import Batch, Jagged
+from satrap.dense import Workers
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.train import Observer, Progress, Result, Trainer
+from tests.dense.threads import together
+from tests.train.plain import Batches, Tower, make_batches, make_schema
+
+EXACT = Wire("float32", "float32")
+Rows = dict[str, tuple[np.ndarray, ...]]
+
+
+def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2)
+
+
+def make_trainer(**arguments: Any) -> Trainer:
+    torch.manual_seed(3)
+    defaults: dict[str, Any] = {
+        "embedding_optimizer": satrap.optim.Adagrad(lr=0.05),
+        "dense_optimizer": adam,
+        "initial_scale": 0.5,
+        "threads": 1,
+    }
+    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **{**defaults, **arguments})
+
+
+def contents(trainer: Trainer) -> Rows:
+    chunks = list(trainer.exchange.snapshot())
+    return {
+        table: tuple(
+            np.concatenate([getattr(c, field) for name, c in chunks if name == table])
+            for field in ("ids", "weights", "state")
+        )
+        for table in dict.fromkeys(name for name, _ in chunks)
+    }
+
+
+def dense(trainer: Trainer) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().ravel() for p in trainer.model.parameters()])
+
+
+def digest(trainer: Trainer) -> str:
+    return hashlib.blake2b(dense(trainer).tobytes()).hexdigest()
+
+
+class Answer:
+    """What one worker ended with."""
+
+    def __init__(self, trainer: Trainer, result: Result, rows: Rows) -> None:
+        self.result, self.rows = result, rows
+        self.dense, self.digest, self.lr_scale = dense(trainer), digest(trainer), trainer.control.lr_scale
+
+
+def distributed(
+    world: int,
+    shards: int,
+    data: Callable[[int], Batches],
+    validation: Callable[[int], Batches] | None = None,
+    *,
+    epochs: int = 1,
+    observers: Callable[[int], Sequence[Observer]] = lambda _: (),
+    **arguments: Any,
+) -> list[Answer]:
+    """Train with worker threads and shard servers; return what each worker ended with."""
+    mode = "sync" if arguments.get("mode") == "sync" else "hybrid"
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(shards)]
+        addresses = [server.address for server in servers]
+
+        def work(workers: Workers) -> Answer:
+            def connect(tables: Any) -> ServersExchange:
+                return ServersExchange(
+                    addresses,
+                    tables,
+                    seed=1,
+                    wire=EXACT,
+                    mode=mode,
+                    rank=workers.rank,
+                    world=world,
+                    deadline=10,
+                )
+
+            # Building a model draws from PyTorch's one generator: one at a time.
+            for rank in range(world):
+                if workers.rank == rank:
+                    trainer = make_trainer(exchange=connect, workers=workers, **arguments)
+                workers.meet("built")
+            result = trainer.fit(
+                data(workers.rank),
+                validation=None if validation is None else validation(workers.rank),
+                epochs=epochs,
+                observers=observers(workers.rank),
+            )
+            workers.meet("trained")
+            rows = contents(trainer) if workers.rank == 0 else {}
+            workers.meet("read")
+            trainer.close()
+            return Answer(trainer, result, rows)
+
+        return together(world, work)
+
+
+def alone(data: Batches, validation: Batches | None = None, *, epochs: int = 1, **arguments: Any) -> Answer:
+    trainer = make_trainer(**arguments)
+    result = trainer.fit(data, validation=validation, epochs=epochs)
+    answer = Answer(trainer, result, contents(trainer))
+    trainer.close()
+    return answer
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The samples of several batches as one."""
+    ids = {}
+    for name in batches[0].ids:
+        parts = [b.ids[name] for b in batches]
+        offsets = None
+        if parts[0].offsets is not None:
+            lengths = np.concatenate([np.diff(p.offsets) for p in parts])
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        ids[name] = Jagged(np.concatenate([p.values for p in parts]), offsets)
+
+    def stacked(name: str) -> Any:
+        columns = [getattr(b, name) for b in batches]
+        return None if columns[0] is None else np.concatenate(columns)
+
+    return Batch(
+        size=sum(b.size for b in batches),
+        ids=ids,
+        numeric=stacked("numeric"),
+        labels=stacked("labels"),
+        label_mask=stacked("label_mask"),
+        weights=stacked("weights"),
+    )
+
+
+def assert_same(a: Answer, b: Answer, tolerance: float = 0.0) -> None:
+    np.testing.assert_allclose(a.dense, b.dense, atol=tolerance, rtol=0)
+    assert a.rows.keys() == b.rows.keys()
+    for table, columns in a.rows.items():
+        np.testing.assert_array_equal(columns[0], b.rows[table][0])
+        for x, y in zip(columns[1:], b.rows[table][1:], strict=True):
+            np.testing.assert_allclose(x, y, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_any_number_of_shards_gives_what_one_process_gives_to_the_bit(
+    mode: str, staleness: int, shards: int
+) -> None:
+    batches = Batches(make_batches(40))
+    arguments = {"mode": mode, "staleness": staleness, "epochs": 2}
+    reference = alone(batches, **arguments)
+    (first,) = distributed(1, shards, lambda _: batches, **arguments)
+    (second,) = distributed(1, shards, lambda _: batches, **arguments)
+    assert_same(first, reference)
+    assert_same(second, reference)
+    assert first.result.staleness == reference.result.staleness
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_sync_workers_take_the_steps_of_one_with_their_batches_joined(world: int) -> None:
+    parts = [make_batches(40, size=16, seed=rank) for rank in range(world)]
+    reference = alone(Batches([joined(step) for step in zip(*parts, strict=True)]), mode="sync")
+    answers = distributed(world, 2, lambda rank: Batches(parts[rank]), mode="sync")
+    assert_same(answers[0], reference, 1e-6)
+    assert len({answer.digest for answer in answers}) == 1
+    assert answers[0].result.samples == reference.result.samples == 40 * 16 * world
+    assert answers[0].result.steps == 40
+
+
+def weighted(batches: list[Batch], seed: int) -> list[Batch]:
+    """The same batches with sample weights and unknown labels."""
+    rng = np.random.default_rng(seed)
+    for batch in batches:
+        batch.weights = rng.exponential(1.0, batch.size).astype(np.float32)
+        batch.label_mask = rng.random((batch.size, 1)) < 0.7
+    return batches
+
+
+def test_weights_and_unknown_labels_count_as_in_one_batch() -> None:
+    parts = [weighted(make_batches(30, size=16, seed=rank), rank) for rank in range(2)]
+    reference = alone(Batches([joined(step) for step in zip(*parts, strict=True)]), mode="sync")
+    answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="sync")
+    assert_same(answers[0], reference, 1e-6)
+
+
+def test_unequal_numbers_and_sizes_of_batches_lose_nothing() -> None:
+    """Worker 0 has 12 batches and a short one, worker 1 has 5, worker 2 none at all."""
+    parts = [
+        [*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)],
+        make_batches(5, size=16, seed=1),
+        [],
+    ]
+    steps = [[part[i] for part in parts if i < len(part)] for i in range(13)]
+    reference = alone(Batches([joined(step) for step in steps]), mode="sync", epochs=2)
+    answers = distributed(3, 2, lambda rank: Batches(parts[rank]), mode="sync", epochs=2)
+    assert_same(answers[0], reference, 1e-6)
+    assert len({answer.digest for answer in answers}) == 1
+    assert [answer.result.steps for answer in answers] == [26, 26, 26]
+    assert answers[0].result.samples == 2 * (17 * 16 + 3)
+
+
+def test_hybrid_workers_keep_equal_dense_weights_and_their_own_staleness() -> None:
+    parts = [make_batches(30, size=16, seed=rank) for rank in range(2)]
+    answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="hybrid", staleness=3)
+    assert answers[0].digest == answers[1].digest
+    for answer in answers:
+        assert answer.result.staleness == {0: 1, 1: 1, 2: 1, 3: 27}
+
+
+def test_a_batch_that_is_not_finite_is_refused_by_all() -> None:
+    parts = [make_batches(12, size=16, seed=rank) for rank in range(2)]
+    assert parts[1][5].numeric is not None
+    parts[1][5].numeric[3] = np.inf
+    answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="sync")
+    assert [answer.result.refused for answer in answers] == [1, 1]
+    kept = [[b for i, b in enumerate(part) if i != 5] for part in parts]
+    reference = alone(Batches([joined(step) for step in zip(*kept, strict=True)]), mode="sync")
+    np.testing.assert_allclose(answers[0].dense, reference.dense, atol=1e-6, rtol=0)
+
+
+def test_metrics_and_decisions_are_those_of_one_process() -> None:
+    """Plateau, patience and the return to the best weights, with validation rows spread over the workers."""
+    parts = [make_batches(20, size=16, seed=rank) for rank in range(2)]
+    held = [make_batches(8, size=16, seed=50 + rank) for rank in range(2)]
+    arguments: dict[str, Any] = {"mode": "sync", "patience": 2, "plateau": 0.1, "epochs": 12}
+    arguments["embedding_optimizer"] = satrap.optim.Adagrad(lr=0.5)  # labels are noise: it must overfit
+    reference = alone(
+        Batches([joined(step) for step in zip(*parts, strict=True)]),
+        Batches([*held[0], *held[1]]),
+        **arguments,
+    )
+    answers = distributed(2, 2, lambda r: Batches(parts[r]), lambda r: Batches(held[r]), **arguments)
+    assert reference.result.stopped == "patience"
+    assert_same(answers[0], reference, 1e-5)
+    assert answers[0].digest == answers[1].digest
+    for answer in answers:
+        assert (answer.result.stopped, answer.lr_scale) == ("patience", reference.lr_scale)
+        assert answer.result.history == answers[0].result.history
+        for mine, theirs in zip(answer.result.history, reference.result.history, strict=True):
+            assert mine["samples"] == theirs["samples"] == 2 * 8 * 16
+            assert mine["auc"] == pytest.approx(
+                theirs["auc"], abs=2e-4
+            )  # one pair of 16,000 may change order
+            assert mine["logloss"] == pytest.approx(theirs["logloss"], abs=1e-6)
+
+
+class StopAt(Observer):
+    """Asks one worker to stop."""
+
+    def __init__(self, trainers: list[Trainer], step: int) -> None:
+        self.trainers, self.at = trainers, step
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            self.trainers[0].request_stop()
+
+
+def test_a_stop_of_one_stops_all_after_the_same_step() -> None:
+    def work(workers: Workers) -> int:
+        for rank in range(2):
+            if workers.rank == rank:
+                trainer = make_trainer(workers=workers, mode="sync")
+            workers.meet("built")
+        observers = [StopAt([trainer], 4)] if workers.rank == 1 else []
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(Batches(make_batches(20, seed=workers.rank)), observers=observers)
+        steps = trainer.run.steps
+        trainer.close()
+        return steps
+
+    assert together(2, work) == [5, 5]
+
+
+def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
+    schema, batches = make_schema(), Batches(make_batches(20))
+    with ShardServer("127.0.0.1:0") as one, ShardServer("127.0.0.1:0") as two:
+
+        def connect(tables: Any) -> ServersExchange:
+            return ServersExchange([one.address, two.address], tables, seed=1, wire=EXACT)
+
+        torch.manual_seed(3)
+        model = satrap.models.DCNv2(schema, hidden=[16])
+        trainer = Trainer(
+            model,
+            schema,
+            embedding_optimizer=satrap.optim.Adam(lr=0.1),
+            dense_optimizer=adam,
+            exchange=connect,
+        )
+        trainer.fit(batches)
+        trainer.save(str(tmp_path / "model"))
+        expected, rows = np.concatenate(list(trainer.predict(batches))), contents(trainer)
+        trainer.exchange.clear()
+        trainer.close()
+        local = Trainer.load(str(tmp_path / "model"))
+        np.testing.assert_array_equal(np.concatenate(list(local.predict(batches))), expected)
+        again = Trainer.load(str(tmp_path / "model"), exchange=connect)
+        for table, columns in contents(again).items():
+            for x, y in zip(columns, rows[table], strict=True):
+                np.testing.assert_array_equal(x, y)
+        local.close()
+        again.close()
+
+
+def test_what_went_between_worker_and_shards_is_reported() -> None:
+    batches = make_batches(20, size=16)
+    (answer,) = distributed(1, 2, lambda _: Batches(batches))
+    traffic = answer.result.traffic
+    assert sum(traffic["shard_rows"]) == sum(len(columns[0]) for columns in answer.rows.values())
+    assert len(traffic["shard_rows"]) == 2
+    ids = sum(len(np.unique(j.values)) for b in batches for j in b.ids.values())
+    # Down: 8 float32 a distinct id. Up: its gradient and, packed, its id twice. A little per message.
+    assert 1.0 < traffic["received_bytes_per_sample"] / (ids * 32 / 320) < 1.5
+    assert 1.0 < traffic["sent_bytes_per_sample"] / (ids * 32 / 320) < 2.0
+    assert 0 < traffic["distinct_ratio"] < 1
+    assert traffic["lookup_wait_seconds"] > 0
