@@ -1,8 +1,8 @@
 """Test AUC of sync, hybrid and async training over shards and workers: the same recipe, several seeds.
 
 `python -m benchmarks.modes [--recipe FILE] [--modes sync hybrid async] [--seeds 1 2] [--shards 2]
-[--workers 2] [--staleness 4] [--batch-size 512] [--epochs 2] [--write]`. The batch size is each worker's. Wire
-formats are the defaults: float16 rows and bfloat16 gradients; float32 in async.
+[--workers 2] [--staleness 4] [--batch-size 512] [--epochs 2] [--write]`. The batch size is each worker's.
+Wire formats are the defaults: float16 rows and bfloat16 gradients; float32 in async.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--mib", type=int, default=512, help="weights of a table, MiB (cache: 32)")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--largest", type=int, default=50_000_000, help="rows of the largest table of `scale`")
+    parser.add_argument(
+        "--largest", type=int, default=50_000_000, help="rows of the largest table of `scale`"
+    )
     parser.add_argument("--fbgemm", type=Path, help="folder of `pip install --target` with fbgemm-gpu-cpu")
     return parser.parse_args()
 

@@ -44,9 +44,7 @@ def measure(dim: int, rows: int, skew: str, threads: int, repeats: int, only: li
     return results
 
 
-def _one(
-    shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, per: float
-) -> dict[str, Any]:
+def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, per: float) -> dict[str, Any]:
     group = shard.groups[0]
     width = int(group.rows.stride) // 4 // 16 * 16
     slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
@@ -75,7 +73,7 @@ def _one(
         shard.update_group(0, b.unique, b.unique_splits, gradients[: len(b.unique)], slots=handles[i])
 
     methods["update, slots known"] = update_known
-    return summary(interleaved(methods, len(work), repeats), per, limits)
+    return summary(interleaved(methods, len(work), repeats, threads=threads), per, limits)
 
 
 def create(dim: int, rows: int, optimizer: Any, chunk: int, touched: bool) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def whole_step(dim: int, rows: int, skew: str, threads: int, repeats: int) -> di
     methods: dict[str, Any] = {"satrap rowwise_adagrad": _satrap(dim, rows, work, threads, gradient.numpy())}
     methods |= _torch(dim, rows, work, gradient)
     methods |= _fbgemm(dim, rows, work, gradient)
-    seconds = interleaved(methods, len(work), repeats)
+    seconds = interleaved(methods, len(work), repeats, threads=threads)
     figures = summary(seconds, N, dict.fromkeys(methods, "satrap rowwise_adagrad"))
     for name, times in seconds.items():
         figures[name]["ms"] = round(float(np.median(times)) * 1e3, 2)

@@ -35,16 +35,14 @@ def throughput(largest: int, folder: Path) -> dict[str, Any]:
             gradients = np.full((FEATURES * 4096, DIM), 1e-3, np.float32)
             out = np.empty_like(gradients)
             methods = {
-                "lookup": lambda i, w=work, o=out: shard.lookup_group(
+                "lookup": lambda i, s=shard, w=work, o=out: s.lookup_group(
                     0, w[i].unique, w[i].unique_splits, o[: len(w[i].unique)]
                 ),
-                "update": lambda i, w=work, g=gradients: shard.update_group(
+                "update": lambda i, s=shard, w=work, g=gradients: s.update_group(
                     0, w[i].unique, w[i].unique_splits, g[: len(w[i].unique)]
                 ),
             }
-            figures = summary(
-                interleaved(methods, 8, 7), float(np.mean([len(b.unique) for b in work])), {}
-            )
+            figures = summary(interleaved(methods, 8, 7), float(np.mean([len(b.unique) for b in work])), {})
             show(f"{rows} rows of dim {DIM}, {skew}, ns per distinct id", figures)
             results[f"{rows} {skew}"] = figures
         shard.close()
@@ -65,7 +63,11 @@ def throughput(largest: int, folder: Path) -> dict[str, Any]:
 def memory() -> dict[str, Any]:
     """Return resident bytes per row beyond weights and state, each case in a fresh process."""
     results = {}
-    for rows, dim, optimizer in ((5_000_000, 16, "rowwise_adagrad"), (8_000_000, 16, "adagrad"), (20_000_000, 8, "sgd")):
+    for rows, dim, optimizer in (
+        (5_000_000, 16, "rowwise_adagrad"),
+        (8_000_000, 16, "adagrad"),
+        (20_000_000, 8, "sgd"),
+    ):
         command = [sys.executable, "-c", PROGRAM.format(rows, dim, optimizer)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         results[f"{rows} rows, dim {dim}, {optimizer}"] = json.loads(output.splitlines()[-1])

@@ -91,18 +91,27 @@ def all_ids(rows: int, chunk: int, seed: int = 2) -> list[tuple[npt.NDArray[np.u
 Methods = Mapping[str, Callable[[int], object]]
 
 
-def interleaved(methods: Methods, count: int, repeats: int) -> dict[str, list[float]]:
-    """Return seconds per batch of each method and repeat; every repeat runs all, in another order."""
+def interleaved(methods: Methods, count: int, repeats: int, *, threads: int = 1) -> dict[str, list[float]]:
+    """Return seconds per batch of each method and repeat.
+
+    Methods take turns batch by batch, in another order each time, so that whatever else the machine does hits
+    all alike; a method never runs on a batch that one of the others has just brought into the cache. With one
+    thread it is that thread's processor time, so that waiting for a core that others use does not count.
+    """
+    clock = time.thread_time if threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     order, shuffle = list(methods), random.Random(5)
     for repeat in range(-1, repeats):  # the first, unmeasured, compiles and warms up
-        shuffle.shuffle(order)
-        for name in order:
-            start = time.perf_counter()
-            for i in range(count):
-                methods[name](i)
-            if repeat >= 0:
-                seconds[name].append((time.perf_counter() - start) / count)
+        spent = dict.fromkeys(methods, 0.0)
+        for i in range(count):
+            shuffle.shuffle(order)
+            for position, name in enumerate(order):
+                start = clock()
+                methods[name]((i + 3 * position) % count)
+                spent[name] += clock() - start
+        if repeat >= 0:
+            for name in methods:
+                seconds[name].append(spent[name] / count)
     return seconds
 
 

@@ -6,9 +6,9 @@ with faults.armed("checkpoint.*", faults.kill, at=3):
     ...                                             # in a test: the third hit of any such point kills
 ```
 
-Points in use: `disk.create`, `disk.write`, `disk.sync`, `disk.sync_folder`, `disk.make_folder`, `disk.replace`,
-`disk.remove`, `disk.list` and `disk.read` before each call to a file system; `checkpoint.data_written`,
-`checkpoint.committed` and `checkpoint.pruned` between the phases of a save.
+Points in use: `disk.create`, `disk.write`, `disk.sync`, `disk.sync_folder`, `disk.make_folder`,
+`disk.replace`, `disk.remove`, `disk.list` and `disk.read` before each call to a file system;
+`checkpoint.data_written`, `checkpoint.committed` and `checkpoint.pruned` between the phases of a save.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 `python -m tests.chaos.kills --kills 200 --seed 1` prints what was found; `run` is the same for a test.
 
-After each kill every committed snapshot is read whole and compared, tensor by tensor and row by row, with the one
-that an undisturbed run has at that step; the newest one may not be older than before; and whenever a run gets to
-its end, its model must be that of the undisturbed run.
+After each kill every committed snapshot is read whole and compared, tensor by tensor and row by row, with the
+one that an undisturbed run has at that step; the newest one may not be older than before; and whenever a run
+gets to its end, its model must be that of the undisturbed run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Found:
 
 
 def recipe_text(mode: str, every: int, keep: int) -> str:
-    text = RECIPE.replace("mode: hybrid, staleness: 2, epochs: 2", f"{MODES[mode]}, epochs: 6, patience: null")
+    text = RECIPE.replace(
+        "mode: hybrid, staleness: 2, epochs: 2", f"{MODES[mode]}, epochs: 6, patience: null"
+    )
     text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
     return text + f"checkpoint: {{every_steps: {every}, keep: {keep}}}\n"
 
@@ -63,7 +65,7 @@ def digest(checkpoint: Checkpoint) -> dict[str, str]:
     run = checkpoint.settings.get("run", {})
     for key in ("position", "epoch", "done", "control", "in_flight", "updates", "history"):
         found[f"run.{key}"] = json.dumps(run.get(key))
-    return found
+    return {**found, "lr_scale": json.dumps(checkpoint.settings["lr_scale"])}
 
 
 def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
@@ -72,7 +74,7 @@ def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
 
 def child(recipe: str, output: str, resume: bool, kill_at: int | None) -> None:
     """Train, in a process of its own; die at a fault point if told so."""
-    sys.stderr = open(os.devnull, "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     if kill_at is not None:
         with faults.armed(POINTS, faults.kill, at=kill_at):
             launch.train(load(recipe), output, resume=resume)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +13,16 @@ from satrap.checkpoint import storage
 from satrap.checkpoint.disk import LocalDisk
 
 
-class Cut(Exception):
+class PowerCutError(Exception):
     """The power is gone: not an error of the file system, so that nobody cleans up after it."""
 
 
 class PowerLossDisk(LocalDisk):
     """A local disk whose power fails at call k; knows what is certain to survive.
 
-    POSIX promises: content after fsync of the file, names after fsync of the folder. Everything else may or may
-    not be there afterwards. `states` yields the two extremes: nothing that was not made durable, and all names
-    but none of the content that was not.
+    POSIX promises: content after fsync of the file, names after fsync of the folder. Everything else may or
+    may not be there afterwards. `states` yields the extremes: nothing that was not made durable, and all
+    names but none of the content that was not.
     """
 
     def __init__(self, at: int | None = None) -> None:
@@ -46,7 +45,7 @@ class PowerLossDisk(LocalDisk):
     def _call(self) -> None:
         self.calls += 1
         if self.at is not None and self.calls >= self.at:
-            raise Cut
+            raise PowerCutError
 
     def create(self, path: str) -> IO[bytes]:
         self._call()
@@ -122,7 +121,5 @@ def rebuild(state: dict[str, bytes | None], old: Path, new: Path) -> Path:
 @contextmanager
 def local(disk: LocalDisk) -> Iterator[LocalDisk]:
     """Use this disk for all local paths."""
-    with mock.patch.object(storage, "LocalDisk", lambda: disk):
+    with mock.patch.object(storage, "LocalDisk", return_value=disk):
         yield disk
-
-

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from satrap.checkpoint import read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint import read_checkpoint, write_checkpoint
 from satrap.errors import CheckpointError
 from tests.checkpoint.states import equal, make_checkpoint, make_chunk
 
@@ -83,3 +83,26 @@ def test_garbage_manifest(tmp_path: Path) -> None:
 def test_unknown_protocol() -> None:
     with pytest.raises(CheckpointError, match="cannot use"):
         read_checkpoint("nosuch://x")
+
+
+@pytest.mark.parametrize("bit", [1, 4])
+def test_no_changed_manifest_is_believed(bit: int, tmp_path: Path) -> None:
+    """Every byte flipped: an error, not other settings or other counts."""
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    manifest = tmp_path / "manifest.json"
+    whole = manifest.read_bytes()
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= bit
+        if json.loads(whole) == _parsed(bytes(changed)):
+            continue  # white space
+        manifest.write_bytes(changed)
+        with pytest.raises(CheckpointError):
+            read_checkpoint(str(tmp_path))
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None

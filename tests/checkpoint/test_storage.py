@@ -59,11 +59,10 @@ def test_no_change_goes_unnoticed(data: st.DataObject) -> None:
             if bytes(bad) == DATA:
                 return
         place.put("file", bytes(bad))
-        handed = b""
+        pieces: list[bytes] = []
         with pytest.raises(CheckpointError) as raised, place.open("file", writer.entry) as file:
-            while piece := file.read(13):
-                handed += piece
-        assert DATA.startswith(handed)
+            pieces.extend(iter(lambda: file.read(13), b""))
+        assert DATA.startswith(b"".join(pieces))
         assert raised.value.where.endswith("/file")
 
 
@@ -79,8 +78,8 @@ def test_an_unreadable_block_is_named(tmp_path: Path) -> None:
         def close(self) -> None: ...
 
     with (
-        mock.patch.object(place.disk, "open", lambda _: Broken()),
-        pytest.raises(CheckpointError, match="bytes 0 to 999: .*Input/output error"),
+        mock.patch.object(place.disk, "open", return_value=Broken()),
+        pytest.raises(CheckpointError, match=r"bytes 0 to 999: .*Input/output error"),
     ):
         place.read("file", writer.entry)
 

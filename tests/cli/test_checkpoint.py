@@ -1,4 +1,4 @@
-"""`satrap checkpoint` on a run that was stopped, and `satrap train --resume` on processes that were really killed."""
+"""`satrap checkpoint` on real runs, and `satrap train --resume` after processes were really killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from satrap.data.hashing import hash_ids
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import RECIPE, make_recipe
 
-STEPPED = RECIPE.replace("epochs: 2", "epochs: 3, patience: null") + "checkpoint: {every_steps: 10, keep: 3}\n"
+STEPPED = (
+    RECIPE.replace("epochs: 2", "epochs: 3, patience: null") + "checkpoint: {every_steps: 10, keep: 3}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,9 @@ def test_an_embedding_matrix_becomes_the_rows_of_integers(run: Path, tmp_path: P
 def test_an_import_that_does_not_fit_changes_nothing(run: Path, tmp_path: Path) -> None:
     before = rows_of(run / "model")
     save_file({"w": np.zeros((3, 5), np.float32)}, tmp_path / "wide.safetensors")
-    save_file({"a": np.zeros((3, 4), np.float32), "b": np.zeros((3, 4), np.float32)}, tmp_path / "two.safetensors")
+    save_file(
+        {"a": np.zeros((3, 4), np.float32), "b": np.zeros((3, 4), np.float32)}, tmp_path / "two.safetensors"
+    )
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nothing")
     for file, part in (
         ("wide.safetensors", "5 weights, table 'item' has 4"),
@@ -134,7 +138,9 @@ def test_an_import_that_does_not_fit_changes_nothing(run: Path, tmp_path: Path) 
         ("none.parquet", "cannot be read"),
     ):
         satrap("checkpoint", "import", run, "item", tmp_path / file).assert_refused(part)
-    satrap("checkpoint", "import", run, "no", tmp_path / "two.safetensors", "--tensor", "a").assert_refused("no table")
+    satrap("checkpoint", "import", run, "no", tmp_path / "two.safetensors", "--tensor", "a").assert_refused(
+        "no table"
+    )
     assert rows_of(run / "model") == before
 
 
@@ -193,7 +199,7 @@ def same_result(place: Path, expected: Path) -> None:
     assert all(own[name].tobytes() == other[name].tobytes() for name in own)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
 def test_a_signal_then_resume(number: signal.Signals, undisturbed: Path, tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, LONG)
     process = start(recipe, tmp_path / "run")

@@ -65,7 +65,10 @@ def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: st
     with Started(tmp_path, "cluster.deadline=4") as run:
         os.kill(run.roles[name], signal.SIGSTOP)
         answer = run.answer(25)
-        answer.assert_refused("4 s" if name == "shard 0" else "lost another worker", "stage: ", code=1)
+        answer.assert_refused("stage: ", code=1)
+        # Where workers meet, the stopped one is named; in a sum, gloo only tells that one is missing.
+        named = "shard 0 at " if name == "shard 0" else ("worker 1 has shown no sign", "lost another worker")
+        assert any(part in answer.err for part in ([named] if isinstance(named, str) else named))
         assert run.left() == []
 
 

@@ -47,4 +47,5 @@ def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
     assert error.what == f"cluster.{key} is 2, but cluster.exchange is local"
     assert error.where == f"--set cluster.{key}"
     assert error.fix == "set cluster.exchange to servers"
-    assert getattr(loaded(tmp_path, f"cluster.{key}=2", "cluster.exchange=servers").sections.cluster, key) == 2
+    cluster = loaded(tmp_path, f"cluster.{key}=2", "cluster.exchange=servers").sections.cluster
+    assert getattr(cluster, key) == 2

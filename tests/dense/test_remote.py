@@ -40,6 +40,7 @@ def test_workers_push_and_pull_without_waiting_and_end_with_equal_weights() -> N
     parts = [make_batches(count, size=16, seed=rank) for rank, count in enumerate((30, 12))]
     answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="async", staleness=2)
     assert [answer.result.steps for answer in answers] == [30, 12]
+    assert [answer.result.samples for answer in answers] == [42 * 16] * 2
     assert answers[0].digest == answers[1].digest
     before = torch.nn.utils.parameters_to_vector(Tower().parameters()).detach().numpy()
     assert np.abs(answers[0].dense - before).max() > 0.01

@@ -17,7 +17,7 @@ from tests.launch.runs import RECIPE, lines_of, make_recipe
 STEPPED = RECIPE + "checkpoint: {every_steps: 7}\n"
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -27,12 +27,12 @@ class KillAt(Observer):
 
     def step(self, progress: Progress) -> None:
         if progress.step == self.at:
-            raise Killed
+            raise KilledError
 
 
 def killed(folder: Path, *overrides: str, at: int = 25) -> Path:
     path = make_recipe(folder, STEPPED)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         launch.train(load(path, overrides), str(folder / "run"), observers=[KillAt(at)])
     return path
 
@@ -67,7 +67,7 @@ def test_without_output_the_newest_run_goes_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     recipe = load(make_recipe(tmp_path, STEPPED))
     for _ in range(2):
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             launch.train(recipe, observers=[KillAt(20)])
     assert str(launch.train(recipe, resume=True).folder) == "runs/clicks-2"
 
@@ -92,7 +92,7 @@ def test_another_recipe_is_refused(tmp_path: Path) -> None:
 def test_nothing_to_resume(state: str, tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, STEPPED if state == "complete" else RECIPE)
     if state == "no snapshot":
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             launch.train(load(recipe), str(tmp_path / "run"), observers=[KillAt(5)])
     elif state == "complete":
         launch.train(load(recipe), str(tmp_path / "run"))

@@ -225,15 +225,19 @@ def test_non_finite_gradients_are_refused_whole(bad):
     assert shard.statistics()["refused"] == 1
 
 
-def test_a_full_budget_refuses_new_rows_and_keeps_the_old():
-    shard = one(dim=4, memory=64 * 1024)
+def test_a_full_budget_refuses_new_rows_and_changes_nothing():
+    shard = one(dim=4, memory=256 * 1024)
+    first = shard.lookup("a", np.arange(2000, dtype=U))
+    before = shard.statistics()["tables"]["a"]
     with pytest.raises(StoreError, match="no room"):
         shard.lookup("a", np.arange(10_000, dtype=U))
-    assert shard.statistics()["bytes"] <= 64 * 1024
-    rows = shard.statistics()["rows"]
-    assert rows > 500
-    shard.update("a", ids(1), np.ones((1, 4), np.float32))
-    assert shard.peek("a", np.arange(rows, dtype=U))[1].all()
+    after = shard.statistics()["tables"]["a"]
+    assert after | {"second_probes": 0} == before | {"second_probes": 0}
+    np.testing.assert_array_equal(shard.lookup("a", np.arange(2000, dtype=U)), first)
+    keys = np.repeat(np.arange(4000, dtype=U), 3)  # named three times, but only 4000 rows
+    shard.lookup("a", keys)
+    assert shard.statistics()["rows"] == 4000
+    assert shard.statistics()["bytes"] <= 256 * 1024
 
 
 def test_clear_forgets_rows_and_starts_again():

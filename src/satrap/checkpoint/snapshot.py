@@ -88,7 +88,7 @@ def commit(storage: Storage, manifest: Manifest) -> None:
 
 
 def clean(storage: Storage, manifest: Manifest) -> None:
-    """Remove what a committed checkpoint does not consist of; what cannot be removed waits for the next time."""
+    """Remove what is no part of a committed checkpoint; what cannot be removed waits for the next time."""
     try:
         names = [n for n in storage.names() if n.startswith("data-") and n != manifest.data]
     except OSError:

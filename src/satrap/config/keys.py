@@ -315,7 +315,7 @@ class Checkpoint(Keys):
     """Snapshots during training, to go on from with `satrap train --resume`."""
 
     url: str | None = None
-    """Where they go: a folder, seen from the current one, or a URL; default `checkpoints` in the run folder."""
+    """Where they go: a folder (seen from the current one) or URL; default `checkpoints` in the run folder."""
     every_steps: Positive | None = None
     """Steps between two; default: only when the run is stopped by SIGTERM."""
     keep: Positive | None = None

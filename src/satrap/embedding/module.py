@@ -79,13 +79,14 @@ class Embeddings:
 
     def _bag(self, ticket: Ticket, name: str) -> Bag:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]
+        pooling = self._features[name].pooling
         return Bag(
             inverses=ticket.inverses[span.group],
             start=span.start,
             stop=span.stop,
             offsets=jagged.offsets,
             weights=jagged.weights,
-            mode=self._features[name].pooling,
+            mode="sum" if pooling == "none" else pooling,  # rows that are not pooled have no mode
         )
 
     def _jagged_rows(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> JaggedRows:

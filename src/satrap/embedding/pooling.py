@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from satrap.schema import Pooling
 from satrap.store import gather_features, gather_features_backward, pool, pool_backward
+
+Mode = Literal["sum", "mean", "max", "sqrtn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Bag:
     stop: int
     offsets: npt.NDArray[np.int64] | None = None
     weights: npt.NDArray[np.float32] | None = None
-    mode: Pooling = "sum"
+    mode: Mode = "sum"
     features: int = 1
 
     @property
@@ -152,7 +153,7 @@ def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:
     return (summed / _divisor(offsets, weights, bag.mode).unsqueeze(1)).unsqueeze(1)
 
 
-def _divisor(offsets: Tensor, weights: Tensor | None, mode: Pooling) -> Tensor:
+def _divisor(offsets: Tensor, weights: Tensor | None, mode: Mode) -> Tensor:
     """Return float32[size]: what the sum of a bag is divided by; 1 for an empty bag."""
     counts = offsets.diff()
     if weights is None:

@@ -9,7 +9,10 @@ from typing import Any
 import numpy.typing as npt
 
 from satrap.exchange.protocol import Request, Rows, TableGroup
-from satrap.store import Chunk, Shard
+from satrap.store import Chunk, Shard, Slots
+
+REMEMBERED = 256
+"""Lookups whose slots are kept for their update; a batch that is never updated is forgotten in time."""
 
 
 class LocalExchange:
@@ -27,6 +30,7 @@ class LocalExchange:
         self._groups = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
+        self._slots: dict[int, tuple[Request, Slots]] = {}  # by id(request), which lives as long as its entry
 
     @property
     def groups(self) -> Sequence[TableGroup]:
@@ -39,8 +43,15 @@ class LocalExchange:
 
     def _lookup(self, requests: Sequence[Request], create: bool) -> list[Rows]:
         if create:
-            return [self.shard.lookup_group(r.group, r.ids, r.splits) for r in requests]
+            return [self._lookup_one(request) for request in requests]
         return [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests]
+
+    def _lookup_one(self, request: Request) -> Rows:
+        rows, slots = self.shard.lookup_slots(request.group, request.ids, request.splits)
+        self._slots[id(request)] = request, slots
+        if len(self._slots) > REMEMBERED:
+            del self._slots[next(iter(self._slots))]
+        return rows
 
     def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
         """See `Exchange.update`."""
@@ -59,7 +70,10 @@ class LocalExchange:
         if before is not None:
             before.result()  # a refused update stops the ones behind it, so that the error is not lost
         for request, gradient in zip(requests, gradients, strict=True):
-            self.shard.update_group(request.group, request.ids, request.splits, gradient, lr_scale=lr_scale)
+            _, slots = self._slots.pop(id(request), (request, None))
+            self.shard.update_group(
+                request.group, request.ids, request.splits, gradient, lr_scale=lr_scale, slots=slots
+            )
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():
@@ -71,12 +85,12 @@ class LocalExchange:
         self._raise_failed()
 
     def snapshot(self) -> Iterator[tuple[str, Chunk]]:
-        """Yield every row as (table, chunk), after everything issued so far has been applied."""
+        """Return all rows as (table, chunk), after everything issued so far has been applied.
+
+        The rows are those of this moment; training may go on while they are read, in any thread.
+        """
         self.flush()
-        for group in self._groups:
-            for table in group.tables:
-                for chunk in self.shard.export(table):
-                    yield table, chunk
+        return ((chunk.table, chunk) for chunk in self.shard.snapshot())
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the store needs besides its rows to go on exactly; for a snapshot."""

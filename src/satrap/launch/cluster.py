@@ -15,13 +15,12 @@ from typing import Any
 import torch.distributed as dist
 
 from satrap.config import Recipe
-from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.errors import ExchangeError, SatrapError
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import PARTS, open_part
-from satrap.launch.local import make_model
 from satrap.launch.messages import error_of, parse, result_of, tell
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.roles import Role
+from satrap.launch.trial import try_out
 from satrap.launch.worker import INTERRUPTED, PEER_LOST, Assignment
 from satrap.schema import Schema
 from satrap.train import Observer
@@ -58,26 +57,12 @@ def run(
         InterruptedRunError: Ctrl-C after the first step; a second one kills at once.
         KeyboardInterrupt: before it.
     """
-    _try_out(recipe, schema)
+    try_out(recipe, schema)
     with Launcher(notice) as launcher:
         keys = recipe.sections.cluster
         shards = launcher.start_shards(keys.shards)
         launcher.start_workers(folder, schema, keys.workers, shards)
         return launcher.follow(folder, observers)
-
-
-def _try_out(recipe: Recipe, schema: Schema) -> None:
-    """Find what is wrong with the input here, where the recipe's lines are known."""
-    for part in PARTS:
-        open_part(recipe, schema, part)
-    make_model(recipe, schema)
-    if recipe.sections.embedding.admission.model_dump(exclude_defaults=True):
-        raise ConfigError(
-            "embedding.admission is not supported with cluster.exchange servers",
-            where=recipe.source.where(("embedding", "admission")),
-            why="the run would not be the one the recipe describes",
-            fix="use cluster.exchange local, or remove the key",
-        )
 
 
 class Launcher:

@@ -32,8 +32,8 @@ def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
 
     Args:
         url: of the checkpoint.
-        output: a new or empty folder. Gets `<table>.parquet` for each table, columns id (uint64), weights (list
-            of float) and, with `state`, state; and the network's `model.safetensors`.
+        output: a new or empty folder. Gets `<table>.parquet` for each table, columns id (uint64), weights
+            (list of float) and, with `state`, state; and the network's `model.safetensors`.
         state: with the optimizer state of the rows, and `optimizer.safetensors`.
 
     Returns:
@@ -92,8 +92,9 @@ def import_rows(
     Args:
         url: of the checkpoint, which is exchanged in one step.
         table: name of the table.
-        file: Parquet with columns id and weights and perhaps state, as `export` writes it; or safetensors with a
-            matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed as integers in data are.
+        file: Parquet with columns id and weights and perhaps state, as `export` writes it; or safetensors
+            with a matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed as integers in
+            data are.
         tensor: name of the matrix; default the only one in the file.
         raw: the ids in a Parquet file are values as in the data, to be hashed.
 
@@ -169,9 +170,8 @@ def _dim(storage: Storage, manifest: Manifest, table: str, default: int) -> int:
 def _matrix(path: Path, tensor: str | None) -> Floats:
     try:
         with safe_open(path, framework="numpy") as file:
-            names = (
-                [tensor] if tensor else [n for n in file.keys() if len(file.get_slice(n).get_shape()) == 2]
-            )
+            known = file.keys()
+            names = [tensor] if tensor else [n for n in known if len(file.get_slice(n).get_shape()) == 2]
             if len(names) != 1:
                 raise DataError(
                     f"the file holds {len(names)} matrices", where=str(path), fix="name one: --tensor NAME"

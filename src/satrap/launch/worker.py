@@ -19,10 +19,11 @@ from satrap.config import Recipe, load
 from satrap.dense import ConnectedWorkers, Workers
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange, Wire, read_key
+from satrap.exchange.servers import ServersExchange, read_key
 from satrap.launch.folder import RunFolder
 from satrap.launch.local import Place, run
 from satrap.launch.messages import Forward, error_values
+from satrap.launch.trial import wire_of
 from satrap.schema import Schema, Table
 from satrap.train import Trainer
 
@@ -91,13 +92,12 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:
-        exact = training.mode == "async"  # dense weights travel there, which 16 bits would spoil
         return ServersExchange(
             assignment.shards,
             tables,
             seed=training.seed,
             memory=sections.embedding.memory,
-            wire=Wire("float32", "float32") if exact else Wire(cluster.wire.forward, cluster.wire.backward),
+            wire=wire_of(recipe),
             mode="sync" if training.mode == "sync" else "hybrid",
             rank=assignment.rank,
             world=assignment.world,

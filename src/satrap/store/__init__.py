@@ -7,7 +7,8 @@ rows and the rows into what a model reads.
 
 from satrap.store.admission import Admission
 from satrap.store.chunk import Chunk
-from satrap.store.group import Group
+from satrap.store.eviction import Eviction
+from satrap.store.group import Group, Slots
 from satrap.store.hashes import BUCKETS, bucket_of
 from satrap.store.pooling import (
     distinct,
@@ -23,8 +24,10 @@ __all__ = [
     "BUCKETS",
     "Admission",
     "Chunk",
+    "Eviction",
     "Group",
     "Shard",
+    "Slots",
     "bucket_of",
     "distinct",
     "gather_features",

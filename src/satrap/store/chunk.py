@@ -14,9 +14,11 @@ class Chunk:
     Args:
         table: name of the table.
         ids: uint64[n], distinct; as exported in order of (bucket, id).
-        weights: float32[n, dim].
-        state: float32[n, k] optimizer state: SGD k = 0; Adagrad dim (accumulators); RowWiseAdagrad 1
-            (accumulator); Adam 2 * dim + 1 (first moments, second moments, step).
+        weights: float32[n, dim]; those of 16-bit tables widened exactly. A table of another format rounds
+            what it cannot hold when it loads them.
+        state: float32[n, k] optimizer state: SGD k = 0, with momentum dim; Adagrad dim (accumulators);
+            RowWiseAdagrad 1 (accumulator); Adam and AdamW 2 * dim + 1 (first moments, second moments, step);
+            FTRL 2 * dim (z, n).
     """
 
     table: str

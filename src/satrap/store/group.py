@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,38 @@ from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import hashes
 from satrap.store.admission import Admission, Gate
-from satrap.store.kernels import index as index_kernels
+from satrap.store.cut import Cut
+from satrap.store.directory import Budget, Directory, budget
+from satrap.store.eviction import Eviction
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.formats import Float32
-from satrap.store.kernels.index import PAGE_BYTES, SEGMENT_PAGES, Index
-from satrap.store.memory import Reserved, machine_bytes
+from satrap.store.memory import Reserved
 from satrap.store.steps import Rows, plan
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
+from satrap.store.workers import Workers
 
-COUNTERS = ("rows", "created", "hits", "misses", "unadmitted", "dropped")
-_MAX_SLOTS = 2**31 - 2
+COUNTERS = ("hits", "misses", "unadmitted", "dropped")
 _NO_NOISE = np.uint64(0)
 _GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the rows of a request lie, as `Shard.lookup_slots` found them; hand it back to `update_group`.
+
+    It is right for ever: a row that has moved since is looked up again.
+
+    Args:
+        group: index of the group.
+        numbers: int32[n], -1 without a row.
+        epoch: how often the store had been cleared.
+        reassigned: how many slots had been taken from a row.
+    """
+
+    group: int
+    numbers: Inverse
+    epoch: int
+    reassigned: int
 
 
 class Group:
@@ -37,6 +59,7 @@ class Group:
         tables: names of its tables, in the order that `splits` follows.
         dim: weights per row.
         optimizer: the step of its rows.
+        directory: which slot each id has.
         gate: decides which new ids get a row; None: all.
         updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
             the rows, to go on as another group would have.
@@ -50,8 +73,10 @@ class Group:
         optimizer: Optimizer,
         *,
         seed: int,
-        memory: int | None,
+        workers: Workers,
+        memory: int | None = None,
         admission: Admission | None = None,
+        eviction: Eviction | None = None,
     ) -> None:
         self.index, self.optimizer = index, optimizer
         self.tables = tuple(table.name for table in tables)
@@ -59,123 +84,98 @@ class Group:
         self.plan = plan(optimizer, self.dim, tables[0].dtype)
         self.row_bytes = self.plan.row_bytes
         self.counters = np.zeros((len(COUNTERS), len(tables)), np.int64)
-        self._memory = memory
         self._seeds = np.array([hashes.row_seed(seed, name) for name in self.tables], np.uint64)
         self._scales = np.array([table.initial_scale for table in tables], np.float32)
         self._noise = hashes.row_seed(seed, "")
         self.updates = 0
         self.gate = None if admission is None or admission.open else Gate(admission, seed, self.tables)
-        if memory is not None and self.gate is not None and 2 * self.gate.bytes > memory:
-            raise ConfigError(
-                f"the counts of admission take {self.gate.bytes} bytes of a group's budget of {memory}",
-                why="less than half would be left for rows",
-                fix="give admission less memory, or the tables more",
-            )
-        self._tick = 0
+        self._workers, self._eviction = workers, eviction
+        self._budget = self._plan_memory(memory)
+        self._cuts: weakref.WeakSet[Cut] = weakref.WeakSet()
+        self._epoch = 0
         self._reserve()
+
+    def _plan_memory(self, memory: int | None) -> Budget:
+        if memory is not None and self.gate is not None:
+            if 2 * self.gate.bytes > memory:
+                raise ConfigError(
+                    f"the counts of admission take {self.gate.bytes} bytes of a group's budget of {memory}",
+                    why="less than half would be left for rows",
+                    fix="give admission less memory, or the tables more",
+                )
+            memory -= self.gate.bytes
+        return budget(memory, self.row_bytes, self.plan.stride, len(self.tables), self._eviction)
+
+    def _reserve(self) -> None:
+        room, stride = self._budget, self.plan.stride
+        self._slab = Reserved(room.rows * stride, huge=room.huge_rows)
+        rows = min(room.rows, self._slab.size // stride)
+        scalars = np.empty(0, np.float32)
+        if self.plan.layout.scalar:
+            scalars = Reserved(4 * rows, huge=room.huge_rows).array(np.float32)
+            rows = min(rows, len(scalars))
+        self.rows = Rows(np.uint64(self._slab.address), np.uint64(stride), np.uint64(self.dim), scalars)
+        self.directory = Directory(self.tables, replace(room, rows=rows), self._eviction, self._workers)
 
     def clear(self) -> None:
         """Forget every row and give their memory back; uses counted for admission are forgotten too."""
         if self.gate is not None:
             self.gate.clear()
-        self.counters[COUNTERS.index("rows")] = 0
+        before = self.directory
+        self._epoch += 1
         self._reserve()
+        self.directory.keep_counters(before)
 
-    def _reserve(self) -> None:
-        self._used = 0
-        stride = self.plan.stride
-        self._slab = Reserved(machine_bytes())
-        self._limit = min(_MAX_SLOTS, self._slab.size // stride - 16)
-        scalars = np.empty(0, np.float32)
-        if self.plan.layout.scalar:
-            scalars = Reserved(4 * self._limit).array(np.float32)
-            self._limit = min(self._limit, len(scalars))
-        self.rows = Rows(np.uint64(self._slab.address), np.uint64(stride), np.uint64(self.dim), scalars)
-        self._pages = Reserved(machine_bytes())
-        self._index = self._make_index(self._pages.size // PAGE_BYTES)
-        if not index_kernels.open_tables(self._index, len(self.tables)):
-            raise StoreError(f"no memory for the index of {len(self.tables)} tables")
-
-    def _make_index(self, pages: int) -> Index:
-        segments = pages // (SEGMENT_PAGES // 2) + 4 * len(self.tables) + 64
-        directory = 16 * segments
-        counts = np.zeros(index_kernels.COUNTS, np.int64)
-        counts[index_kernels.PAGES_LIMIT] = pages
-        counts[index_kernels.SEGMENTS_LIMIT] = segments
-        counts[index_kernels.DIRECTORY_LIMIT] = directory
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "pages": _lazy(segments * SEGMENT_PAGES),
-            "segment_pages": _lazy(segments),
-            "segment_used": _lazy(segments),
-            "segment_depth": _lazy(segments),
-            "directory": _lazy(directory),
-            "free_pages": _lazy(pages),
-            "roots": np.zeros(len(self.tables), np.int64),
-            "depths": np.zeros(len(self.tables), np.int64),
-            "salts": np.array([hashes.index_salt(name) for name in self.tables], np.uint64),
-            "counts": counts,
-        }
-        self._arrays, self._counts = arrays, counts  # the kernels see addresses only: keep the memory
-        addresses = {name: address(array) for name, array in arrays.items()}
-        return Index(entries=np.uint64(self._pages.address), **addresses)
-
-    def find(self, ids: Ids, splits: Offsets, *, touch: bool) -> tuple[Inverse, Offsets]:
-        """Return (slots int32[n], -1 without a row; positions int64[m] of those, ascending)."""
-        n = len(ids)
-        slots, missing = np.empty(n, np.int32), np.empty(n, np.int64)
-        scratch = np.empty(n + index_kernels.AHEAD, np.uint64)
-        tick = np.uint32(self._tick if touch else 0)
-        left = index_kernels.find(self._index, ids, splits, tick, slots, missing, scratch)
-        return slots, missing[:left]
-
-    def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> None:
+    def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> Slots:
         """Write the rows of the ids, creating those that are new."""
-        self._advance()
-        slots, missing = self.find(ids, splits, touch=True)
-        self._count("hits", np.diff(splits))
+        taken = self.directory.reassigned
+        self.directory.advance()
+        self._keep_taken(taken)
+        slots, missing = self.directory.find(ids, splits, use=True)
+        hits = splits[1:] - splits[:-1]
         if len(missing):
+            self._create(ids, splits, missing, slots)
             absent = self._per_table(missing, splits)
-            self._count("hits", -absent)
             self._count("misses", absent)
-            if self.gate is not None:
-                missing = self._admit(ids, splits, missing, out)
-            self.create(ids, splits, missing, slots)
+            hits = hits - absent
+        self._count("hits", hits)
         self._gather(slots, out)
+        if len(missing):
+            self._write_initial(ids, splits, missing[slots[missing] < 0], out)
+        return Slots(self.index, slots, self._epoch, self.directory.reassigned)
 
-    def _admit(self, ids: Ids, splits: Offsets, missing: Offsets, out: Floats) -> Offsets:
-        """Return the positions of the missing ids that get a row; write initial rows for the others."""
-        assert self.gate is not None
-        admitted = self.gate.admit(ids, splits, missing)
-        waiting = missing[~admitted]
-        self._count("unadmitted", self._per_table(waiting, splits))
-        self._write_initial(ids, splits, waiting, out)
-        return missing[admitted]
-
-    def create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
-        """Give each missing id a slot and its initial row; fills in `slots`.
+    def _create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
+        """Give each missing id that is admitted a slot and its initial row; fills in `slots`.
 
         Raises:
-            StoreError: the memory budget or the machine's memory is used up; rows up to there were created.
+            StoreError: no room, and no eviction; nothing was created.
         """
-        limit, before = self._room(), self._used
-        self._used = row_kernels.create(
-            self._index, ids, splits, missing, np.uint32(self._tick), slots, before, limit
-        )
-        failed = slots[missing] < 0
-        done = missing[~failed] if failed.any() else missing
-        # an id that occurs twice has one slot: keep the first position of each
-        fresh = (
-            done[np.unique(slots[done], return_index=True)[1]] if self._used - before < len(done) else done
-        )
-        self._initialize(ids, splits, np.sort(fresh), slots)
-        created = self._per_table(fresh, splits)
-        self._count("created", created)
-        self._count("rows", created)
-        if failed.any():
+        if self.gate is not None:
+            admitted = self.gate.admit(ids, splits, missing)
+            self._count("unadmitted", self._per_table(missing[~admitted], splits))
+            missing = missing[admitted]
+        self._check_room(ids, splits, missing)
+        piece = self.directory.piece if self._cuts else len(missing)
+        for i in range(0, len(missing), max(1, piece)):
+            taken = self.directory.reassigned
+            fresh = self.directory.create(ids, splits, missing[i : i + piece], slots)
+            self._keep_taken(taken)
+            for cut in self._cuts:
+                cut.ignore(slots[fresh])
+            self._initialize(ids, splits, fresh, slots)
+
+    def _check_room(self, ids: Ids, splits: Offsets, missing: Offsets) -> None:
+        room = self.directory.room
+        if self.directory.evicts or len(missing) <= room:
+            return
+        tables = np.searchsorted(splits, missing, side="right")
+        wanted = len(np.unique(np.rec.fromarrays([tables, ids[missing]])))
+        if wanted > room:
             raise StoreError(
-                f"no room for more rows: {self._used} rows use {self.bytes} bytes",
-                why=f"{int(failed.sum())} ids of the request have no row",
-                fix="give the store a larger memory budget, or use more shards",
+                f"no room for {wanted} more rows: {int(self.directory.counters()['rows'].sum())} rows use "
+                f"{self.bytes} bytes",
+                why="the memory budget is used up; the request was refused and changed nothing",
+                fix="give the store more memory or an eviction policy, or use more shards",
             )
 
     def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
@@ -197,27 +197,41 @@ class Group:
 
     def peek(self, ids: Ids, splits: Offsets, out: Floats) -> Found:
         """Write the rows of the ids, or what they would start from; return which have a row."""
-        slots, missing = self.find(ids, splits, touch=False)
+        slots, missing = self.directory.find(ids, splits, use=False)
         self._gather(slots, out)
         self._write_initial(ids, splits, missing, out)
         return slots >= 0
 
     def _write_initial(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
-        fmt, seeds, scales = self.plan.format(_NO_NOISE), self._seeds, self._scales
-        dim, step = self.rows.dim, np.uint64(out.strides[0])
-        row_kernels.initial_rows(fmt, ids, splits, positions, seeds, scales, dim, address(out), step)
+        if len(positions):
+            fmt, seeds, scales = self.plan.format(_NO_NOISE), self._seeds, self._scales
+            dim, step = self.rows.dim, np.uint64(out.strides[0])
+            row_kernels.initial_rows(fmt, ids, splits, positions, seeds, scales, dim, address(out), step)
 
-    def update(self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float) -> None:
+    def update(
+        self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
+    ) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped."""
-        slots, missing = self.find(ids, splits, touch=True)
+        if known is not None and known.epoch == self._epoch:
+            slots, missing = self.directory.refresh(ids, splits, known.numbers, known.reassigned)
+        else:
+            slots, missing = self.directory.find(ids, splits, use=False)
         if len(missing):
             self._count("dropped", self._per_table(missing, splits))
+        for cut in self._cuts:
+            cut.keep(ids, splits, slots)
         self.updates += 1
         noise = np.uint64((int(self._noise) + self.updates * _GOLDEN) % 2**64)
-        self.plan.step(self.rows, ids, slots, address(gradients), lr_scale, noise)
+        step = gradients.strides[0]
+
+        def work(first: int, end: int) -> None:
+            start = np.uint64(gradients.ctypes.data + first * step)
+            self.plan.step(self.rows, ids[first:end], slots[first:end], start, lr_scale, noise)
+
+        self._workers.run(self._workers.ranges(len(ids)), work)
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
-        """Return (weights float32[n, dim], state float32[n, width]) of slots."""
+        """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""
         weights = np.empty((len(slots), self.dim), np.float32)
         self._gather(slots, weights)
         state = np.empty((len(slots), self.plan.layout.state), np.float32)
@@ -229,11 +243,25 @@ class Group:
         return weights, state
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
-        """Insert or overwrite rows; ids are distinct inside each table."""
-        self._advance()
-        slots, missing = self.find(ids, splits, touch=True)
-        if len(missing):
-            self.create(ids, splits, missing, slots)
+        """Insert or overwrite rows, whatever the admission; ids are distinct inside each table.
+
+        Raises:
+            StoreError: no room for all.
+        """
+        self.directory.advance()
+        slots, missing = self.directory.find(ids, splits, use=True)
+        gate, self.gate = self.gate, None
+        try:
+            self._create(ids, splits, missing, slots)
+        finally:
+            self.gate = gate
+        if (slots < 0).any():
+            raise StoreError(
+                f"no room for {int((slots < 0).sum())} of {len(ids)} rows that are loaded together",
+                fix="give the store more memory, or load smaller chunks",
+            )
+        for cut in self._cuts:
+            cut.keep(ids, splits, slots)
         inner = np.ascontiguousarray(state[:, : self.plan.layout.state])
         row_kernels.scatter(
             self.plan.format(self._noise),
@@ -249,72 +277,51 @@ class Group:
         if self.plan.layout.scalar:
             self.rows.scalars[slots] = state[:, -1]
 
+    def cut(self, tables: list[int]) -> Cut:
+        """Return the rows of some tables (by position) as they are now, to be read while others change."""
+        cut = Cut(self, tables)
+        self._cuts.add(cut)
+        return cut
+
+    def statistics(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return int64[tables] of each counter, see `Shard.statistics`."""
+        return {**self.directory.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
+
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the group needs besides its rows to go on exactly; for a snapshot."""
         gate = {} if self.gate is None else {f"gate.{k}": v for k, v in self.gate.state().items()}
-        return {"counts": np.array([self.updates, self._tick], np.int64), **gate}
+        return {"counts": np.array([self.updates, self.directory.step], np.int64), **gate}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over what `state` returned, after the rows were written."""
-        self.updates, self._tick = (int(count) for count in state["counts"])
+        self.updates, self.directory.step = (int(count) for count in state["counts"])
         if self.gate is not None:
             self.gate.restore({k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")})
-
-    def ranges(self, t: int, chunk_rows: int) -> Iterator[tuple[int, int]]:
-        """Yield (first, last) bucket of consecutive ranges of about `chunk_rows` rows of table t."""
-        rows = max(1, int(self.counters[0, t]))
-        step = max(1, min(hashes.BUCKETS, hashes.BUCKETS * chunk_rows // rows))
-        for first in range(0, hashes.BUCKETS, step):
-            yield first, min(first + step, hashes.BUCKETS) - 1
-
-    def collect(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse]:
-        """Return (ids, slots, buckets) of the rows of table t in buckets first..last, by bucket then id."""
-        room = 1024
-        while True:
-            ids = np.empty(room, np.uint64)
-            slots, buckets = np.empty(room, np.int32), np.empty(room, np.int32)
-            found = index_kernels.collect(self._index, t, first, last, ids, slots, buckets)
-            if found <= room:
-                order = np.lexsort((ids[:found], buckets[:found]))
-                return ids[order], slots[order], buckets[order]
-            room = found
 
     @property
     def bytes(self) -> int:
         """Bytes of rows, state, index and admission counts in use."""
-        counts = self._counts
-        pages = int(counts[index_kernels.PAGES_USED] - counts[index_kernels.PAGES_FREE])
-        counts_bytes = 0 if self.gate is None else self.gate.bytes
-        return self._used * self.row_bytes + pages * PAGE_BYTES + counts_bytes
+        gate = 0 if self.gate is None else self.gate.bytes
+        return self.directory.slots * self.row_bytes + self.directory.bytes + gate
 
-    @property
-    def load_factor(self) -> float:
-        """Share of the index's entries that are in use."""
-        counts = self._counts
-        pages = int(counts[index_kernels.PAGES_USED] - counts[index_kernels.PAGES_FREE])
-        return int(self.counters[0].sum()) / (pages * index_kernels.ENTRIES_PER_PAGE)
-
-    def _advance(self) -> None:
-        self._tick = self._tick % 0xFFFFFFFE + 1
-
-    def _room(self) -> int:
-        if self._memory is None:
-            return self._limit
-        return min(self._limit, self._used + max(0, self._memory - self.bytes) // (self.row_bytes + 24))
+    def _keep_taken(self, since: int) -> None:
+        if self._cuts and self.directory.reassigned > since:
+            rows = self.directory.taken(since)
+            for cut in self._cuts:
+                cut.keep_taken(*rows)
 
     def _gather(self, slots: Inverse, out: Floats) -> None:
         fmt, base, stride, dim = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride, self.rows.dim
-        row_kernels.gather(fmt, base, stride, slots, dim, address(out), np.uint64(out.strides[0]))
+        start, step = out.ctypes.data, out.strides[0]
+
+        def work(first: int, end: int) -> None:
+            target = np.uint64(start + first * step)
+            row_kernels.gather(fmt, base, stride, slots[first:end], dim, target, np.uint64(step))
+
+        self._workers.run(self._workers.ranges(len(slots)), work)
 
     def _per_table(self, positions: Offsets, splits: Offsets) -> Offsets:
         return np.diff(np.searchsorted(positions, splits)).astype(np.int64)
 
     def _count(self, name: str, amounts: Offsets) -> None:
         self.counters[COUNTERS.index(name)] += amounts
-
-
-def _lazy(count: int) -> Inverse:
-    reserved = Reserved(4 * count, huge=False)
-    if reserved.size < 4 * count:
-        raise StoreError("the system grants too little address space", fix="raise ulimit -v")
-    return reserved.array(np.int32, count)

@@ -17,6 +17,9 @@ import numpy.typing as npt
 from satrap.errors import StoreError
 
 Number = TypeVar("Number", bound=np.generic)
+PAGE = os.sysconf("SC_PAGE_SIZE")
+HUGE = 1 << 21
+"""Bytes of a large page, the unit in which the system backs memory that asked for them."""
 _NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
 """MAP_NORESERVE, which Python 3.11 does not name."""
 
@@ -31,7 +34,8 @@ class Reserved:
 
     Args:
         size: bytes of address space, > 0; halved until the system grants it (`size` tells what it granted).
-        huge: ask for 2 MiB pages, which halve the time of random access. Default True.
+        huge: ask for 2 MiB pages, which halve the time of random access; if False, for small ones, so that
+            no more is in use than what was touched. Default True.
 
     Raises:
         StoreError: not even 1 MiB is granted.
@@ -39,9 +43,9 @@ class Reserved:
 
     def __init__(self, size: int, *, huge: bool = True) -> None:
         self._map, self.size = _map(size)
-        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+        if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: slower, still right
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+                self._map.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
         self._bytes = np.frombuffer(self._map, np.uint8)
         self.address: int = self._bytes.ctypes.data
 

@@ -13,11 +13,15 @@ from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store.admission import Admission
 from satrap.store.chunk import Chunk
-from satrap.store.group import COUNTERS, Group
+from satrap.store.directory import OVERHEAD
+from satrap.store.eviction import Eviction
+from satrap.store.group import Group, Slots
 from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.pooling import distinct, segment_sum
+from satrap.store.steps import plan
 from satrap.store.types import Floats, Found, Ids, Offsets, check_out, check_rows, check_splits, plain
+from satrap.store.workers import Workers
 
 
 class Shard:
@@ -40,10 +44,13 @@ class Shard:
         tables: one or more, names unique.
         seed: of the initial rows, any integer.
         optimizer: of the tables that name none.
-        threads: reserved for parallel requests; requests run on the calling thread.
-        memory: budget in bytes of rows, state and index, shared evenly by the groups; None: the machine's
-            memory. At the budget new rows are refused.
+        threads: that share a request of many ids (above 16,000 or so); None: the cores of this process, at
+            most 4. The result does not depend on it, bit for bit.
+        memory: budget in bytes of everything the rows need: weights, state, index, bookkeeping and the
+            rounding to pages. Groups share it so that every table may have as many rows as any other. None:
+            the machine's memory.
         admission: which new ids get a row; None: all.
+        eviction: which rows go once the budget is used up; None: none, and new ids are then refused.
 
     Raises:
         ConfigError: no tables, a name twice, a table without optimizer, or an impossible budget.
@@ -59,15 +66,24 @@ class Shard:
         threads: int | None = None,
         memory: int | None = None,
         admission: Admission | None = None,
+        eviction: Eviction | None = None,
     ) -> None:
         members = _members(tables, optimizer)
         if threads is not None and threads < 1:
             raise ConfigError(f"threads must be >= 1, got {threads}")
-        budget = _budget(memory, len(members))
         self.seed = seed
+        self._workers = Workers(threads)
+        common: dict[str, Any] = {
+            "seed": seed,
+            "workers": self._workers,
+            "admission": admission,
+            "eviction": eviction,
+        }
         self.groups: tuple[Group, ...] = tuple(
-            Group(i, tables, chosen, seed=seed, memory=budget, admission=admission)
-            for i, (chosen, tables) in enumerate(members)
+            Group(i, tables, chosen, memory=budget, **common)
+            for i, ((chosen, tables), budget) in enumerate(
+                zip(members, _budgets(memory, members), strict=True)
+            )
         )
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
@@ -110,11 +126,16 @@ class Shard:
         Raises:
             StoreError: wrong dtype or shape, unknown group, or no room for a new row.
         """
+        return self.lookup_slots(group, ids, splits, out)[0]
+
+    def lookup_slots(
+        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
+    ) -> tuple[Floats, Slots]:
+        """Do what `lookup_group` does; return besides what saves `update_group` finding these ids again."""
         g, ids, splits = self._request(group, ids, splits)
         out = check_out(out, len(ids), g.dim)
         with self._lock:
-            g.lookup(ids, splits, out)
-        return out
+            return out, g.lookup(ids, splits, out)
 
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
@@ -156,7 +177,14 @@ class Shard:
         self.update_group(g, unique, splits, segment_sum(gradients, inverse, len(unique)), lr_scale=lr_scale)
 
     def update_group(
-        self, group: int, ids: Ids, splits: Offsets, gradients: Floats, *, lr_scale: float = 1.0
+        self,
+        group: int,
+        ids: Ids,
+        splits: Offsets,
+        gradients: Floats,
+        *,
+        lr_scale: float = 1.0,
+        slots: Slots | None = None,
     ) -> None:
         """Take one optimizer step per id that has a row.
 
@@ -166,12 +194,16 @@ class Shard:
             splits: int64[tables + 1], as in `lookup_group`.
             gradients: float32[n, dim].
             lr_scale: factor on the optimizer's lr for this update.
+            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. However
+                old it is, the result is the same.
 
         Raises:
-            StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted in
-                `statistics()["refused"]`).
+            StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
+                NaN or infinite (counted in `statistics()["refused"]`).
         """
         g, ids, splits = self._request(group, ids, splits)
+        if slots is not None and (slots.group != g.index or len(slots.numbers) != len(ids)):
+            raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
         gradients = check_rows(gradients, len(ids), g.dim, "gradients")
         with self._lock:
             if not row_kernels.all_finite(gradients.reshape(-1).view(np.uint32)):
@@ -182,20 +214,21 @@ class Shard:
                     why="they would destroy the rows; the whole update was refused",
                     fix="lower the learning rate or clip gradients",
                 )
-            g.update(ids, splits, gradients, lr_scale)
+            g.update(ids, splits, gradients, lr_scale, slots)
 
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 65536
     ) -> Iterator[Chunk]:
-        """Yield the rows of a table in canonical order (bucket, then id): equal content, equal bytes.
+        """Yield the rows a table has now in canonical order (bucket, then id): equal content, equal bytes.
 
         Args:
             table: name of the table.
             buckets: only these (0..4095); default all.
-            chunk_rows: rows per chunk, at most; memory in use is bounded by it and by the largest bucket.
+            chunk_rows: rows per chunk, at most. Memory in use: two chunks, and the rows that change until
+                they are read, as for `snapshot`.
 
         Raises:
-            StoreError: unknown table or bucket, or chunk_rows < 1.
+            StoreError: unknown table or bucket, or chunk_rows < 1; the store was cleared or closed meanwhile.
         """
         g, t = self.group_of(table)
         if chunk_rows < 1:
@@ -205,20 +238,32 @@ class Shard:
             if not 0 <= bucket < BUCKETS:
                 raise StoreError(f"there is no bucket {bucket}: they are 0..{BUCKETS - 1}")
             wanted[bucket] = True
-        return self._chunks(self.groups[g], t, wanted, chunk_rows)
+        with self._lock:
+            cut = self.groups[g].cut([t])
+        return cut.chunks(t, wanted, chunk_rows, self._lock)
 
-    def _chunks(self, group: Group, t: int, wanted: Found, chunk_rows: int) -> Iterator[Chunk]:
-        for first, last in group.ranges(t, chunk_rows):
-            if not wanted[first : last + 1].any():
-                continue
-            with self._lock:
-                ids, slots, buckets = group.collect(t, first, last)
-                keep = wanted[buckets]
-                ids, slots = ids[keep], slots[keep]
-                weights, state = group.read(slots)
-            for i in range(0, len(ids), chunk_rows):
-                s = slice(i, i + chunk_rows)
-                yield Chunk(group.tables[t], ids[s], weights[s], state[s])
+    def snapshot(self, *, chunk_rows: int = 65536) -> Iterator[Chunk]:
+        """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
+
+        Lookups and updates go on meanwhile; each waits for one chunk at most.
+        A row that changes before it has been read is copied first: until the iterator is used up or dropped,
+        the store needs that much more memory (not part of the budget), and changes take up to twice as long.
+
+        Raises:
+            StoreError: chunk_rows < 1; the store was cleared or closed meanwhile.
+        """
+        self._open()
+        if chunk_rows < 1:
+            raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
+        with self._lock:
+            cuts = [g.cut(list(range(len(g.tables)))) for g in self.groups]
+        wanted, tables = np.ones(BUCKETS, np.bool_), [range(len(g.tables)) for g in self.groups]
+        return (
+            chunk
+            for cut, positions in zip(cuts, tables, strict=True)
+            for t in positions
+            for chunk in cut.chunks(t, wanted, chunk_rows, self._lock)
+        )
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert the rows of a chunk, or overwrite them, with their optimizer state.
@@ -240,20 +285,22 @@ class Shard:
     def statistics(self) -> dict[str, Any]:
         """Return counters: `rows`, `bytes`, `refused` (updates), `load_factor` (by group), `tables`.
 
-        Each table by name has `rows`; ids of lookups that had a row (`hits`) or not (`misses`); rows
-        `created`; ids `unadmitted`, of the misses; gradients `dropped` because their id had no row.
+        Each table by name has `rows`; ids of lookups that had a row (`hits`) or not (`misses`), the ids
+        `unadmitted` and those `refused` for want of room among them; rows `created` and `evicted`; gradients
+        `dropped` because their id had no row; `second_probes`: ids that were not in their first bucket, so
+        that a lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
         """
         with self._lock:
-            tables = {
-                name: {counter: int(g.counters[c, t]) for c, counter in enumerate(COUNTERS)}
-                for g in self.groups
-                for t, name in enumerate(g.tables)
-            }
+            tables = {}
+            for g in self.groups:
+                counters = g.statistics()
+                for t, name in enumerate(g.tables):
+                    tables[name] = {counter: int(values[t]) for counter, values in counters.items()}
             return {
                 "rows": sum(counts["rows"] for counts in tables.values()),
                 "bytes": sum(g.bytes for g in self.groups),
                 "refused": self._refused,
-                "load_factor": [g.load_factor for g in self.groups],
+                "load_factor": [g.directory.load_factor for g in self.groups],
                 "tables": tables,
             }
 
@@ -269,6 +316,7 @@ class Shard:
         with self._lock:
             self.groups = ()
             self._where = {}
+            self._workers.close()
 
     def _open(self) -> None:
         if not self.groups:
@@ -313,9 +361,14 @@ def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[O
     return [(chosen, group) for (_, _, chosen), group in members.items()]
 
 
-def _budget(memory: int | None, groups: int) -> int | None:
+def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -> list[int | None]:
+    """Return each group's part: in proportion to its tables times their bytes per row, index included."""
     if memory is None:
-        return None
+        return [None] * len(members)
     if memory <= 0:
         raise ConfigError(f"memory must be > 0 bytes, got {memory}")
-    return memory // groups
+    shares = [
+        len(tables) * (plan(optimizer, tables[0].dim, tables[0].dtype).row_bytes + OVERHEAD)
+        for optimizer, tables in members
+    ]
+    return [memory * share // sum(shares) for share in shares]

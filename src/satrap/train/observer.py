@@ -14,7 +14,7 @@ class Progress:
     Args:
         step: training steps done, over all epochs.
         epoch: current epoch, from 0.
-        samples: samples trained, over all epochs.
+        samples: samples trained, over all epochs; of all workers, in async of this one.
         total_samples: samples of all epochs, or None when unknown.
         samples_per_second: training speed so far, validation excluded.
         loss: mean loss of the last steps (exponential average over about 50).
@@ -60,7 +60,7 @@ class Result:
         metrics: validation metrics of the kept weights; empty without validation.
         history: validation metrics of every evaluation, in order.
         steps: training steps done.
-        samples: samples trained.
+        samples: samples trained, by all workers.
         seconds: wall time of training, validation excluded.
         samples_per_second: samples / seconds.
         refused: steps refused because loss or gradients were not finite.

@@ -203,6 +203,11 @@ class Run:
             self.stopped = "patience"
         return self.stopped != "epochs"
 
+    def total_up(self) -> None:
+        """Count the samples of all workers, where each has counted its own (`async`)."""
+        [samples] = self.workers.count([self.progress.samples])
+        self.progress.samples = int(samples)
+
     def keep_best(self, trainer: Trainer) -> None:
         """Keep the present weights and rows as the best: beside the snapshots, else on the local disk."""
         if self.snapshots is not None:

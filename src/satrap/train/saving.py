@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.float32]
 
-COPIED_BYTES = 1 << 30
-"""Up to this size the store is copied in memory and written beside training; a larger one is written at once."""
-
 CHANGING = ("steps", "lr_scale", "run", "best")
 """Settings of a snapshot that a trainer need not agree with."""
 
@@ -51,9 +48,9 @@ class Checkpointing:
     same_trainer.fit(data, epochs=2, checkpoint=plan, resume=True)
     ```
 
-    The second call goes on from the newest snapshot. In one process the result is that of a run that was never
-    killed, to the bit. A save that fails does not end training: the older snapshots stay, `notice` is told, and
-    the next save is tried as usual.
+    The second call goes on from the newest snapshot. In one process the result is that of a run that was
+    never killed, to the bit. A save that fails does not end training: the older snapshots stay, `notice` is
+    told, and the next save is tried as usual.
 
     Args:
         url: folder or fsspec URL.
@@ -129,7 +126,7 @@ class Saver:
         if stopped:
             self._trainer.run.stopped = "stopped"
             self.save()
-        self._finish()
+        self.finish()
         if error is None and self.series is not None:
             self.series.prune(finished=True)
         return stopped
@@ -197,14 +194,7 @@ class Saver:
         """Take the cut, and write it in the background."""
         assert self.series is not None
         series, step, cut = self.series, self._trainer.run.steps, self._cut()
-        if self._trainer.exchange.statistics()["bytes"] <= COPIED_BYTES:
-            cut.chunks = list(cut.chunks)  # the copy in memory: all that training waits for
-            self._writer.start(lambda: series.write(step, cut))
-            return
-        try:
-            series.write(step, cut)
-        except CheckpointError as error:
-            self._report(error)
+        self._writer.start(lambda: series.write(step, cut))
 
     def save(self) -> None:
         """Write a snapshot now.
@@ -216,7 +206,8 @@ class Saver:
         assert self.series is not None
         self.series.write(self._trainer.run.steps, self._cut())
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Wait until everything is written, and report what failed."""
         self._writer.wait()
         if error := self._writer.failure():
             self._report(error)

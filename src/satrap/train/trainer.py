@@ -221,6 +221,9 @@ class Trainer:
                     self._validate(saver.stoppable(validation))
                 saver.epoch_ended()
             self._settle("end of training")
+            if self.mode == "async":
+                run.total_up()
+            saver.finish()
             run.restore_best(self)
         return run.finish()
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.rows import copy_floats
-from satrap.store.kernels.simd import broadcast, load_like, prefetch, store
+from satrap.store.kernels.rows import copy_floats, fetch
+from satrap.store.kernels.simd import broadcast, load_like, store
 
 Floats = npt.NDArray[np.float32]
 Inverse = npt.NDArray[np.int32]
@@ -20,6 +20,8 @@ SUM, MEAN, SQRTN = 0, 1, 2
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
+_AHEAD = np.uint64(16)
+"""How many rows ahead of their use rows are prefetched."""
 
 
 @kernel
@@ -89,9 +91,11 @@ def divide(target: np.uint64, dim: np.uint64, divisor: np.float32) -> None:
 @kernel
 def segment_sum(gradients: np.uint64, inverse: Inverse, dim: np.uint64, out: np.uint64) -> None:
     """Add row i of `gradients` to row `inverse[i]` of `out`, in the order of i."""
-    size = dim * _FOUR
-    for i in range(inverse.shape[0]):
-        add_scaled(gradients + np.uint64(i) * size, out + np.uint64(inverse[i]) * size, dim, np.float32(1))
+    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
+    for i in range(n):
+        if i + _AHEAD < n:
+            fetch(out + np.uint64(inverse[i + _AHEAD]) * size, size)
+        add_to(gradients + i * size, out + np.uint64(inverse[i]) * size, dim)
 
 
 @kernel
@@ -99,12 +103,27 @@ def gather_features(
     rows: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64
 ) -> None:
     """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`."""
-    size = dim * _FOUR
-    batch = inverse.shape[0] // features
-    for b in range(batch):
-        block = out + np.uint64(b) * out_stride
-        for f in range(features):
-            copy_floats(rows + np.uint64(inverse[f * batch + b]) * size, block + np.uint64(f) * size, dim)
+    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
+    batch = n // np.uint64(features)
+    for f in range(np.uint64(features)):
+        for b in range(batch):
+            i = f * batch + b
+            if i + _AHEAD < n:
+                fetch(rows + np.uint64(inverse[i + _AHEAD]) * size, size)
+            copy_floats(rows + np.uint64(inverse[i]) * size, out + b * out_stride + f * size, dim)
+
+
+@helper
+def add_to(source: np.uint64, target: np.uint64, dim: np.uint64) -> None:
+    """`target += source`, `dim` floats."""
+    full = dim & ~np.uint64(15)
+    like = broadcast(np.float32(0))
+    for k in range(_ZERO, full, _LANES):
+        at = k * _FOUR
+        store(target + at, load_like(like, target + at) + load_like(like, source + at))
+    for k in range(full, dim):
+        at = k * _FOUR
+        store(target + at, load_like(np.float32(0), target + at) + load_like(np.float32(0), source + at))
 
 
 @kernel
@@ -112,13 +131,16 @@ def gather_features_backward(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
 ) -> None:
     """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f by f."""
-    size = dim * _FOUR
-    batch = inverse.shape[0] // features
-    for f in range(features):
+    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
+    batch = n // np.uint64(features)
+    for f in range(np.uint64(features)):
         for b in range(batch):
-            source = gradients + np.uint64(b) * stride + np.uint64(f) * size
-            prefetch(source + np.uint64(16) * stride)
-            add_scaled(source, out + np.uint64(inverse[f * batch + b]) * size, dim, np.float32(1))
+            i = f * batch + b
+            source = gradients + b * stride + f * size
+            if i + _AHEAD < n:
+                fetch(out + np.uint64(inverse[i + _AHEAD]) * size, size)
+                fetch(source + _AHEAD * stride, size)
+            add_to(source, out + np.uint64(inverse[i]) * size, dim)
 
 
 @kernel

@@ -133,6 +133,16 @@ def _trailing_zeros(context: Any, bits: Any) -> Any:
     return types.uint64(types.uint32), generate
 
 
+def _zeros8(context: Any, address: Any) -> Any:
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(_I32, 8)
+        values = builder.load(_pointer(builder, arguments[0], kind), align=4)
+        empty = builder.icmp_unsigned("==", values, ir.Constant(kind, [0] * 8))
+        return builder.zext(builder.bitcast(empty, ir.IntType(8)), _I32)
+
+    return types.uint32(types.uint64), generate
+
+
 def _intrinsic(typing: Callable[..., Any]) -> Any:
     return intrinsic(typing)
 
@@ -172,6 +182,8 @@ match8: Callable[[np.uint64, np.uint64], np.uint32] = _intrinsic(_match8)
 """match8(address, key): bit i is set where the i-th of the 8 uint64 at `address` equals `key`."""
 trailing_zeros: Callable[[np.uint32], np.uint64] = _intrinsic(_trailing_zeros)
 """trailing_zeros(bits): position of the lowest set bit of a non-zero uint32, as uint64."""
+zeros8: Callable[[np.uint64], np.uint32] = _intrinsic(_zeros8)
+"""zeros8(address): bit i is set where the i-th of the 8 uint32 at `address` is 0."""
 load_u64: Callable[[np.uint64], np.uint64]
 store_u64: Callable[[np.uint64, np.uint64], None]
 load_u64, store_u64 = _integer_access(64, types.uint64)

@@ -1,0 +1,141 @@
+"""How fast a snapshot is written and read, and how long training waits for it.
+
+`python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--dim 16]`
+
+For each table size: MB/s of a save and of a load (verified), as a ratio to the disk's sequential write of as
+many bytes, fsync included, in the same run (the median of three of each, taken in turn); and the pause: the
+time from asking for a cut until the next lookup can be issued, beside the longest step of 10,000 rows (lookup
+and update) while the cut is being written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import satrap
+from benchmarks.record import write
+from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.exchange import LocalExchange, Request
+from satrap.store import Shard
+
+REPEATS = 3
+
+
+def filled(rows: int, dim: int) -> LocalExchange:
+    table = satrap.Table("user", dim=dim, optimizer=satrap.optim.Adagrad(lr=0.01))
+    exchange = LocalExchange(Shard([table], seed=1))
+    random = np.random.default_rng(0)
+    for start in range(0, rows, 100_000):
+        count = min(100_000, rows - start)
+        ids = random.integers(0, 2**64, count, np.uint64)
+        exchange.shard.lookup("user", ids)
+    return exchange
+
+
+def timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def sequential(path: Path, size: int) -> None:
+    block = memoryview(np.random.default_rng(0).bytes(1 << 20))
+    with open(path, "wb", buffering=0) as file:
+        for start in range(0, size, len(block)):
+            file.write(block[: size - start])
+        os.fsync(file.fileno())
+
+
+def state(exchange: LocalExchange) -> Checkpoint:
+    return Checkpoint({"steps": 1}, {"w": torch.zeros(8)}, {}, exchange.snapshot())
+
+
+def load(place: str, exchange: LocalExchange) -> None:
+    for table, chunk in read_checkpoint(place).chunks:
+        exchange.load(table, chunk)
+
+
+def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
+    """Milliseconds: of the cut, and of the lookups and updates of 10,000 rows before and during the save."""
+    ids = next(exchange.shard.export("user")).ids[:10_000].copy()
+    request = Request(0, np.sort(ids), np.array([0, len(ids)], np.int64))
+    gradient = np.full((len(ids), exchange.groups[0].dim), 1e-3, np.float32)
+
+    def step() -> float:
+        def both() -> None:
+            exchange.lookup([request], create=True).result()
+            exchange.update([request], [gradient], lr_scale=1.0)
+            exchange.flush()
+
+        return 1e3 * timed(both)
+
+    before = [step() for _ in range(50)]
+    start = time.perf_counter()
+    cut = state(exchange)
+    pause = 1e3 * (time.perf_counter() - start)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write_checkpoint, place, cut)
+        during = [step()]
+        while not writing.done():
+            during.append(step())
+        writing.result()
+    return {
+        "cut_ms": pause,
+        "step_ms": statistics.median(before),
+        "longest_step_ms": max(before),
+        "step_during_save_ms": statistics.median(during),
+        "longest_step_during_save_ms": max(during),
+    }
+
+
+def measure(rows: int, dim: int, folder: Path) -> dict[str, float]:
+    exchange, place = filled(rows, dim), str(folder / "snapshot")
+    size = write_checkpoint(place, state(exchange)).bytes
+    saves, loads, raws = [], [], []
+    for _ in range(REPEATS):
+        raws.append(timed(lambda: sequential(folder / "raw", size)))
+        (folder / "raw").unlink()
+        saves.append(timed(lambda: write_checkpoint(place, state(exchange))))
+        empty = filled(0, dim)
+        loads.append(timed(partial(load, place, empty)))
+        empty.close()
+    raw, save, read = (size / 1e6 / statistics.median(times) for times in (raws, saves, loads))
+    found = {"rows": rows, "dim": dim, "bytes": size, "disk_mb_s": raw, "save_mb_s": save, "load_mb_s": read}
+    found |= {"save_to_disk": save / raw, **pauses(exchange, place)}
+    exchange.close()
+    shutil.rmtree(place)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 4_000_000])
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--folder", default=None, help="on the disk to measure; default the temporary folder")
+    given = parser.parse_args()
+    results = []
+    for rows in given.rows:
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            results.append(measure(rows, given.dim, Path(folder)))
+        print({key: round(value, 2) for key, value in results[-1].items()}, flush=True)
+    parameters = {"rows": given.rows, "dim": given.dim, "repeats": REPEATS}
+    print(write(Path(__file__).parent / "results", parameters, {"tables": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""One step of a recipe in this process, before others are started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from satrap.config import Recipe
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.launch.inputs import PARTS, open_part
+from satrap.launch.local import Place, make_trainer
+from satrap.schema import Schema, Table
+
+TRIAL_ROWS = 8
+"""Samples of the step."""
+
+COMPILE_SECONDS = 600.0
+"""The first run on a machine compiles all kernels, which takes longer than a shard may."""
+
+
+def wire_of(recipe: Recipe) -> Wire:
+    """Return the number formats between workers and shards."""
+    if recipe.sections.training.mode == "async":  # dense weights travel there, which 16 bits would spoil
+        return Wire("float32", "float32")
+    wire = recipe.sections.cluster.wire
+    return Wire(wire.forward, wire.backward)
+
+
+def try_out(recipe: Recipe, schema: Schema) -> None:
+    """Take one step over a shard in this process, with a few rows.
+
+    What is wrong with the input is found here, where the recipe's lines are known; and the kernels are
+    compiled once, not by every process at a time when others wait for it.
+
+    Args:
+        recipe: what is to be trained.
+        schema: labels and features, measured.
+
+    Raises:
+        ConfigError, DataError: the user's input.
+    """
+    if recipe.sections.embedding.admission.model_dump(exclude_defaults=True):
+        raise ConfigError(
+            "embedding.admission is not supported with cluster.exchange servers",
+            where=recipe.source.where(("embedding", "admission")),
+            why="the run would not be the one the recipe describes",
+            fix="use cluster.exchange local, or remove the key",
+        )
+    parts = {part: open_part(recipe, schema, part) for part in PARTS}
+    assert parts["train"] is not None
+    rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
+    with ShardServer("127.0.0.1:0") as server:
+
+        def exchange(tables: Sequence[Table]) -> Exchange:
+            return ServersExchange(
+                [server.address], tables, wire=wire_of(recipe), deadline=COMPILE_SECONDS, heartbeat=60.0
+            )
+
+        trainer = make_trainer(recipe, schema, Place(exchange=exchange, device="cpu"))
+        try:
+            trainer.fit(rows, steps=1)
+            next(trainer.predict(rows), None)
+            list(trainer.exchange.snapshot())
+        finally:
+            trainer.close()

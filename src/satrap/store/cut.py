@@ -1,0 +1,127 @@
+"""The rows of a moment, read while the store goes on: copy before write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from satrap.errors import StoreError
+from satrap.store import hashes
+from satrap.store.chunk import Chunk
+from satrap.store.kernels.eviction import claim
+from satrap.store.types import Floats, Found, Ids, Inverse, Offsets
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from satrap.store.group import Group
+
+Row = tuple[Floats, Floats]
+
+
+class Cut:
+    """The rows that a group had when this was made.
+
+    Making it costs nothing that grows with the rows. While it exists, the group calls `keep` before it
+    changes rows and `keep_taken` when rows lose their slot: what has not been read yet is copied aside first,
+    once. So the memory it needs is one bit per row and the rows that change until they have been read.
+
+    Args:
+        group: whose rows.
+        tables: positions of the tables that will be read.
+    """
+
+    def __init__(self, group: Group, tables: list[int]) -> None:
+        self._group, self._directory = group, group.directory
+        self._wanted = np.zeros(len(group.tables), np.bool_)
+        self._wanted[tables] = True
+        self._limit = group.directory.slots
+        self._marks = np.zeros(self._limit // 8 + 1, np.uint8)
+        self._aside: list[tuple[Inverse, Ids, Floats, Floats]] = []
+        self._kept: dict[tuple[int, int], dict[int, Row]] = {}
+
+    def _claim(self, slots: Inverse) -> Offsets:
+        """Return the positions of slots not read or copied yet; from now on they count as read."""
+        won = np.empty(len(slots), np.int64)
+        return won[: claim(self._marks, slots, self._limit, won)]
+
+    def keep(self, ids: Ids, splits: Offsets, slots: Inverse) -> None:
+        """Copy rows that are about to change."""
+        tables = np.repeat(np.arange(len(splits) - 1, dtype=np.int32), np.diff(splits))
+        self.keep_taken(ids, tables, slots)
+
+    def keep_taken(self, ids: Ids, tables: Inverse, slots: Inverse) -> None:
+        """Copy rows of (id, table) that have lost their slot but are still there."""
+        won = self._claim(slots)
+        won = won[self._wanted[tables[won]]]
+        if len(won):
+            self._aside.append((tables[won], ids[won], *self._group.read(slots[won])))
+
+    def ignore(self, slots: Inverse) -> None:
+        """Leave out rows made after this."""
+        self._claim(slots)
+
+    def _sort_aside(self) -> None:
+        """Put what was copied where its bucket will look for it."""
+        aside, self._aside = self._aside, []
+        for tables, ids, weights, state in aside:
+            for t in np.unique(tables).tolist():
+                at = np.flatnonzero(tables == t)
+                buckets = hashes.bucket_of(self._group.tables[t], ids[at])
+                for i, bucket in zip(at.tolist(), buckets.tolist(), strict=True):
+                    self._kept.setdefault((t, bucket), {})[int(ids[i])] = (weights[i], state[i])
+
+    def chunks(
+        self, t: int, wanted: Found, chunk_rows: int, lock: AbstractContextManager[object]
+    ) -> Iterator[Chunk]:
+        """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id."""
+        rows = max(1, int(self._directory.counters()["rows"][t]))
+        width = max(1, min(hashes.BUCKETS, hashes.BUCKETS * chunk_rows // rows))
+        for first in range(0, hashes.BUCKETS, width):
+            last = min(first + width, hashes.BUCKETS) - 1
+            if not wanted[first : last + 1].any():
+                continue
+            with lock:
+                self._check()
+                ids, slots, buckets = self._directory.collect(t, first, last)
+                live = (slots < self._limit) & ~self._marked(slots)
+                self._sort_aside()
+            ids, slots, buckets = ids[live], slots[live], buckets[live]
+            kept = [
+                (key, bucket) for bucket in range(first, last + 1) for key in self._kept.get((t, bucket), ())
+            ]
+            ids = np.append(ids, np.array([key for key, _ in kept], np.uint64))
+            buckets = np.append(buckets, np.array([bucket for _, bucket in kept], np.int32))
+            slots = np.append(slots, np.full(len(kept), -1, np.int32))
+            order = np.lexsort((ids, buckets))
+            order = order[wanted[buckets[order]]]
+            for i in range(0, len(order), chunk_rows):
+                part = order[i : i + chunk_rows]
+                with lock:
+                    self._check()
+                    rows_read = self._read(t, ids[part], buckets[part], slots[part])
+                yield Chunk(self._group.tables[t], ids[part], *rows_read)
+            for bucket in range(first, last + 1):
+                self._kept.pop((t, bucket), None)
+
+    def _marked(self, slots: Inverse) -> Found:
+        inside = np.minimum(slots, self._limit)  # beyond the limit: any bit will do
+        marked: Found = (self._marks[inside >> 3] >> (inside & 7).astype(np.uint8) & 1).astype(np.bool_)
+        return marked
+
+    def _read(self, t: int, ids: Ids, buckets: Inverse, slots: Inverse) -> Row:
+        """Return (weights, state) of rows, from the slab or from the copies."""
+        self._sort_aside()
+        won = self._claim(slots)
+        here = np.zeros(len(slots), np.bool_)
+        here[won] = True
+        weights, state = self._group.read(np.where(here, slots, -1).astype(np.int32))
+        for i in np.flatnonzero(~here).tolist():
+            weights[i], state[i] = self._kept[t, int(buckets[i])][int(ids[i])]
+        return weights, state
+
+    def _check(self) -> None:
+        if self._group.directory is not self._directory:
+            raise StoreError("the store was cleared or closed while it was being exported")

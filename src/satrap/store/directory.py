@@ -1,0 +1,263 @@
+"""Which slot of the slab each id of a table group has, within a budget of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import ConfigError, StoreError
+from satrap.store import hashes
+from satrap.store.eviction import Eviction
+from satrap.store.kernels import eviction as slot_kernels
+from satrap.store.kernels import growth, index, layout
+from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
+from satrap.store.memory import HUGE, PAGE, Reserved, machine_bytes
+from satrap.store.types import Ids, Inverse, Offsets, address
+from satrap.store.workers import Workers
+
+MAX_SLOTS = 2**31 - 2
+INDEX_BYTES = 17
+"""Bytes of index a row has under a budget: buckets are 75 % full then. Without a budget it is 17 to 21."""
+OVERHEAD = 24
+"""Bytes per row besides weights and state where rows are evicted: index, notes, log of evictions, a mark."""
+PLAIN_OVERHEAD = 19
+"""The same without notes."""
+LARGEST_LOG = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many rows fit in `memory` bytes, and how the memory is to be had.
+
+    Args:
+        rows: most rows.
+        index_bytes: most bytes of index.
+        huge_rows, huge_index: whether 2 MiB pages keep within the budget.
+    """
+
+    rows: int
+    index_bytes: int
+    huge_rows: bool = True
+    huge_index: bool = True
+
+
+def budget(memory: int | None, row_bytes: int, stride: int, tables: int, eviction: Eviction | None) -> Budget:
+    """Return the rows that fit: all of them with index, page rounding and bookkeeping stay inside `memory`.
+
+    Raises:
+        ConfigError: not one row fits.
+    """
+    machine = min(MAX_SLOTS, machine_bytes() // stride - 16)
+    first = (tables + SPARE_PAGES) * PAGE_BYTES
+    if memory is None:
+        return Budget(machine, machine_bytes())
+    huge_rows, huge_index = memory >= 32 * HUGE, memory >= 32 * HUGE * tables
+    rounding = 2 * (HUGE if huge_rows else PAGE) + tables * (HUGE if huge_index else PAGE) + 4 * PAGE
+    each = row_bytes + (PLAIN_OVERHEAD if eviction is None else OVERHEAD)
+    if eviction is not None and eviction.policy == "ttl":
+        each += 4  # the stack of free slots
+    rows = (memory - first - rounding) // each
+    if rows < 1:
+        least = first + tables * PAGE + 6 * PAGE + each
+        raise ConfigError(
+            f"a memory budget of {memory} bytes is too small for one row",
+            where=f"group of {tables} tables with {row_bytes} bytes a row",
+            fix=f"give this group at least {least} bytes",
+        )
+    return Budget(min(rows, machine), first + rows * INDEX_BYTES, huge_rows, huge_index)
+
+
+class Directory:
+    """Slots of the ids of one table group. Made by `Group`.
+
+    Args:
+        tables: names of the group's tables.
+        room: the budget.
+        eviction: what goes when it is used up; None: nothing.
+        workers: who shares large requests.
+
+    Attributes:
+        step: number of requests that used rows so far; what "recent" means.
+    """
+
+    def __init__(
+        self, tables: Sequence[str], room: Budget, eviction: Eviction | None, workers: Workers
+    ) -> None:
+        self._tables, self._workers, self._eviction = len(tables), workers, eviction
+        self.step = 0
+        self._scratch = np.empty((2, 0), np.int64)
+        self._policy = layout.NONE if eviction is None else eviction.code
+        pages = room.index_bytes // PAGE_BYTES
+        segments = 2 * pages // SEGMENT_PAGES + 2 * self._tables + 64
+        log = max(64, min(LARGEST_LOG, room.rows // 16))
+        self._counts = np.zeros(layout.COUNTS, np.int64)
+        self._counts[layout.LOG_SIZE] = log
+        for word, value in (
+            (layout.TABLES, self._tables),
+            (layout.SLOTS_LIMIT, room.rows),
+            (layout.PAGES_LIMIT, pages),
+            (layout.SEGMENTS_LIMIT, segments),
+            (layout.DIRECTORY_LIMIT, 16 * segments),
+        ):
+            self._counts[word] = value
+        self._records = np.zeros((self._tables, layout.RECORD), np.int64)
+        salts = np.array([hashes.index_salt(name) for name in tables], np.uint64)
+        self._records[:, layout.SALT] = salts.view(np.int64)
+        self._memory = {
+            "entries": Reserved(pages * PAGE_BYTES, huge=room.huge_index),
+            "notes": Reserved(4 * layout.ENTRIES * layout.PAGE_BUCKETS * pages, huge=room.huge_index),
+            "directory": Reserved(4 * 16 * segments, huge=False),
+            "pages": Reserved(4 * SEGMENT_PAGES * segments, huge=False),
+            "facts": Reserved(4 * layout.FACTS * segments, huge=False),
+            "free_pages": Reserved(4 * pages, huge=False),
+            "free": Reserved(4 * room.rows, huge=False),
+            "log": Reserved(layout.LOG_ENTRY * log, huge=False),
+        }
+        self._marks = Reserved(room.rows // 8 + 1, huge=False)
+        addresses = {name: np.uint64(memory.address) for name, memory in self._memory.items()}
+        if not self.evicts:
+            addresses["notes"] = np.uint64(0)
+        self._index = Index(tables=address(self._records), counts=address(self._counts), **addresses)
+        if not growth.open_tables(self._index):
+            raise StoreError(f"no memory for the index of {self._tables} tables")
+
+    def advance(self) -> None:
+        """Begin a request that uses rows; gives up some rows whose time is over."""
+        self.step = self.step % 0xFFFFFFFE + 1
+        if self._eviction is not None and self._eviction.ttl is not None:
+            pairs = 4 * self._pages * layout.PAGE_BUCKETS // 2 // self._eviction.ttl + 1
+            slot_kernels.sweep(self._index, np.uint32(self.step), self._eviction.ttl, pairs)
+
+    def find(self, ids: Ids, splits: Offsets, *, use: bool) -> tuple[Inverse, Offsets]:
+        """Return (slots int32[n], -1 without a row; positions int64[m] of those, ascending).
+
+        Args:
+            ids: uint64[n].
+            splits: int64[tables + 1].
+            use: whether eviction and statistics are to see it.
+        """
+        n = len(ids)
+        if n > self._scratch.shape[1]:  # kept: fresh memory of this size would cost a page fault per 4 KiB
+            self._scratch = np.empty((2, n), np.int64)
+        missing, places = self._scratch[0], self._scratch[1].view(np.uint64)
+        slots = np.empty(n, np.int32)
+        policy, step = self._policy if use else layout.NONE, np.uint32(self.step)
+        ranges = self._workers.ranges(n)
+        left, seconds = {}, np.zeros((len(ranges), self._tables), np.int64)
+
+        def search(first: int, end: int) -> None:
+            s = slice(first, end)
+            part = splits if len(ranges) == 1 else np.clip(splits - first, 0, end - first)
+            row = seconds[ranges.index((first, end))]
+            args = (step, policy, slots[s], missing[s], places[s], row)
+            left[first] = index.find(self._index, ids[s], part, *args)
+
+        self._workers.run(ranges, search)
+        if use:
+            self._records[:, layout.SECOND] += seconds.sum(axis=0)
+        if len(ranges) == 1:
+            return slots, missing[: left[0]].copy()
+        return slots, np.concatenate([missing[first : first + left[first]] + first for first, _ in ranges])
+
+    def create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> Offsets:
+        """Give each missing id a slot; return the positions of new rows, one per distinct id.
+
+        An id for which there is no room keeps the slot -1.
+        """
+        fresh = np.empty(len(missing), np.int64)
+        step = np.uint32(self.step)
+        made = slot_kernels.create(self._index, ids, splits, missing, step, self._policy, slots, fresh)
+        return fresh[:made]
+
+    @property
+    def reassigned(self) -> int:
+        """How many slots were taken from their row so far."""
+        return int(self._counts[layout.REASSIGNED])
+
+    def taken(self, since: int) -> tuple[Ids, Inverse, Inverse]:
+        """Return (ids, tables, slots) of the rows that lost their slot since `reassigned` was `since`."""
+        at = np.arange(since, self.reassigned) % int(self._counts[layout.LOG_SIZE])
+        log = self._memory["log"].array(np.uint64, 2 * int(self._counts[layout.LOG_SIZE])).reshape(-1, 2)[at]
+        words = log.view(np.int32).reshape(-1, 4)
+        return log[:, 0].copy(), words[:, 3].copy(), words[:, 2].copy()
+
+    @property
+    def piece(self) -> int:
+        """Most ids to create at once if `taken` must know of every row that goes."""
+        return int(self._counts[layout.LOG_SIZE]) // 2
+
+    def refresh(self, ids: Ids, splits: Offsets, slots: Inverse, since: int) -> tuple[Inverse, Offsets]:
+        """Return what `find` would, from the slots that were right when `reassigned` was `since`."""
+        if self.reassigned - since > int(self._counts[layout.LOG_SIZE]):
+            return self.find(ids, splits, use=False)
+        stale = np.empty(len(slots), np.int64)
+        marks = self._marks.array(np.uint8)
+        count = slot_kernels.stale_slots(self._index, since, marks, slots, stale)
+        if not count:
+            return slots, stale[:0]
+        stale, slots = stale[:count], slots.copy()
+        found, missing = self.find(ids[stale], np.searchsorted(stale, splits), use=False)
+        slots[stale] = found
+        return slots, stale[missing]
+
+    def collect(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse]:
+        """Return (ids, slots, buckets) of the rows of table t in fixed buckets first..last, in any order."""
+        share = (last - first + 1) / hashes.BUCKETS
+        room = int(1.1 * share * int(self._records[t, layout.USED])) + 1024
+        while True:
+            ids = np.empty(room, np.uint64)
+            slots, buckets = np.empty(room, np.int32), np.empty(room, np.int32)
+            found = index.collect(self._index, t, first, last, ids, slots, buckets)
+            if found <= room:
+                return ids[:found], slots[:found], buckets[:found]
+            room = found
+
+    def counters(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
+        words = {
+            "rows": layout.USED,
+            "created": layout.CREATED,
+            "evicted": layout.EVICTED,
+            "refused": layout.REFUSED,
+            "second_probes": layout.SECOND,
+        }
+        return {name: self._records[:, word] for name, word in words.items()}
+
+    @property
+    def slots(self) -> int:
+        """Slots handed out so far, free ones included: rows lie in 0..slots - 1."""
+        return int(self._counts[layout.SLOTS_USED])
+
+    @property
+    def room(self) -> int:
+        """How many more rows fit without eviction."""
+        counts = self._counts
+        return int(counts[layout.SLOTS_LIMIT] - counts[layout.SLOTS_USED] + counts[layout.SLOTS_FREE])
+
+    @property
+    def evicts(self) -> bool:
+        """Whether rows go when the budget is used up."""
+        return self._policy != layout.NONE
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of index in use."""
+        return self._pages * PAGE_BYTES
+
+    @property
+    def load_factor(self) -> float:
+        """Share of the index's entries that are in use."""
+        entries = self._pages * layout.PAGE_BUCKETS * layout.ENTRIES
+        return int(self._records[:, layout.USED].sum()) / entries
+
+    @property
+    def _pages(self) -> int:
+        return int(self._counts[layout.PAGES_USED] - self._counts[layout.PAGES_FREE])
+
+    def keep_counters(self, before: Directory) -> None:
+        """Go on counting where a directory that was given up stopped; rows start at 0."""
+        for word in (layout.CREATED, layout.EVICTED, layout.REFUSED, layout.SECOND):
+            self._records[:, word] = before._records[:, word]

@@ -1,0 +1,374 @@
+"""Room in the index: placing an entry, and segments that grow. See `layout`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from satrap.store.kernels.hashing import mix
+from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.layout import (
+    BUCKET_BYTES,
+    DEPTH,
+    DIRECTORY,
+    DIRECTORY_LIMIT,
+    ENTRIES,
+    FIRST_SEGMENT,
+    FULL,
+    HAND_SEGMENT,
+    MAX_DEPTH,
+    PAGE_BUCKETS,
+    PAGE_BYTES,
+    PAGES_FREE,
+    PAGES_LIMIT,
+    PAGES_USED,
+    ROOT,
+    SALT,
+    SEGMENT_COUNT,
+    SEGMENT_DEPTH,
+    SEGMENT_PAGES,
+    SEGMENT_TABLE,
+    SEGMENT_USED,
+    SEGMENTS,
+    SEGMENTS_LIMIT,
+    TABLES,
+    Index,
+    Segment,
+    fact,
+    first_bucket,
+    free_entry,
+    get,
+    get32,
+    lead,
+    listed,
+    map_of,
+    note_at,
+    number,
+    put,
+    record,
+    second_bucket,
+    segment_at,
+    set32,
+    set_fact,
+    slot_at,
+)
+from satrap.store.kernels.simd import (
+    load_i64,
+    load_u32,
+    load_u64,
+    store_i64,
+    store_u32,
+    store_u64,
+    trailing_zeros,
+    zeros8,
+)
+
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_EIGHT = np.uint64(8)
+_BUCKET = np.uint64(BUCKET_BYTES)
+_HALF = np.uint64(32)
+_KEYS = np.uint32((1 << ENTRIES) - 1)
+_PAGE = np.uint64(PAGE_BYTES)
+_NOWHERE = np.uint64(0)
+
+
+@helper
+def other_bucket(index: Index, segment: Segment, h: np.uint64, home: np.uint64) -> np.uint64:
+    """Return the bucket besides `home` that an entry with this hash may lie in."""
+    first = first_bucket(index, segment, h)
+    return second_bucket(index, segment, h) if first == home else first
+
+
+@helper
+def copy(index: Index, source: np.uint64, target: np.uint64) -> None:
+    """Write an entry to a free one, with its note."""
+    store_u64(target, load_u64(source))
+    store_u32(slot_at(target), load_u32(slot_at(source)))
+    if index.notes != _NOWHERE:
+        store_u32(note_at(index, target), load_u32(note_at(index, source)))
+
+
+@helper
+def move(index: Index, source: np.uint64, target: np.uint64) -> None:
+    """Move an entry to a free one."""
+    copy(index, source, target)
+    store_u32(slot_at(source), np.uint32(0))
+
+
+@helper
+def make_room(index: Index, segment: Segment, salt: np.uint64, bucket: np.uint64) -> np.uint64:
+    """Return an entry of a full bucket, freed by moving its resident to its other bucket, or 0."""
+    for k in range(ENTRIES):
+        resident = bucket + _EIGHT * np.uint64(k)
+        h = mix(load_u64(resident) ^ salt)
+        free = free_entry(other_bucket(index, segment, h, bucket))
+        if free != _NOWHERE:
+            move(index, resident, free)
+            return resident
+    return _NOWHERE
+
+
+@helper
+def place(index: Index, segment: Segment, salt: np.uint64, h: np.uint64) -> np.uint64:
+    """Return the address of a free entry for a hash, or 0; may move one or two residents."""
+    first = first_bucket(index, segment, h)
+    entry = free_entry(first)
+    if entry != _NOWHERE:
+        return entry
+    second = second_bucket(index, segment, h)
+    entry = free_entry(second)
+    if entry != _NOWHERE:
+        return entry
+    entry = make_room(index, segment, salt, first)
+    if entry != _NOWHERE:
+        return entry
+    entry = make_room(index, segment, salt, second)
+    if entry != _NOWHERE:
+        return entry
+    for k in range(ENTRIES):
+        resident = first + _EIGHT * np.uint64(k)
+        other = other_bucket(index, segment, mix(load_u64(resident) ^ salt), first)
+        if other != first and other != second:
+            freed = make_room(index, segment, salt, other)
+            if freed != _NOWHERE:
+                move(index, resident, freed)
+                return resident
+    return _NOWHERE
+
+
+@helper
+def take_pages(index: Index, segment: int, count: int) -> bool:
+    """Give an empty segment `count` empty pages; False, and none, when the reserved memory is used up."""
+    free, used = get(index, PAGES_FREE), get(index, PAGES_USED)
+    if free + get(index, PAGES_LIMIT) - used < count:
+        return False
+    for k in range(count):
+        if free > 0:
+            free -= 1
+            page = get32(index.free_pages, free)
+            start = index.entries + np.uint64(page) * _PAGE
+            for b in range(_ZERO, _PAGE, _EIGHT):
+                store_u64(start + b, _ZERO)
+        else:
+            page = used
+            used += 1
+        set32(index.pages, segment * SEGMENT_PAGES + k, page)
+    put(index, PAGES_FREE, free)
+    put(index, PAGES_USED, used)
+    set_fact(index, segment, SEGMENT_COUNT, count)
+    set_fact(index, segment, SEGMENT_USED, 0)
+    return True
+
+
+@helper
+def give_pages(index: Index, segment: int) -> None:
+    """Return all pages of a segment to the free list; it is empty then."""
+    free, count = get(index, PAGES_FREE), fact(index, segment, SEGMENT_COUNT)
+    for k in range(count):
+        set32(index.free_pages, free + k, get32(index.pages, segment * SEGMENT_PAGES + k))
+    put(index, PAGES_FREE, free + count)
+    set_fact(index, segment, SEGMENT_COUNT, 0)
+
+
+@helper
+def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> bool:
+    """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck."""
+    low, high = segment_at(index, 0), segment_at(index, 1)
+    used_low, used_high = 0, 0
+    for p in range(fact(index, segment, SEGMENT_COUNT)):
+        page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
+        for b in range(PAGE_BUCKETS):
+            bucket = page + np.uint64(b) * _BUCKET
+            full = ~(zeros8(bucket + _HALF) >> np.uint32(2)) & _KEYS
+            while full != np.uint32(0):
+                entry = bucket + _EIGHT * trailing_zeros(full)
+                full &= np.uint32(full - np.uint32(1))
+                key = load_u64(entry)
+                h = mix(key ^ salt)
+                up = (h & bit) != _ZERO
+                free = place(index, high if up else low, salt, h)
+                if free == _NOWHERE:
+                    return False
+                copy(index, entry, free)
+                used_high += up
+                used_low += not up
+    set_fact(index, 0, SEGMENT_USED, used_low)
+    set_fact(index, 1, SEGMENT_USED, used_high)
+    return True
+
+
+@helper
+def lay_out(index: Index, segment: int, salt: np.uint64, count: int, bit: np.uint64) -> bool:
+    """Copy a segment to scratch 0, and 1 if there is a `bit`, of `count` pages or somewhat more each.
+
+    Its own pages are given back then; False, with nothing changed, when it cannot be done.
+    """
+    while count <= SEGMENT_PAGES:
+        room = get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED)
+        if room < (count if bit == _ZERO else 2 * count):
+            return False
+        take_pages(index, 0, count)
+        if bit != _ZERO:
+            take_pages(index, 1, count)
+        if copy_entries(index, segment, salt, bit):
+            give_pages(index, segment)
+            return True
+        give_pages(index, 0)
+        if bit != _ZERO:
+            give_pages(index, 1)
+        count += 1
+    return False
+
+
+@helper
+def adopt(index: Index, segment: int, scratch: int) -> None:
+    """Give the pages of a scratch list to a segment that has none."""
+    count = fact(index, scratch, SEGMENT_COUNT)
+    for k in range(count):
+        page = get32(index.pages, scratch * SEGMENT_PAGES + k)
+        set32(index.pages, segment * SEGMENT_PAGES + k, page)
+    set_fact(index, segment, SEGMENT_COUNT, count)
+    set_fact(index, segment, SEGMENT_USED, fact(index, scratch, SEGMENT_USED))
+    set_fact(index, scratch, SEGMENT_COUNT, 0)
+
+
+@helper
+def hand_over(index: Index, segment: int, scratch: int) -> None:
+    """Give the pages of a segment to a scratch list that has none: the reverse of `adopt`."""
+    count = fact(index, segment, SEGMENT_COUNT)
+    for k in range(count):
+        set32(index.pages, scratch * SEGMENT_PAGES + k, get32(index.pages, segment * SEGMENT_PAGES + k))
+    set_fact(index, scratch, SEGMENT_COUNT, count)
+    set_fact(index, scratch, SEGMENT_USED, fact(index, segment, SEGMENT_USED))
+    set_fact(index, segment, SEGMENT_COUNT, 0)
+
+
+@helper
+def count_high(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
+    """Return how many entries of a segment have `bit` in their hash."""
+    found = 0
+    for p in range(fact(index, segment, SEGMENT_COUNT)):
+        page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
+        for b in range(PAGE_BUCKETS):
+            bucket = page + np.uint64(b) * _BUCKET
+            full = ~(zeros8(bucket + _HALF) >> np.uint32(2)) & _KEYS
+            while full != np.uint32(0):
+                entry = bucket + _EIGHT * trailing_zeros(full)
+                full &= np.uint32(full - np.uint32(1))
+                found += (mix(load_u64(entry) ^ salt) & bit) != _ZERO
+    return found
+
+
+@helper
+def double_directory(index: Index, t: int) -> bool:
+    """Give table t a directory of twice the entries; False when memory is used up."""
+    depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
+    start, size = get(index, DIRECTORY), 1 << depth
+    if start + 2 * size > get(index, DIRECTORY_LIMIT):
+        return False
+    for k in range(2 * size):
+        set32(index.directory, start + k, get32(index.directory, root + (k >> 1)))
+    put(index, DIRECTORY, start + 2 * size)
+    store_i64(record(index, t, ROOT), start)
+    store_i64(record(index, t, DEPTH), depth + 1)
+    return True
+
+
+@helper
+def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
+    """Let the directory of table t lead to a segment for hashes that share its depth of bits with h."""
+    deep, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
+    span = 1 << (deep - fact(index, segment, SEGMENT_DEPTH))
+    start = root + (int(np.int64((h >> _ONE) >> np.uint64(63 - deep))) & ~(span - 1))
+    for k in range(span):
+        set32(index.directory, start + k, segment << 5 | fact(index, segment, SEGMENT_COUNT))
+
+
+@helper
+def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
+    """Make room in the segment of hash h: 1.25 times its pages, or two segments; False when it cannot be."""
+    pages, salt = fact(index, segment, SEGMENT_COUNT), load_u64(record(index, t, SALT))
+    wider = pages + max(1, pages // 4)
+    done = wider <= SEGMENT_PAGES and lay_out(index, segment, salt, wider, _ZERO)
+    if not done and pages < SEGMENT_PAGES:
+        done = lay_out(index, segment, salt, pages + 1, _ZERO)
+    if done:
+        adopt(index, segment, 0)
+        point(index, t, segment, h)
+        return True
+    depth, fresh = fact(index, segment, SEGMENT_DEPTH), get(index, SEGMENTS)
+    if depth >= MAX_DEPTH or fresh >= get(index, SEGMENTS_LIMIT):
+        return False
+    if depth == load_i64(record(index, t, DEPTH)) and not double_directory(index, t):
+        return False
+    bit = _ONE << np.uint64(63 - depth)
+    high = count_high(index, segment, salt, bit)
+    if high == 0 or high == fact(index, segment, SEGMENT_USED):
+        # Rows that arrive in the order of their hash fill one half alone: nothing has to move then.
+        if not take_pages(index, 1 if high == 0 else 0, 1):
+            return False
+        hand_over(index, segment, 0 if high == 0 else 1)
+    elif not lay_out(index, segment, salt, 5 * max(8, pages) // 8, bit):
+        return False
+    put(index, SEGMENTS, fresh + 1)
+    set_fact(index, fresh, SEGMENT_TABLE, t)
+    for k in range(2):
+        half = segment if k == 0 else fresh
+        adopt(index, half, k)
+        set_fact(index, half, SEGMENT_DEPTH, depth + 1)
+        point(index, t, half, (h & ~bit) if k == 0 else (h | bit))
+    return True
+
+
+@helper
+def shrink(index: Index, segment: int, key: np.uint64) -> None:
+    """Give pages back if a segment, in which `key` is or was, has lost a fifth of its entries."""
+    used, pages = fact(index, segment, SEGMENT_USED), fact(index, segment, SEGMENT_COUNT)
+    enough = max(1, (20 * used + 19 * FULL - 1) // (19 * FULL))
+    if 10 * used < 8 * FULL * pages and enough < pages:
+        t = fact(index, segment, SEGMENT_TABLE)
+        salt = load_u64(record(index, t, SALT))
+        if lay_out(index, segment, salt, enough, _ZERO):
+            adopt(index, segment, 0)
+            point(index, t, segment, mix(key ^ salt))
+
+
+@helper
+def entry_for(index: Index, t: int, h: np.uint64) -> np.uint64:
+    """Return the address of a free entry for a hash of table t, growing its index as needed, or 0."""
+    for _ in range(16):
+        segment = number(lead(map_of(index, t), h))
+        fits = fact(index, segment, SEGMENT_USED) < fact(index, segment, SEGMENT_COUNT) * FULL
+        free = free_place(index, t, h) if fits else _NOWHERE
+        if free == _NOWHERE and not grow(index, t, segment, h):
+            return free_place(index, t, h)
+        if free != _NOWHERE:
+            return free
+    return _NOWHERE
+
+
+@helper
+def free_place(index: Index, t: int, h: np.uint64) -> np.uint64:
+    """Return the address of a free entry for a hash of table t as the index is, or 0."""
+    entry = lead(map_of(index, t), h)
+    free = place(index, listed(index, entry), load_u64(record(index, t, SALT)), h)
+    if free != _NOWHERE:
+        segment = number(entry)
+        set_fact(index, segment, SEGMENT_USED, fact(index, segment, SEGMENT_USED) + 1)
+    return free
+
+
+@kernel
+def open_tables(index: Index) -> bool:
+    """Give every table one empty segment of one page; False when memory is used up."""
+    for t in range(get(index, TABLES)):
+        segment = t + FIRST_SEGMENT
+        if not take_pages(index, segment, 1):
+            return False
+        set_fact(index, segment, SEGMENT_TABLE, t)
+        store_i64(record(index, t, ROOT), t)
+        set32(index.directory, t, segment << 5 | 1)
+    put(index, SEGMENTS, get(index, TABLES) + FIRST_SEGMENT)
+    put(index, HAND_SEGMENT, FIRST_SEGMENT)
+    put(index, DIRECTORY, get(index, TABLES))
+    return True
