@@ -157,8 +157,8 @@ def test_gather_features_and_its_gradient(features, batch, u, dim, seed):
     np.testing.assert_array_equal(gather_features(rows, inverse, features), expected)
     assert not block[:, [0, -1]].any()
     gradients = rng.standard_normal(block.shape).astype(np.float32)
-    by_feature = gradients[:, 1:-1].transpose(1, 0, 2).reshape(-1, dim)
-    wanted = segment_sum(np.ascontiguousarray(by_feature), inverse, u)
+    by_sample = np.ascontiguousarray(gradients[:, 1:-1].reshape(-1, dim))
+    wanted = segment_sum(by_sample, np.ascontiguousarray(inverse.reshape(features, batch).T).reshape(-1), u)
     np.testing.assert_array_equal(gather_features_backward(gradients[:, 1:-1], inverse, u), wanted)
 
 

@@ -183,6 +183,8 @@ def gather_features_backward(
 ) -> Floats:
     """Return float32[u, dim]: the gradient of `gather_features`' rows for the gradient of its output.
 
+    Gradients are summed sample by sample, inside a sample feature by feature.
+
     Args:
         gradients: float32[batch, features, dim]; samples may lie any distance apart.
         inverse: as given to `gather_features`.

@@ -19,6 +19,7 @@ Offsets = npt.NDArray[np.int64]
 SUM, MEAN, SQRTN = 0, 1, 2
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
+_ONE = np.uint64(1)
 _LANES = np.uint64(16)
 _AHEAD = np.uint64(16)
 """How many rows ahead of their use rows are prefetched."""
@@ -103,14 +104,15 @@ def gather_features(
     rows: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64
 ) -> None:
     """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`."""
-    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
-    batch = n // np.uint64(features)
-    for f in range(np.uint64(features)):
-        for b in range(batch):
-            i = f * batch + b
-            if i + _AHEAD < n:
-                fetch(rows + np.uint64(inverse[i + _AHEAD]) * size, size)
-            copy_floats(rows + np.uint64(inverse[i]) * size, out + b * out_stride + f * size, dim)
+    size, width = dim * _FOUR, np.uint64(features)
+    batch = np.uint64(inverse.shape[0]) // width
+    for b in range(batch):
+        if b + _ONE < batch:
+            for f in range(width):
+                fetch(rows + np.uint64(inverse[f * batch + b + _ONE]) * size, size)
+        for f in range(width):
+            source = rows + np.uint64(inverse[f * batch + b]) * size
+            copy_floats(source, out + b * out_stride + f * size, dim)
 
 
 @helper
@@ -130,17 +132,16 @@ def add_to(source: np.uint64, target: np.uint64, dim: np.uint64) -> None:
 def gather_features_backward(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
 ) -> None:
-    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f by f."""
-    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
-    batch = n // np.uint64(features)
-    for f in range(np.uint64(features)):
-        for b in range(batch):
-            i = f * batch + b
+    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, block by block."""
+    size, width = dim * _FOUR, np.uint64(features)
+    batch = np.uint64(inverse.shape[0]) // width
+    for b in range(batch):
+        if b + _ONE < batch:
+            for f in range(width):
+                fetch(out + np.uint64(inverse[f * batch + b + _ONE]) * size, size)
+        for f in range(width):
             source = gradients + b * stride + f * size
-            if i + _AHEAD < n:
-                fetch(out + np.uint64(inverse[i + _AHEAD]) * size, size)
-                fetch(source + _AHEAD * stride, size)
-            add_to(source, out + np.uint64(inverse[i]) * size, dim)
+            add_to(source, out + np.uint64(inverse[f * batch + b]) * size, dim)
 
 
 @kernel

@@ -52,9 +52,11 @@ from satrap.store.kernels.layout import (
     slot_at,
 )
 from satrap.store.kernels.simd import (
+    broadcast,
     load_i64,
     load_u32,
     load_u64,
+    store,
     store_i64,
     store_u32,
     store_u64,
@@ -147,8 +149,8 @@ def take_pages(index: Index, segment: int, count: int) -> bool:
             free -= 1
             page = get32(index.free_pages, free)
             start = index.entries + np.uint64(page) * _PAGE
-            for b in range(_ZERO, _PAGE, _EIGHT):
-                store_u64(start + b, _ZERO)
+            for b in range(_ZERO, _PAGE, _BUCKET):
+                store(start + b, broadcast(np.float32(0)))
         else:
             page = used
             used += 1
@@ -286,11 +288,13 @@ def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
 
 @helper
 def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
-    """Make room in the segment of hash h: 1.25 times its pages, or two segments; False when it cannot be."""
+    """Make room in the segment of hash h: 1.4 times its pages, or two segments; False when it cannot be."""
     pages, salt = fact(index, segment, SEGMENT_COUNT), load_u64(record(index, t, SALT))
-    wider = pages + max(1, pages // 4)
+    wider = 7 * pages // 5 + 1  # 1, 2, 3, 5, 8, 12, 16, then two of 11
+    if pages < 14:
+        wider = min(wider, SEGMENT_PAGES)
     done = wider <= SEGMENT_PAGES and lay_out(index, segment, salt, wider, _ZERO)
-    if not done and pages < SEGMENT_PAGES:
+    if not done and wider <= SEGMENT_PAGES:
         done = lay_out(index, segment, salt, pages + 1, _ZERO)
     if done:
         adopt(index, segment, 0)
@@ -308,7 +312,7 @@ def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
         if not take_pages(index, 1 if high == 0 else 0, 1):
             return False
         hand_over(index, segment, 0 if high == 0 else 1)
-    elif not lay_out(index, segment, salt, 5 * max(8, pages) // 8, bit):
+    elif not lay_out(index, segment, salt, 11 * max(8, pages) // 16, bit):
         return False
     put(index, SEGMENTS, fresh + 1)
     set_fact(index, fresh, SEGMENT_TABLE, t)

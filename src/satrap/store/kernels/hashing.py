@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from satrap.store.kernels.formats import Format, store_weights, weight_bytes
 from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.simd import LANES, uniform16
 
 BUCKET_SHIFT = np.uint64(52)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -36,15 +37,18 @@ def initial_weights(
     item = weight_bytes(fmt)
     low, high = np.uint32(h), np.uint32(h >> _HALF) | np.uint32(1)
     unit = scale * _STEP
-    for k in range(dim):
+    full = dim & ~np.uint64(LANES - 1)
+    for k in range(np.uint64(0), full, np.uint64(LANES)):
+        values = uniform16(low, high, np.uint32(k), np.float32(unit))
+        store_weights(fmt, address + item * k, values, rounding, k)
+    for k in range(full, dim):
         x = np.uint32(low + np.uint32(high * np.uint32(k + np.uint64(1))))
         x ^= x >> np.uint32(16)
         x = np.uint32(x * np.uint32(0x7FEB352D))
         x ^= x >> np.uint32(15)
         x = np.uint32(x * np.uint32(0x846CA68B))
         x ^= x >> np.uint32(16)
-        # odd whole numbers in (-2^23, 2^23): exact in float32, never the ends of the interval
-        value = np.float32(np.int32(x >> np.uint32(9)) * np.int32(2) - np.int32(8388607))
+        value = np.float32(np.int32(x >> np.uint32(9)) * np.int32(2) - np.int32(8388607))  # as uniform16
         store_weights(fmt, address + item * k, np.float32(value * unit), rounding, k)
 
 

@@ -8,9 +8,9 @@ free, so fresh zeroed memory is an empty index, and a key that matches nothing r
 without a branch. A key lies in one of two buckets, which two parts of its hash choose. Where rows are
 evicted, each entry has a *note* in other memory: the step of its last use, or a count of uses.
 
-A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 75 % full it is laid out again over 1.25
+A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 80 % full it is laid out again over 1.4
 times its pages, or split in two beyond 16. That is the longest an insert ever waits: 2,000 entries, all in
-cache, some 20 microseconds. Segments are small also so that they do not all grow in the same request. All
+cache, some 30 microseconds. Segments are small also so that they do not all grow in the same request. All
 pages have one size, so a page that one segment gives back is the next one's growth. A row costs about 19
 bytes of index, and 6 more with notes.
 
@@ -43,8 +43,8 @@ ENTRIES = 5
 PAGE_BUCKETS = 32
 PAGE_BYTES = PAGE_BUCKETS * BUCKET_BYTES
 SEGMENT_PAGES = 16
-FULL = 120
-"""Entries in use per page beyond which a segment grows: 75 % of 160."""
+FULL = 128
+"""Entries in use per page beyond which a segment grows: 80 % of 160."""
 MAX_DEPTH = 26
 SPARE_PAGES = 32
 """Pages in use only while segments are laid out again."""

@@ -143,6 +143,26 @@ def _zeros8(context: Any, address: Any) -> Any:
     return types.uint32(types.uint64), generate
 
 
+def _uniform(context: Any, low: Any, high: Any, column: Any, unit: Any) -> Any:
+    kind = ir.VectorType(_I32, LANES)
+
+    def lanes(values: Any) -> Any:
+        return ir.Constant(kind, values if isinstance(values, list) else [values] * LANES)
+
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first, factor, start, scale = (_splat(builder, argument, LANES) for argument in arguments)
+        x = builder.add(start, lanes(list(range(1, LANES + 1))))
+        x = builder.add(first, builder.mul(factor, x))
+        for shift, multiplier in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+            x = builder.mul(builder.xor(x, builder.lshr(x, lanes(shift))), lanes(multiplier))
+        x = builder.xor(x, builder.lshr(x, lanes(16)))
+        # odd whole numbers in (-2^23, 2^23): exact in float32, never the ends of the interval
+        x = builder.sub(builder.shl(builder.lshr(x, lanes(9)), lanes(1)), lanes(8388607))
+        return builder.fmul(builder.sitofp(x, _VECTOR), scale)
+
+    return vector16(types.uint32, types.uint32, types.uint32, types.float32), generate
+
+
 def _intrinsic(typing: Callable[..., Any]) -> Any:
     return intrinsic(typing)
 
@@ -182,6 +202,8 @@ match8: Callable[[np.uint64, np.uint64], np.uint32] = _intrinsic(_match8)
 """match8(address, key): bit i is set where the i-th of the 8 uint64 at `address` equals `key`."""
 trailing_zeros: Callable[[np.uint32], np.uint64] = _intrinsic(_trailing_zeros)
 """trailing_zeros(bits): position of the lowest set bit of a non-zero uint32, as uint64."""
+uniform16: Any = _intrinsic(_uniform)
+"""uniform16(low, high, column, unit): 16 numbers in (-2^23, 2^23) * unit, of the columns from `column` on."""
 zeros8: Callable[[np.uint64], np.uint32] = _intrinsic(_zeros8)
 """zeros8(address): bit i is set where the i-th of the 8 uint32 at `address` is 0."""
 load_u64: Callable[[np.uint64], np.uint64]
