@@ -16,8 +16,21 @@ exchanges the manifest in one step, and only then removes the old data. `Series`
 of a run, `step-00001000/` and so on, each of them such a folder.
 """
 
-from satrap.checkpoint.background import Background
-from satrap.checkpoint.series import Series
-from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from satrap.checkpoint.background import Background
+    from satrap.checkpoint.series import Series
+    from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
 
 __all__ = ["Background", "Checkpoint", "Series", "read_checkpoint", "verify", "write_checkpoint"]
+
+_MODULES = {"Background": "background", "Series": "series"}
+"""The others are in `snapshot`. All are loaded on first use: shard servers need none, and no PyTorch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module(f"satrap.checkpoint.{_MODULES.get(name, 'snapshot')}"), name)
+    raise AttributeError(f"module 'satrap.checkpoint' has no attribute {name!r}")

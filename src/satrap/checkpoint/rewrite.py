@@ -9,7 +9,8 @@ import numpy as np
 
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.snapshot import EXTRA, commit, read_chunks, read_part, write_file, write_table
+from satrap.checkpoint.parts import read_chunks, write_table
+from satrap.checkpoint.snapshot import EXTRA, commit, read_part, write_file
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.errors import CheckpointError
 from satrap.store import Chunk

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from safetensors import SafetensorError
 from torch import Tensor
 
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from satrap.checkpoint.rows import read_rows, write_rows
+from satrap.checkpoint.parts import read_chunks, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.errors import CheckpointError
 from satrap.faults import hit
@@ -127,14 +126,6 @@ def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
     return writer.entry
 
 
-def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
-    """Write the rows of a table, at least one chunk; return the file's entry."""
-    with storage.writer(name) as writer:
-        rows = write_rows(writer, next(chunks), chunks)
-    writer.entry.table, writer.entry.rows = table, rows
-    return writer.entry
-
-
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:
     """Open a checkpoint. Every byte is verified as it is read, once; rows while `chunks` is consumed.
 
@@ -169,39 +160,6 @@ def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
     if name not in manifest.files:
         raise damaged(storage.path(manifest.data), f"it has no {name}")
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
-
-
-def read_chunks(
-    storage: Storage, manifest: Manifest, table: str | None = None
-) -> Iterator[tuple[str, Chunk]]:
-    """Yield (table, verified rows) of all tables, or of one.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
-    for name, entry in manifest.files.items():
-        if entry.table and table in (None, entry.table):
-            for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-                yield entry.table, chunk
-
-
-def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
-    rows = 0
-    with storage.open(name, entry) as file:
-        try:
-            for chunk in read_rows(pa.PythonFile(file, mode="r")):
-                rows += len(chunk.ids)
-                yield chunk
-        except (
-            pa.ArrowException,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:  # right checksums, wrong content
-            raise damaged(storage.path(name), str(error)) from error
-        file.read()  # to the end: what Arrow did not ask for is verified too
-    if rows != entry.rows:
-        raise damaged(storage.path(name), f"it holds {rows} rows, the manifest says {entry.rows}")
 
 
 def verify(url: str, **options: Any) -> Manifest:

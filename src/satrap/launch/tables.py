@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 
 from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.parts import read_chunks
 from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import forget, rewrite
-from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_chunks, read_part
+from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError
