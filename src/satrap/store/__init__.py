@@ -6,6 +6,7 @@ rows and the rows into what a model reads.
 """
 
 from satrap.store.admission import Admission
+from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
 from satrap.store.eviction import Eviction
 from satrap.store.group import Group, Slots
@@ -23,7 +24,9 @@ from satrap.store.shard import Shard
 __all__ = [
     "BUCKETS",
     "Admission",
+    "Changes",
     "Chunk",
+    "Delta",
     "Eviction",
     "Group",
     "Shard",

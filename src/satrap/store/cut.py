@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store import hashes
@@ -31,14 +32,15 @@ class Cut:
     Args:
         group: whose rows.
         tables: positions of the tables that will be read.
+        without: uint8[slots // 8 + 1], one bit per slot of the group: rows to leave out; None: none.
     """
 
-    def __init__(self, group: Group, tables: list[int]) -> None:
+    def __init__(self, group: Group, tables: list[int], without: npt.NDArray[np.uint8] | None = None) -> None:
         self._group, self._directory = group, group.directory
         self._wanted = np.zeros(len(group.tables), np.bool_)
         self._wanted[tables] = True
         self._limit = group.directory.slots
-        self._marks = np.zeros(self._limit // 8 + 1, np.uint8)
+        self._marks = np.zeros(self._limit // 8 + 1, np.uint8) if without is None else without
         self._aside: list[tuple[Inverse, Ids, Floats, Floats]] = []
         self._kept: dict[tuple[int, int], dict[int, Row]] = {}
 

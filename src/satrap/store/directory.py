@@ -232,6 +232,11 @@ class Directory:
         return int(self._counts[layout.SLOTS_USED])
 
     @property
+    def limit(self) -> int:
+        """Most slots there can be."""
+        return int(self._counts[layout.SLOTS_LIMIT])
+
+    @property
     def room(self) -> int:
         """How many more rows fit without eviction."""
         counts = self._counts

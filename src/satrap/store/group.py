@@ -15,6 +15,7 @@ from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import hashes
 from satrap.store.admission import Admission, Gate
+from satrap.store.changes import Bits, Tracker
 from satrap.store.cut import Cut
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
@@ -64,6 +65,7 @@ class Group:
         updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
             the rows, to go on as another group would have.
         counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
+        tracker: notes which rows change and go, see `Changes`; None: nobody wants to know.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Group:
         self._workers, self._eviction = workers, eviction
         self._budget = self._plan_memory(memory)
         self._cuts: weakref.WeakSet[Cut] = weakref.WeakSet()
+        self.tracker: Tracker | None = None
         self._epoch = 0
         self._reserve()
 
@@ -123,6 +126,7 @@ class Group:
             self.gate.clear()
         before = self.directory
         self._epoch += 1
+        self.tracker = None
         self._reserve()
         self.directory.keep_counters(before)
 
@@ -139,6 +143,8 @@ class Group:
             self._count("misses", absent)
             hits = hits - absent
         self._count("hits", hits)
+        if self.tracker is not None and self.directory.evicts:
+            self.tracker.change(slots)
         self._gather(slots, out)
         if len(missing):
             self._write_initial(ids, splits, missing[slots[missing] < 0], out)
@@ -155,13 +161,15 @@ class Group:
             self._count("unadmitted", self._per_table(missing[~admitted], splits))
             missing = missing[admitted]
         self._check_room(ids, splits, missing)
-        piece = self.directory.piece if self._cuts else len(missing)
+        piece = self.directory.piece if self._cuts or self.tracker is not None else len(missing)
         for i in range(0, len(missing), max(1, piece)):
             taken = self.directory.reassigned
             fresh = self.directory.create(ids, splits, missing[i : i + piece], slots)
             self._keep_taken(taken)
             for cut in self._cuts:
                 cut.ignore(slots[fresh])
+            if self.tracker is not None:
+                self.tracker.make(slots[fresh])
             self._initialize(ids, splits, fresh, slots)
 
     def _check_room(self, ids: Ids, splits: Offsets, missing: Offsets) -> None:
@@ -218,8 +226,7 @@ class Group:
             slots, missing = self.directory.find(ids, splits, use=False)
         if len(missing):
             self._count("dropped", self._per_table(missing, splits))
-        for cut in self._cuts:
-            cut.keep(ids, splits, slots)
+        self._keep(ids, splits, slots)
         self.updates += 1
         noise = np.uint64((int(self._noise) + self.updates * _GOLDEN) % 2**64)
         step = gradients.strides[0]
@@ -260,8 +267,7 @@ class Group:
                 f"no room for {int((slots < 0).sum())} of {len(ids)} rows that are loaded together",
                 fix="give the store more memory, or load smaller chunks",
             )
-        for cut in self._cuts:
-            cut.keep(ids, splits, slots)
+        self._keep(ids, splits, slots)
         inner = np.ascontiguousarray(state[:, : self.plan.layout.state])
         row_kernels.scatter(
             self.plan.format(self._noise),
@@ -277,9 +283,20 @@ class Group:
         if self.plan.layout.scalar:
             self.rows.scalars[slots] = state[:, -1]
 
-    def cut(self, tables: list[int]) -> Cut:
-        """Return the rows of some tables (by position) as they are now, to be read while others change."""
-        cut = Cut(self, tables)
+    def has(self, t: int, ids: Ids) -> Found:
+        """Return which ids of table t have a row, bool[n]."""
+        splits = np.where(np.arange(len(self.tables) + 1) > t, len(ids), 0).astype(np.int64)
+        found: Found = self.directory.find(ids, splits, use=False)[0] >= 0
+        return found
+
+    def cut(self, tables: list[int], without: Bits | None = None) -> Cut:
+        """Return the rows of some tables (by position) as they are now, to be read while others change.
+
+        Args:
+            tables: positions.
+            without: one bit per slot: these rows are left out.
+        """
+        cut = Cut(self, tables, without)
         self._cuts.add(cut)
         return cut
 
@@ -304,11 +321,19 @@ class Group:
         gate = 0 if self.gate is None else self.gate.bytes
         return self.directory.slots * self.row_bytes + self.directory.bytes + gate
 
+    def _keep(self, ids: Ids, splits: Offsets, slots: Inverse) -> None:
+        for cut in self._cuts:
+            cut.keep(ids, splits, slots)
+        if self.tracker is not None:
+            self.tracker.change(slots)
+
     def _keep_taken(self, since: int) -> None:
-        if self._cuts and self.directory.reassigned > since:
+        if (self._cuts or self.tracker is not None) and self.directory.reassigned > since:
             rows = self.directory.taken(since)
             for cut in self._cuts:
                 cut.keep_taken(*rows)
+            if self.tracker is not None:
+                self.tracker.lose(*rows)
 
     def _gather(self, slots: Inverse, out: Floats) -> None:
         fmt, base, stride, dim = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride, self.rows.dim

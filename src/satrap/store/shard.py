@@ -12,6 +12,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store.admission import Admission
+from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
 from satrap.store.directory import OVERHEAD
 from satrap.store.eviction import Eviction
@@ -52,6 +53,9 @@ class Shard:
         admission: which new ids get a row; None: all.
         eviction: which rows go once the budget is used up; None: none, and new ids are then refused.
 
+    Attributes:
+        changes: which rows changed and which went since a moment; off until asked for, see `Changes`.
+
     Raises:
         ConfigError: no tables, a name twice, a table without optimizer, or an impossible budget.
         StoreError: the system grants no memory.
@@ -88,6 +92,7 @@ class Shard:
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
         self._lock = threading.RLock()
+        self.changes = Changes(self.groups, self._lock)
 
     def group_of(self, table: str) -> tuple[int, int]:
         """Return (index of the table's group, position of the table in it).
@@ -315,6 +320,7 @@ class Shard:
         """Give all memory back; later requests raise `StoreError`. Closing twice is fine."""
         with self._lock:
             self.groups = ()
+            self.changes = Changes((), self._lock)
             self._where = {}
             self._workers.close()
 
