@@ -81,13 +81,14 @@ class Directory:
 
     Attributes:
         step: number of requests that used rows so far; what "recent" means.
+        limit: most slots there can be.
     """
 
     def __init__(
         self, tables: Sequence[str], room: Budget, eviction: Eviction | None, workers: Workers
     ) -> None:
         self._tables, self._workers, self._eviction = len(tables), workers, eviction
-        self.step = 0
+        self.step, self.limit = 0, room.rows
         self._scratch = np.empty((2, 0), np.int64)
         self._policy = layout.NONE if eviction is None else eviction.code
         pages = room.index_bytes // PAGE_BYTES
@@ -230,11 +231,6 @@ class Directory:
     def slots(self) -> int:
         """Slots handed out so far, free ones included: rows lie in 0..slots - 1."""
         return int(self._counts[layout.SLOTS_USED])
-
-    @property
-    def limit(self) -> int:
-        """Most slots there can be."""
-        return int(self._counts[layout.SLOTS_LIMIT])
 
     @property
     def room(self) -> int:
