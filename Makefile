@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-.PHONY: setup quickstart test test-slow test-chaos check format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-chaos check format bench clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 900
+
+test-cluster: setup
+	$(BIN)/python -m pytest -m cluster --timeout 300
 
 test-chaos: setup
 	$(BIN)/python -m pytest -m chaos --timeout 300

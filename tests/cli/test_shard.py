@@ -22,6 +22,8 @@ from tests.cli.command import SATRAP, satrap
         (["--listen", "0.0.0.0:0"], "needs a key"),
         (["--listen", "nonsense"], "'nonsense' is no HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--key", "missing"], "cannot read the key file"),
+        (["--listen", "127.0.0.1:0", "--metrics", "nonsense"], "'nonsense' is no HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--metrics", "192.0.2.1:1"], "the metrics endpoint cannot listen on"),
     ],
 )
 def test_bad_input_is_one_error(arguments: list[str], message: str) -> None:

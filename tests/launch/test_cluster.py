@@ -13,7 +13,9 @@ from safetensors.numpy import load_file
 from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
+from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
+from tests.openmetrics.test_endpoint import scrape
 
 SERVERS = [
     "cluster.exchange=servers",
@@ -32,24 +34,58 @@ def saved(folder: Path) -> dict[str, Any]:
     return content
 
 
+class Scrape(Observer):
+    """Reads the endpoints that a run has named, at each evaluation."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.found: dict[str, dict[str, float]] = {}
+
+    def evaluated(self, metrics: Any, progress: Progress) -> None:
+        for line in self.said:
+            if " metrics on http://" in line:
+                name, _, address = line.partition(" metrics on http://")
+                self.found[name] = scrape(address.removesuffix("/metrics"))
+
+
 def test_a_worker_and_two_shards_leave_the_folder_of_one_process(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
-    said: list[str] = []
+    seen = Scrape()
+    said = seen.said
     here = launch.train(load(path), str(tmp_path / "here"))
     there = launch.train(
-        load(path, [*SERVERS, "cluster.shards=2"]), str(tmp_path / "there"), notice=said.append
+        load(path, [*SERVERS, "cluster.shards=2", "cluster.metrics_port=0"]),
+        str(tmp_path / "there"),
+        observers=[seen],
+        notice=said.append,
     )
     assert saved(tmp_path / "there") == saved(tmp_path / "here")
     assert there.test == here.test
     assert there.result.history == here.result.history
     assert there.result.staleness == here.result.staleness
     metrics = json.loads((tmp_path / "there" / "metrics.json").read_text())
-    assert sum(metrics["traffic"]["shard_rows"]) == 50
+    check_traffic(metrics["traffic"], seen)
     events = [line["event"] for line in lines_of(tmp_path / "there" / "metrics.jsonl")]
     assert events == [line["event"] for line in lines_of(tmp_path / "here" / "metrics.jsonl")]
     for name in ("shard 0", "shard 1"):
         assert any(line.startswith(f"[{name}] satrap shard ready on 127.0.0.1:") for line in said)
     assert launch.evaluate(there.folder) == there.test
+
+
+def check_traffic(traffic: Any, seen: Scrape) -> None:
+    assert traffic["staleness"] == {"own": {"0": 2, "1": 2, "2": 28}, "others": {"0": 32}}
+    assert sum(traffic["shard_rows"]) == 50
+    assert set(traffic["stage_seconds"]) == {"read", "lookup", "forward", "dense", "push"}
+    assert all(0 < busy < 1 for busy in traffic["shard_busy"])
+    assert traffic["push_seconds"] > 0
+    assert 0 < traffic["distinct_ratio"] < 0.5
+    assert set(seen.found) == {"[shard 0] satrap shard", "[shard 1] satrap shard", "worker 0:"}
+    worker = seen.found.pop("worker 0:")
+    assert worker["satrap_worker_steps_total"] == 32
+    assert worker["satrap_worker_staleness_updates_bucket 2.0 own"] == 32
+    shards = [shard for _, shard in sorted(seen.found.items())]
+    assert [shard["satrap_shard_rows"] for shard in shards] == traffic["shard_rows"]
+    assert [shard["satrap_shard_requests_total update"] for shard in shards] == [32, 32]
 
 
 @pytest.mark.cluster

@@ -53,3 +53,18 @@ def test_progress_line_says_everything() -> None:
         " | 812 MiB | 3 steps refused | 0:42 left"
     )
     assert progress_line(Progress(samples=1234)).startswith("epoch 1 step 0 1,234 samples | ")
+
+
+def test_progress_line_with_shards_tells_of_the_traffic() -> None:
+    progress = Progress(
+        push_seconds=0.0031,
+        sent_bytes_per_sample=1000.4,
+        received_bytes_per_sample=300,
+        distinct_ratio=0.234,
+        shard_rows=(5, 6),
+        shard_busy=(0.5, 0.12),
+        stage_seconds={"read": 1.0, "lookup": 1.0, "dense": 2.0},
+    )
+    assert " | wait 25% | push 3.1 ms | 1,300 B/sample | 23% distinct | shards 50% 12% busy" in progress_line(
+        progress
+    )

@@ -29,8 +29,13 @@ STOP_SECONDS = 10.0
 @click.option(
     "--stop-at-eof", is_flag=True, help="Stop when standard input ends; for programs that start it."
 )
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve OpenMetrics there over HTTP, open to all who reach it; port 0 takes a free one.",
+)
 @debug_option
-def shard(listen: str, key: Path | None, stop_at_eof: bool) -> None:
+def shard(listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
     """Serve one shard of the embedding tables until SIGTERM or Ctrl-C.
 
     The first worker that connects says which tables there are. One line on standard output tells the address
@@ -40,7 +45,7 @@ def shard(listen: str, key: Path | None, stop_at_eof: bool) -> None:
 
     if stop_at_eof:
         threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
-    serve(listen, key_file=key)
+    serve(listen, key_file=key, metrics=metrics)
 
 
 def _stop_at_eof() -> None:

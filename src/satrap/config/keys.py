@@ -13,6 +13,7 @@ from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, 
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 UNITS = {"": 1} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
@@ -309,6 +310,10 @@ class Cluster(Keys):
     """Number formats between workers and shards; in async mode always float32."""
     deadline: Rate = 30.0
     """Seconds after which a shard or worker that does not answer is given up."""
+    metrics_port: Port | None = None
+    """OpenMetrics over HTTP: 0, a free port per process, printed; N, ports from N on, shards first."""
+    metrics_host: str = "127.0.0.1"
+    """Address of these ports; on any but loopback, others can read counters and speeds."""
 
 
 class Checkpoint(Keys):

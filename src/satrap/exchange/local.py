@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy.typing as npt
 
 from satrap.exchange.protocol import Request, Rows, TableGroup
+from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk, Shard, Slots
+
+Done = Callable[[], None]
 
 REMEMBERED = 256
 """Lookups whose slots are kept for their update; a batch that is never updated is forgotten in time."""
@@ -30,6 +33,7 @@ class LocalExchange:
         self._groups = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
+        self._traffic, self._applied = Traffic(), 0
         self._slots: dict[int, tuple[Request, Slots]] = {}  # by id(request), which lives as long as its entry
 
     @property
@@ -39,12 +43,16 @@ class LocalExchange:
 
     def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
         """See `Exchange.lookup`."""
-        return self._thread.submit(self._lookup, requests, create)
+        return self._thread.submit(self._lookup, requests, create, self._traffic.issue("lookup"))
 
-    def _lookup(self, requests: Sequence[Request], create: bool) -> list[Rows]:
-        if create:
-            return [self._lookup_one(request) for request in requests]
-        return [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests]
+    def _lookup(self, requests: Sequence[Request], create: bool, done: Done) -> list[Rows]:
+        try:
+            if create:
+                self._traffic.looked_up(requests, 0, (self._applied, self._applied))
+                return [self._lookup_one(request) for request in requests]
+            return [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests]
+        finally:
+            done()
 
     def _lookup_one(self, request: Request) -> Rows:
         rows, slots = self.shard.lookup_slots(request.group, request.ids, request.splits)
@@ -56,8 +64,9 @@ class LocalExchange:
     def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
         """See `Exchange.update`."""
         self._raise_failed()
+        done = self._traffic.issue("push", requests)
         self._last_update = self._thread.submit(
-            self._update, requests, gradients, lr_scale, self._last_update
+            self._update, requests, gradients, lr_scale, self._last_update, done
         )
 
     def _update(
@@ -66,14 +75,20 @@ class LocalExchange:
         gradients: Sequence[Rows],
         lr_scale: float,
         before: Future[None] | None,
+        done: Done,
     ) -> None:
-        if before is not None:
-            before.result()  # a refused update stops the ones behind it, so that the error is not lost
-        for request, gradient in zip(requests, gradients, strict=True):
-            _, slots = self._slots.pop(id(request), (request, None))
-            self.shard.update_group(
-                request.group, request.ids, request.splits, gradient, lr_scale=lr_scale, slots=slots
-            )
+        try:
+            if before is not None:
+                before.result()  # a refused update stops the ones behind it, so that the error is not lost
+            for request, gradient in zip(requests, gradients, strict=True):
+                _, slots = self._slots.pop(id(request), (request, None))
+                self.shard.update_group(
+                    request.group, request.ids, request.splits, gradient, lr_scale=lr_scale, slots=slots
+                )
+            self._traffic.applied(requests, 0, (self._applied, self._applied))
+            self._applied += 1
+        finally:
+            done()
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():
@@ -112,8 +127,14 @@ class LocalExchange:
         self._thread.submit(self.shard.clear).result()
 
     def statistics(self) -> Mapping[str, Any]:
-        """Return the shard's counters."""
-        return self.shard.statistics()
+        """See `Exchange.statistics`."""
+        return {**self.shard.statistics(), "exchange": self.traffic()}
+
+    def traffic(self) -> Mapping[str, Any]:
+        """See `Exchange.traffic`; nothing is sent anywhere."""
+        report = self._traffic.report()
+        waiting = report["lookup_in_flight"] + report["push_in_flight"]
+        return {**report, "sent": 0, "received": 0, "resent": 0, "waiting": waiting}
 
     def close(self) -> None:
         """Apply what was issued, then release the store."""

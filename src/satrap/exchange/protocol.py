@@ -96,7 +96,15 @@ class Exchange(Protocol):
         """Forget every row, after everything issued so far has been applied."""
 
     def statistics(self) -> Mapping[str, Any]:
-        """Return counters of the store(s); see `satrap.store.Shard.statistics`."""
+        """Return counters of the store(s), see `satrap.store.Shard.statistics`; `traffic` as "exchange"."""
+
+    def traffic(self) -> Mapping[str, Any]:
+        """Return what this caller's requests met, without asking anybody; any thread may call it.
+
+        Returns:
+            See `satrap.exchange.traffic.Traffic.report`; besides, payload bytes "sent" and "received",
+            requests "resent", and requests "waiting" for an answer.
+        """
 
     def close(self) -> None:
         """Apply what was issued and release everything. Further calls are errors."""

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from satrap.config import Recipe
 from satrap.errors import ExchangeError, SatrapError
+from satrap.launch.endpoints import metrics_address
 from satrap.launch.folder import RunFolder
 from satrap.launch.messages import error_of, parse, result_of, tell
 from satrap.launch.outcome import InterruptedRunError, Outcome
@@ -60,7 +61,7 @@ def run(
     try_out(recipe, schema)
     with Launcher(notice) as launcher:
         keys = recipe.sections.cluster
-        shards = launcher.start_shards(keys.shards)
+        shards = launcher.start_shards([metrics_address(keys, i) for i in range(keys.shards)])
         launcher.start_workers(folder, schema, keys.workers, shards)
         return launcher.follow(folder, observers)
 
@@ -104,18 +105,22 @@ class Launcher:
     def _hear(self, role: Role, kind: str, line: str) -> None:
         self._heard.put((role, kind, line))
 
-    def start_shards(self, count: int) -> tuple[str, ...]:
+    def start_shards(self, metrics: Sequence[str | None]) -> tuple[str, ...]:
         """Start shard servers on free ports; return their addresses once they are ready.
+
+        Args:
+            metrics: HOST:PORT of each one's metrics; None without.
 
         Raises:
             ExchangeError: one does not become ready.
             KeyboardInterrupt: Ctrl-C.
         """
         command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0", "--stop-at-eof"]
-        self.shards = [Role(f"shard {i}", command, self._hear) for i in range(count)]
+        commands = [[*command, *(["--metrics", place] if place else [])] for place in metrics]
+        self.shards = [Role(f"shard {i}", command, self._hear) for i, command in enumerate(commands)]
         ready: dict[Role, str] = {}
         limit = time.monotonic() + READY_SECONDS
-        while len(ready) < count:
+        while len(ready) < len(self.shards):
             for role, line in self._lines():
                 self._notice(f"[{role.name}] {line}")
                 if " ready on " in line:

@@ -14,6 +14,7 @@ from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
+from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
 from satrap.launch.inputs import PARTS, open_part, open_sources
 from satrap.launch.outcome import InterruptedRunError, Outcome
@@ -98,6 +99,7 @@ def run(
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)
+        stack.enter_context(worker_endpoint(recipe, trainer, notice))
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:

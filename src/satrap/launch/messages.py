@@ -69,8 +69,7 @@ def tell(observer: Observer, message: Mapping[str, Any]) -> None:
 
 
 def _progress(message: Mapping[str, Any]) -> Progress:
-    values = dict(message["progress"])
-    return Progress(**{**values, "shard_rows": tuple(values["shard_rows"])})
+    return Progress.of(message["progress"])
 
 
 def result_of(values: Mapping[str, Any]) -> Result:

@@ -139,12 +139,16 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
         folder,
         place=place,
         observers=[Forward(outlet.send)] if first else [],
-        notice=(lambda text: outlet.send("notice", text=text)) if first else lambda _: None,
+        notice=(lambda text: outlet.send("notice", text=text)) if first else _log,
         started=_stop_at_signals,
     )
     if first:
         outlet.send("outcome", result=asdict(outcome.result), test=dict(outcome.test))
     place.workers.close()
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _stop_at_signals(trainer: Trainer) -> None:

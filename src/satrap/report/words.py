@@ -48,8 +48,22 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
 
 
+def _traffic(progress: Progress) -> list[str]:
+    """What goes between the worker and the shards, in a few words."""
+    stages = progress.stage_seconds
+    waited = stages.get("lookup", 0.0) / max(sum(stages.values()), 1e-9)
+    sent, received = progress.sent_bytes_per_sample, progress.received_bytes_per_sample
+    return [
+        f"wait {waited:.0%}",
+        f"push {1000 * progress.push_seconds:.1f} ms",
+        f"{sent + received:,.0f} B/sample",
+        f"{progress.distinct_ratio:.0%} distinct",
+        f"shards {' '.join(f'{busy:.0%}' for busy in progress.shard_busy)} busy",
+    ]
+
+
 def progress_line(progress: Progress) -> str:
-    """Return one line: place, speed, loss, AUC so far, rows, staleness, memory, time left."""
+    """Return one line: place, speed, loss, AUC so far, rows, staleness, memory, traffic, time left."""
     total = progress.total_samples
     done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"
     parts = [
@@ -61,6 +75,8 @@ def progress_line(progress: Progress) -> str:
         f"staleness {progress.staleness}",
         size(progress.memory_bytes),
     ]
+    if progress.shard_rows:
+        parts += _traffic(progress)
     if progress.refused:
         parts.append(f"{progress.refused:,} steps refused")
     if progress.eta_seconds is not None:

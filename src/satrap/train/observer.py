@@ -29,7 +29,13 @@ class Progress:
         waiting: requests of this worker that shard servers had not answered at the last look: lookups ahead,
             and updates that lag behind.
         sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
-        shard_rows: rows of each shard server; empty without.
+        push_seconds: mean time from an update's issue to its acknowledgement, of those since the last look.
+        pushes: updates that were not acknowledged at the last look.
+        shard_rows: rows of each shard server; empty without, as the next three.
+        shard_busy: share of its time each shard server spent executing requests since the last look, 0..1.
+        shard_requests: requests each executed per second since then.
+        shard_queued: requests that waited in each at the last look.
+        stage_seconds: seconds of this worker's training thread by stage so far, see `satrap.train.stages`.
     """
 
     step: int = 0
@@ -49,7 +55,19 @@ class Progress:
     waiting: int = 0
     sent_bytes_per_sample: float = 0.0
     received_bytes_per_sample: float = 0.0
+    push_seconds: float = 0.0
+    pushes: int = 0
     shard_rows: tuple[int, ...] = ()
+    shard_busy: tuple[float, ...] = ()
+    shard_requests: tuple[float, ...] = ()
+    shard_queued: tuple[int, ...] = ()
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Progress:
+        """Return it from `dataclasses.asdict`, also after a passage through JSON, which has no tuples."""
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +83,8 @@ class Result:
         samples_per_second: samples / seconds.
         refused: steps refused because loss or gradients were not finite.
         stopped: why it ended: "epochs", "steps" or "patience".
-        staleness: how many lookups missed how many own updates, {missed: lookups}.
-        traffic: what went between this worker and the rows: the last of what `Progress` tells of it;
-            "distinct_ratio" is the mean over all batches.
+        staleness: how many lookups missed how many own updates, {missed: lookups}, in the order issued.
+        traffic: what went between this worker and the rows, over the whole `fit`: see `docs/metrics.md`.
     """
 
     metrics: Mapping[str, float]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,9 +21,11 @@ from satrap.embedding import Ticket
 from satrap.errors import TrainingError
 from satrap.exchange import Exchange
 from satrap.train.control import PlateauControl
+from satrap.train.load import Load, gathered, summary
 from satrap.train.merge import shared
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
+from satrap.train.stages import Stages
 from satrap.train.turns import Turn
 from satrap.train.window import AUCWindow
 
@@ -65,6 +66,9 @@ class Run:
         self.observers = observers
         self.updates = 0
         self.staleness: Counter[int] = Counter()
+        self.stages = Stages()
+        self.progress.stage_seconds = self.stages.seconds
+        self._load = Load()
         self.history: list[Mapping[str, float]] = []
         self.best: Mapping[str, float] = {}
         self.stopped = "epochs"
@@ -112,9 +116,9 @@ class Run:
 
     def wait(self, future: Future[list[Rows]]) -> list[Rows]:
         """Return the rows of a lookup, and count the seconds spent waiting for them."""
-        start = time.perf_counter()
-        rows = future.result()
-        self.progress.lookup_wait_seconds += time.perf_counter() - start
+        with self.stages.timed("lookup"):
+            rows = future.result()
+        self.progress.lookup_wait_seconds = self.stages.seconds["lookup"]
         return rows
 
     def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
@@ -182,12 +186,7 @@ class Run:
         statistics, progress = self._exchange.statistics(), self.progress
         progress.rows = int(statistics["rows"])
         progress.memory_bytes = int(statistics["bytes"])
-        progress.shard_rows = tuple(int(shard["rows"]) for shard in statistics.get("shards", ()))
-        traffic = statistics.get("exchange", {})
-        progress.waiting = int(traffic.get("waiting", 0))
-        if self._own_samples:
-            progress.sent_bytes_per_sample = traffic.get("sent", 0) / self._own_samples
-            progress.received_bytes_per_sample = traffic.get("received", 0) / self._own_samples
+        self._load.look(statistics, progress, self._own_samples)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Record one validation pass."""
@@ -262,8 +261,9 @@ class Run:
             arrays: what `state` returned.
             best_place: where the best weights are.
         """
-        values = {**plain["progress"], "shard_rows": tuple(plain["progress"]["shard_rows"])}
-        self.progress = Progress(**values)
+        self.progress = Progress.of(plain["progress"])
+        self.stages.seconds.update(self.progress.stage_seconds)
+        self.progress.stage_seconds = self.stages.seconds
         self.updates, self.staleness = plain["updates"], Counter(dict(plain["staleness"]))
         self.history, self.best = list(plain["history"]), plain["best"]
         self._kept_is_current, self._best_place = plain["kept_is_current"], best_place
@@ -272,6 +272,18 @@ class Run:
         self._clock = Clock(plain["seconds"])
         self._length.before = plain["before"]
         self._window.restore({key.removeprefix("window."): array for key, array in arrays.items()})
+
+    def _traffic(self) -> dict[str, Any]:
+        if self._exchange is None:
+            return {}
+        own = {
+            "distinct_ratio": self._ratios / max(sum(self.staleness.values()), 1),
+            "lookup_wait_seconds": self.progress.lookup_wait_seconds,
+            "stage_seconds": dict(self.stages.seconds),
+            **summary(self._exchange.traffic(), self._own_samples),
+        }
+        others = gathered(own, self.workers)
+        return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
     def finish(self) -> Result:
         """Close the account and tell the observers."""
@@ -286,14 +298,7 @@ class Run:
             refused=self.progress.refused,
             stopped=self.stopped,
             staleness=dict(self.staleness),
-            traffic={
-                "lookup_wait_seconds": self.progress.lookup_wait_seconds,
-                "distinct_ratio": self._ratios / max(sum(self.staleness.values()), 1),
-                "waiting": self.progress.waiting,
-                "sent_bytes_per_sample": self.progress.sent_bytes_per_sample,
-                "received_bytes_per_sample": self.progress.received_bytes_per_sample,
-                "shard_rows": list(self.progress.shard_rows),
-            },
+            traffic=self._traffic(),
         )
         for observer in self.observers:
             observer.finished(result)

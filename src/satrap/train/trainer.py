@@ -214,7 +214,8 @@ class Trainer:
                 self.model.train()
                 batches = itertools.islice(saver.batches(data), None if steps is None else steps - run.steps)
                 turns = self._turns(batches)
-                for turn, pending in lookahead(turns, self._look_up, self.staleness, saver.ahead):
+                waited = run.stages.waited("read", turns)
+                for turn, pending in lookahead(waited, self._look_up, self.staleness, saver.ahead):
                     saver.stepped(turn, stop=self._step(turn, pending))
                 run.end_epoch()
                 if validation is not None:
@@ -266,23 +267,27 @@ class Trainer:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
         loss = logits = None
         leaves: list[Tensor] = []
+        timed = self.run.stages.timed
         if turn.ticket is not None and pending is not None:
             rows = self.run.wait(pending.future)
             own = len(turn.ticket.requests)
-            self.dense.pull(rows[own:])
-            leaves = self.embeddings.rows(rows[:own])
-            batch = self.embeddings.embed(turn.ticket, leaves)
-            logits = self.model(batch)
-            loss = self.loss(logits, batch)
-            logits = as_matrix(logits.detach(), len(self.schema.labels))
+            with timed("forward"):
+                self.dense.pull(rows[own:])
+                leaves = self.embeddings.rows(rows[:own])
+                batch = self.embeddings.embed(turn.ticket, leaves)
+                logits = self.model(batch)
+                loss = self.loss(logits, batch)
+                logits = as_matrix(logits.detach(), len(self.schema.labels))
         lr_scale = self.control.lr_scale * self.lr_schedule.factor(self.run.steps)
-        stepped = self.dense.step(loss, leaves, lr_scale, share=turn.share, stop=self.stopping)
+        with timed("dense"):
+            stepped = self.dense.step(loss, leaves, lr_scale, share=turn.share, stop=self.stopping)
         missed = None if pending is None else self.run.updates - pending.updates_seen
-        if stepped.accepted and pending is not None:
-            gradients = [*self.embeddings.gradients(leaves), *self.dense.push()]
-            self.exchange.update(pending.requests, gradients, lr_scale=lr_scale)
-        else:
-            self.exchange.update([], [], lr_scale=lr_scale)  # in sync mode, shards wait for every worker
+        with timed("push"):
+            if stepped.accepted and pending is not None:
+                gradients = [*self.embeddings.gradients(leaves), *self.dense.push()]
+                self.exchange.update(pending.requests, gradients, lr_scale=lr_scale)
+            else:
+                self.exchange.update([], [], lr_scale=lr_scale)  # in sync mode, shards wait for every worker
         self.run.after_step(turn, logits, stepped, missed)
         return stepped.stop
 

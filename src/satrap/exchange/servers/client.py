@@ -23,10 +23,11 @@ from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
 from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
-from satrap.exchange.servers.peer import Peer
+from satrap.exchange.servers.peer import OnAnswer, Peer
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.split import Splitter
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
+from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import Chunk
@@ -95,6 +96,7 @@ class ServersExchange:
         self._deadline, self._world = deadline, world
         self._error: SatrapError | None = None
         self._ended: SatrapError | None = None
+        self._traffic = Traffic()
         self._calls: set[Call[Any]] = set()
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._step, self._closed, self._refused = 0, False, 0
@@ -137,6 +139,7 @@ class ServersExchange:
     def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
         """See `Exchange.lookup`. The future raises `ExchangeError` when a shard does not answer in time."""
         call: Call[list[Rows]] = self._call(limited=True)
+        call.future.add_done_callback(self._traffic.issue("lookup"))
         self._loop.post(partial(self._send_lookup, list(requests), create, call, self._step))
         return call.future
 
@@ -145,6 +148,7 @@ class ServersExchange:
         self._raise_error()
         call: Call[None] = self._call(limited=True)
         call.future.add_done_callback(self._note)
+        call.future.add_done_callback(self._traffic.issue("push", requests))
         step, self._step = self._step, self._step + 1
         pairs = list(zip(requests, gradients, strict=True))
         self._loop.post(partial(self._send_update, pairs, lr_scale, call, step))
@@ -214,18 +218,23 @@ class ServersExchange:
 
         Besides: `server`, sums of the servers' own counters (`malformed` messages, requests `repeated`,
         `queued`, ...); `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received`
-        by this client, requests `resent`, and requests `waiting` for an answer.
+        by this client, requests `resent`, and requests `waiting` for an answer; see `traffic`.
         """
         answers = [unpack_text(parts[0]) for parts in self._all(Kind.STATISTICS)]
         merged = merge_statistics(answers)
         merged["refused"] += self._refused
-        merged["exchange"] = {
+        merged["exchange"] = self.traffic()
+        return merged
+
+    def traffic(self) -> Mapping[str, Any]:
+        """See `Exchange.traffic`."""
+        return {
+            **self._traffic.report(),
             "sent": self._loop.sent_bytes,
             "received": self._loop.received_bytes,
             "resent": sum(p.resent for p in self._loop.peers),
             "waiting": sum(p.waiting for p in self._loop.peers),
         }
-        return merged
 
     def close(self) -> None:
         """See `Exchange.close`. Closing twice is fine."""
@@ -307,7 +316,10 @@ class ServersExchange:
             sections = [
                 Section(r.group, s[shard].splits, s[shard].ids) for r, s in zip(requests, splits, strict=True)
             ]
-            self._ask(shard, kind, pack(sections), partial(lookup.answer, shard), step)
+            on_answer: OnAnswer = partial(lookup.answer, shard)
+            if create:
+                on_answer = self._measured(self._traffic.looked_up, requests, shard, on_answer)
+            self._ask(shard, kind, pack(sections), on_answer, step)
 
     def _send_update(
         self, pairs: Sequence[tuple[Request, Rows]], lr_scale: float, call: Call[None], step: int
@@ -322,8 +334,26 @@ class ServersExchange:
             call.fail(error)
             return
         call.expect(len(messages))
+        requests = [request for request, _ in pairs]
         for shard, sections in enumerate(messages):
-            self._ask(shard, Kind.UPDATE, pack(sections), call.count, step, lr_scale)
+            on_answer = self._measured(self._traffic.applied, requests, shard, call.count)
+            self._ask(shard, Kind.UPDATE, pack(sections), on_answer, step, lr_scale)
+
+    def _measured(
+        self,
+        note: Callable[[Sequence[Request], int, Seen], None],
+        requests: Sequence[Request],
+        shard: int,
+        then: OnAnswer,
+    ) -> OnAnswer:
+        """Take note of what the shard had applied before it served a request, then go on with its answer."""
+
+        def answered(parts: Sequence[Buffer], error: SatrapError | None) -> None:
+            if error is None:
+                note(requests, shard, self._loop.peers[shard].seen)
+            then(parts, error)
+
+        return answered
 
     def _encode_update(self, pairs: Sequence[tuple[Request, Rows]]) -> list[list[Section]]:
         """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""

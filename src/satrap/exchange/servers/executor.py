@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -44,11 +44,14 @@ class Executor:
 
     Attributes:
         refused: requests answered with an error.
+        executed: kind of request -> how many were executed.
+        busy: seconds spent executing.
     """
 
     def __init__(self, service: Service, finish: Finish, *, wait: float) -> None:
         self._service, self._finish, self._wait = service, finish, wait
-        self.refused = 0
+        self.refused, self.busy = 0, 0.0
+        self.executed: Counter[int] = Counter()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._parked: dict[int, deque[Job]] = {}
         self._thread = threading.Thread(target=self._run, name="satrap-shard", daemon=True)
@@ -120,7 +123,8 @@ class Executor:
 
     def _execute(self, job: Job) -> bool:
         """Execute a job; return whether it completed a step of `sync`."""
-        before = self._service.board.completed
+        before, started = self._service.board.completed, time.perf_counter()
+        own, every = self._service.seen(job.session)
         try:
             parts = self._service.execute(job.session, job.header, job.parts)
         except SatrapError as error:
@@ -128,7 +132,9 @@ class Executor:
         except MemoryError:
             self._fail(job, Code.STORE, StoreError("the shard has too little memory for the request"))
         else:
-            self._finish(job, Answer.of(job.header.answer(), parts))
+            self._finish(job, Answer.of(job.header.answer(acknowledged=own, step=every), parts))
+        self.executed[job.header.kind] += 1
+        self.busy += time.perf_counter() - started
         return self._service.board.completed != before
 
     def _fail(self, job: Job, code: Code, error: SatrapError) -> None:

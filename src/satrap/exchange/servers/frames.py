@@ -13,8 +13,10 @@ offset  bytes  field
     12      4  reserved, 0
     16      8  client
     24      8  sequence: number of the request, which its answer repeats
-    32      8  acknowledged: every sequence below it has been answered (in a PONG: the next that is executed)
-    40      8  step: optimizer steps that must be complete before this request (`sync`)
+    32      8  acknowledged: every sequence below it has been answered (in a PONG: the next that is executed;
+              in another answer: updates of this client that had been applied before the request)
+    40      8  step: optimizer steps that must be complete before this request (`sync`); in an answer:
+              updates of all clients that had been applied before the request
     48      8  lr_scale, float64
     56      8  bytes of payload
     64      8  xxHash64 of the payload, part after part, each seeded with the hash so far

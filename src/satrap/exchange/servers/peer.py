@@ -61,12 +61,14 @@ class Peer:
     Attributes:
         resent: requests that were sent again.
         answered_at: when the last answer came.
+        seen: what the last answer says of the updates executed before it: (of this client, of all).
     """
 
     def __init__(self, name: str, *, client: int, epoch: int, deadline: float, heartbeat: float) -> None:
         self.name, self.client, self.epoch = name, client, epoch
         self.deadline, self.heartbeat = deadline, heartbeat
         self.resent, self.answered_at, self.greeted = 0, 0.0, False
+        self.seen = 0, 0
         self._sequence = 0
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
@@ -126,6 +128,7 @@ class Peer:
             return self._failure(header, parts, now)
         pending = self._pending.get(header.sequence)
         if header.client == self.client and pending and header.kind == pending.header.kind | ANSWER:
+            self.seen = header.acknowledged, header.step
             self._answered(pending, parts, None, now)
         return []
 

@@ -6,24 +6,29 @@ import argparse
 import ctypes
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange.servers.security import read_key
+from satrap.exchange.servers.security import read_key, split_address
 from satrap.exchange.servers.server import Limits, ShardServer
+from satrap.openmetrics import Endpoint, shard_values
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of `mallopt`'s parameters, from malloc.h."""
 
 
-def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = None) -> None:
+def serve(
+    listen: str, *, key_file: Path | None = None, limits: Limits | None = None, metrics: str | None = None
+) -> None:
     """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
 
     Args:
         listen: HOST:PORT; port 0 takes a free one, which the line names.
         key_file: of the cluster's key, mode 0600. Needed for any address that others can reach.
         limits: see `Limits`.
+        metrics: HOST:PORT of an OpenMetrics endpoint, which a line before names; None: none.
 
     Raises:
         ConfigError: an address or key that cannot be used.
@@ -36,14 +41,27 @@ def serve(listen: str, *, key_file: Path | None = None, limits: Limits | None = 
     def stop(_: int, __: FrameType | None) -> None:
         server.request_stop()
 
+    endpoint = _endpoint(server, metrics) if metrics else nullcontext()
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         protection = "encrypted" if key else "open to this machine only"
-        print(f"satrap shard ready on {server.address} ({protection})", flush=True)
-        server.run()
+        with endpoint:
+            print(f"satrap shard ready on {server.address} ({protection})", flush=True)
+            server.run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _endpoint(server: ShardServer, metrics: str) -> Endpoint:
+    try:
+        host, port = split_address(metrics)
+        endpoint = Endpoint(host, port, lambda: shard_values(server.statistics()))
+    except ConfigError:
+        server.stop()
+        raise
+    print(f"satrap shard metrics on http://{endpoint.address}/metrics", flush=True)
+    return endpoint
 
 
 def _keep_freed_memory() -> None:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import zmq
 
@@ -33,6 +34,8 @@ from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session, Verdict
 
 _KINDS = frozenset(Kind)
+EXECUTED = tuple(kind for kind in Kind if kind < Kind.PING)
+"""Requests that reach the store; the others are answered at once."""
 _TICK = 500
 """Milliseconds between looks at the wish to stop, when a signal handler asks for it."""
 _BURST = 64
@@ -115,6 +118,8 @@ class ShardServer:
         self._queued, self._queued_bytes = 0, 0
         self._answers: deque[tuple[Job, Answer]] = deque()
         self._stopping = threading.Event()
+        self._executor: Executor | None = None
+        self._started = time.monotonic()
         self._thread: threading.Thread | None = None
         self._context = zmq.Context()
         self._door = security.Door(self._context, key) if key else None
@@ -173,7 +178,7 @@ class ShardServer:
 
     def run(self) -> None:
         """Serve in this thread until `stop` or `request_stop` is called."""
-        executor = Executor(self._service, self._finished, wait=self.limits.wait)
+        executor = self._executor = Executor(self._service, self._finished, wait=self.limits.wait)
         try:
             self._loop(executor)
         finally:
@@ -203,9 +208,30 @@ class ShardServer:
                     self._door.answer()
             self._drain()
 
-    def _observe(self) -> dict[str, int]:
-        state = {"clients": len(self._sessions), "queued": self._queued, "queued_bytes": self._queued_bytes}
-        return asdict(self.counters) | state
+    def statistics(self) -> dict[str, Any]:
+        """Return the store's counters (none before the first hello), and under `server` its own.
+
+        Those are the `Counters`; `clients` known; requests and bytes `queued` now; requests executed, by
+        kind, and `refused`; `busy_seconds` spent executing of the `seconds` it has been there; optimizer
+        `steps` that `sync` with several workers has completed; and which `shard` it is. Any thread may
+        call it.
+        """
+        return self._service.statistics()
+
+    def _observe(self) -> dict[str, Any]:
+        executor = self._executor
+        return {
+            **asdict(self.counters),
+            "clients": len(self._sessions),
+            "queued": self._queued,
+            "queued_bytes": self._queued_bytes,
+            "requests": {k.name.lower(): executor.executed[k] if executor else 0 for k in EXECUTED},
+            "refused": executor.refused if executor else 0,
+            "busy_seconds": executor.busy if executor else 0.0,
+            "seconds": time.monotonic() - self._started,
+            "steps": self._service.board.completed,
+            "shard": "" if self._service.config is None else str(self._service.config.shard),
+        }
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self.limits.queued_bytes and self._queued < self.limits.queued_messages

@@ -40,11 +40,12 @@ class Service:
         config: ShardConfig | None = None,
         *,
         max_bytes: int = MAX_BYTES,
-        observe: Callable[[], Mapping[str, int]] = dict,
+        observe: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.config, self.max_bytes, self._observe = config, max_bytes, observe
         self.board = StepBoard()
         self.incarnation = secrets.randbits(63)
+        self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
         self._forward: dict[int, int] = {}
@@ -60,6 +61,16 @@ class Service:
         if self._store is None:
             raise StoreError("this shard has no tables yet", fix="send a hello first")
         return self._store
+
+    def seen(self, session: Session) -> tuple[int, int]:
+        """Return how many updates have been applied: (of a session, of all)."""
+        waiting = session.open_step == self.board.completed  # its share of the open step waits for others
+        return session.updates - waiting, self._updates
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the store's counters, empty without tables, and the server's; any thread may call it."""
+        store = {} if self._store is None else self._store.statistics()
+        return store | {"server": self._observe()}
 
     def close(self) -> None:
         """Free the rows."""
@@ -95,7 +106,7 @@ class Service:
         store = self.store
         match kind:
             case Kind.STATISTICS:
-                return [pack_text(store.statistics() | {"server": self._observe()})]
+                return [pack_text(self.statistics())]
             case Kind.STATE:
                 return pack_arrays({f"{g.index}.{k}": v for g in store.groups for k, v in g.state().items()})
             case Kind.RESTORE:
@@ -163,10 +174,13 @@ class Service:
         if not session.gated:
             for s in sections:
                 self._apply(self._gradients(s, self._buffer(s.count, s.dim)), header.lr_scale)
+            session.updates, self._updates = session.updates + 1, self._updates + 1
             return
         kept = [self._gradients(s, np.empty((s.count, s.dim), np.float32)) for s in sections]
         shares = self.board.offer(session.rank, header.step, Share(kept, header.lr_scale))
+        session.updates, session.open_step = session.updates + 1, header.step
         if shares is not None:
+            self._updates += len(shares)
             for update in merge(shares):
                 self._apply(update, shares[0].lr_scale)
 

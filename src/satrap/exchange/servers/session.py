@@ -53,12 +53,15 @@ class Session:
         fenced: another client has taken this one's place.
         gated: requests wait until optimizer steps are complete (`sync` with several workers).
         rank: rank of the worker.
+        updates: updates it has sent that were accepted.
+        open_step: the step its last update belongs to (`sync` with several workers), else -1.
     """
 
     def __init__(self, client: int, identity: bytes) -> None:
         self.client, self.identity = client, identity
         self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
         self.fenced, self.gated, self.rank = False, False, 0
+        self.updates, self.open_step = 0, -1
         self._answers: dict[int, Answer] = {}
 
     def admit(self, header: Header) -> Verdict:

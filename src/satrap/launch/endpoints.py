@@ -1,0 +1,53 @@
+"""Where the processes of a run tell their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+
+from satrap.config import Recipe
+from satrap.config.keys import Cluster
+from satrap.openmetrics import Endpoint, worker_values
+from satrap.train import Trainer
+
+
+def metrics_address(keys: Cluster, number: int) -> str | None:
+    """Return HOST:PORT of a process's endpoint, None without.
+
+    Args:
+        keys: of the recipe.
+        number: of the process among all of the run, shards first.
+    """
+    if keys.metrics_port is None:
+        return None
+    host = f"[{keys.metrics_host}]" if ":" in keys.metrics_host else keys.metrics_host
+    return f"{host}:{keys.metrics_port and keys.metrics_port + number}"
+
+
+def worker_endpoint(
+    recipe: Recipe, trainer: Trainer, notice: Callable[[str], None]
+) -> AbstractContextManager[object]:
+    """Return the endpoint of a worker, to be used as a context; it does nothing if the recipe asks for none.
+
+    Args:
+        recipe: of the run.
+        trainer: of this worker.
+        notice: told the address.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    keys, rank = recipe.sections.cluster, trainer.workers.rank
+    if keys.metrics_port is None:
+        return nullcontext()
+    number = rank + (keys.shards if keys.exchange == "servers" else 0)
+    endpoint: Endpoint = recipe.located(
+        ("cluster", "metrics_port"),
+        Endpoint,
+        keys.metrics_host,
+        keys.metrics_port and keys.metrics_port + number,
+        lambda: worker_values(rank, asdict(trainer.run.progress), trainer.exchange.traffic()),
+    )
+    notice(f"worker {rank}: metrics on http://{endpoint.address}/metrics")
+    return endpoint

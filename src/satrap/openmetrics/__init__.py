@@ -1,0 +1,10 @@
+"""What a role tells a monitoring system, in the OpenMetrics format.
+
+`METRICS` is every name, with its meaning and unit; `Endpoint` serves the present values over HTTP.
+"""
+
+from satrap.openmetrics.endpoint import Endpoint
+from satrap.openmetrics.names import METRICS, Metric
+from satrap.openmetrics.roles import shard_values, worker_values
+
+__all__ = ["METRICS", "Endpoint", "Metric", "shard_values", "worker_values"]

@@ -1,0 +1,85 @@
+"""Every metric: the names are a promise to dashboards and alerts, so changing one is a decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "summary", "histogram", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Args:
+        name: of the family: a counter's samples end in `_total`, a summary's in `_count` and `_sum`.
+        kind: type, as OpenMetrics names it.
+        help: what it is, one line.
+        unit: the last word of the name, where there is one.
+        labels: that tell its samples apart.
+        bounds: upper bounds of a histogram's buckets, without infinity.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+_MISSED = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0)
+
+METRICS = (
+    Metric("satrap_role", "info", "Kind and number of the process, and satrap's version."),
+    # of a worker
+    Metric("satrap_worker_steps", "counter", "Training steps taken."),
+    Metric("satrap_worker_refused_steps", "counter", "Steps refused: loss or gradients were not finite."),
+    Metric("satrap_worker_samples", "counter", "Samples trained, of all workers; in async of this one."),
+    Metric("satrap_worker_epoch", "gauge", "Pass over the data that is under way, from 0."),
+    Metric("satrap_worker_loss", "gauge", "Training loss, average over about 50 steps."),
+    Metric(
+        "satrap_worker_stage_seconds",
+        "counter",
+        "Time of the training thread by stage: read, lookup, forward, dense, push.",
+        "seconds",
+        ("stage",),
+    ),
+    Metric(
+        "satrap_worker_staleness_updates",
+        "histogram",
+        "Updates a lookup did not see, as measured by the shards: this worker's own, and those of others.",
+        "updates",
+        ("whose",),
+        _MISSED,
+    ),
+    Metric("satrap_worker_lookup_seconds", "summary", "From a lookup's issue to its rows.", "seconds"),
+    Metric(
+        "satrap_worker_push_seconds", "summary", "From an update's issue to its acknowledgement.", "seconds"
+    ),
+    Metric("satrap_worker_lookups_in_flight", "gauge", "Lookups without an answer."),
+    Metric("satrap_worker_pushes_in_flight", "gauge", "Updates without an acknowledgement."),
+    Metric("satrap_worker_waiting_requests", "gauge", "Messages to shards without an answer."),
+    Metric("satrap_worker_resent_requests", "counter", "Messages sent again after a loss."),
+    Metric("satrap_worker_sent_bytes", "counter", "Payload sent to shards.", "bytes"),
+    Metric("satrap_worker_received_bytes", "counter", "Payload received from shards.", "bytes"),
+    Metric("satrap_worker_distinct_ids_ratio", "gauge", "Distinct ids / ids of the last batch.", "ratio"),
+    # of a shard server
+    Metric("satrap_shard_rows", "gauge", "Rows held."),
+    Metric("satrap_shard_memory_bytes", "gauge", "Memory of the rows.", "bytes"),
+    Metric("satrap_shard_created_rows", "counter", "Rows created."),
+    Metric("satrap_shard_evicted_rows", "counter", "Rows evicted."),
+    Metric("satrap_shard_requests", "counter", "Requests executed.", labels=("kind",)),
+    Metric("satrap_shard_refused_requests", "counter", "Requests answered with an error."),
+    Metric("satrap_shard_repeated_requests", "counter", "Requests that came again; executed once."),
+    Metric("satrap_shard_malformed_messages", "counter", "Messages that could not be believed."),
+    Metric("satrap_shard_busy_seconds", "counter", "Time spent executing requests.", "seconds"),
+    Metric("satrap_shard_queued_requests", "gauge", "Requests received and not executed."),
+    Metric("satrap_shard_queued_bytes", "gauge", "Payload received and not executed.", "bytes"),
+    Metric("satrap_shard_clients", "gauge", "Clients known."),
+    Metric("satrap_shard_received_bytes", "counter", "Payload received.", "bytes"),
+    Metric("satrap_shard_sent_bytes", "counter", "Payload sent.", "bytes"),
+    Metric("satrap_shard_completed_steps", "counter", "Optimizer steps of sync with several workers."),
+)
+"""All metrics, by role."""

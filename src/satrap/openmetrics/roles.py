@@ -1,0 +1,72 @@
+"""From the counters of a role to the values of its metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+Values = dict[str, Any]
+
+
+def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, Any]) -> Values:
+    """Return the metrics of a worker.
+
+    Args:
+        rank: of the worker.
+        progress: fields of `satrap.train.Progress`.
+        traffic: see `satrap.exchange.Exchange.traffic`.
+    """
+    plain = {
+        "satrap_worker_steps": progress["step"],
+        "satrap_worker_refused_steps": progress["refused"],
+        "satrap_worker_samples": progress["samples"],
+        "satrap_worker_epoch": progress["epoch"],
+        "satrap_worker_loss": progress["loss"],
+        "satrap_worker_lookups_in_flight": traffic["lookup_in_flight"],
+        "satrap_worker_pushes_in_flight": traffic["push_in_flight"],
+        "satrap_worker_waiting_requests": traffic["waiting"],
+        "satrap_worker_resent_requests": traffic["resent"],
+        "satrap_worker_sent_bytes": traffic["sent"],
+        "satrap_worker_received_bytes": traffic["received"],
+        "satrap_worker_distinct_ids_ratio": progress["distinct_ratio"],
+    }
+    return {
+        **_role("worker", str(rank)),
+        **{name: value for name, value in plain.items() if not math.isnan(value)},
+        "satrap_worker_stage_seconds": progress["stage_seconds"],
+        "satrap_worker_staleness_updates": traffic["staleness"],
+        "satrap_worker_lookup_seconds": (traffic["lookup_count"], traffic["lookup_seconds"]),
+        "satrap_worker_push_seconds": (traffic["push_count"], traffic["push_seconds"]),
+    }
+
+
+def shard_values(statistics: Mapping[str, Any]) -> Values:
+    """Return the metrics of a shard server.
+
+    Args:
+        statistics: see `satrap.exchange.servers.ShardServer.statistics`.
+    """
+    server, tables = statistics["server"], statistics.get("tables", {}).values()
+    return {
+        **_role("shard", server["shard"]),
+        "satrap_shard_rows": statistics.get("rows", 0),
+        "satrap_shard_memory_bytes": statistics.get("bytes", 0),
+        "satrap_shard_created_rows": sum(table["created"] for table in tables),
+        "satrap_shard_evicted_rows": sum(table["evicted"] for table in tables),
+        "satrap_shard_requests": server["requests"],
+        "satrap_shard_refused_requests": server["refused"],
+        "satrap_shard_repeated_requests": server["repeated"],
+        "satrap_shard_malformed_messages": server["malformed"],
+        "satrap_shard_busy_seconds": server["busy_seconds"],
+        "satrap_shard_queued_requests": server["queued"],
+        "satrap_shard_queued_bytes": server["queued_bytes"],
+        "satrap_shard_clients": server["clients"],
+        "satrap_shard_received_bytes": server["received_bytes"],
+        "satrap_shard_sent_bytes": server["sent_bytes"],
+        "satrap_shard_completed_steps": server["steps"],
+    }
+
+
+def _role(role: str, index: str) -> Values:
+    return {"satrap_role": {"role": role, "index": index}}

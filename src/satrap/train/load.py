@@ -1,0 +1,90 @@
+"""What went between a worker and the rows, and how busy the shard servers were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from satrap.dense import Workers
+from satrap.train.observer import Progress
+
+Server = Mapping[str, Any]
+
+
+class Load:
+    """Looks at the store's counters now and then, and tells what happened between two looks."""
+
+    def __init__(self) -> None:
+        self._first: Sequence[Server] = ()
+        self._last: Sequence[Server] = ()
+        self._rows: tuple[int, ...] = ()
+        self._pushes, self._push_seconds = 0, 0.0
+
+    def look(self, statistics: Mapping[str, Any], progress: Progress, samples: int) -> None:
+        """Bring `progress` up to date.
+
+        Args:
+            statistics: of the exchange.
+            progress: of the run.
+            samples: trained by this worker so far.
+        """
+        traffic = statistics["exchange"]
+        progress.waiting, progress.pushes = traffic["waiting"], traffic["push_in_flight"]
+        pushes, seconds = traffic["push_count"], traffic["push_seconds"]
+        if pushes > self._pushes:
+            progress.push_seconds = (seconds - self._push_seconds) / (pushes - self._pushes)
+        self._pushes, self._push_seconds = pushes, seconds
+        if samples:
+            progress.sent_bytes_per_sample = traffic["sent"] / samples
+            progress.received_bytes_per_sample = traffic["received"] / samples
+        shards = statistics.get("shards", ())
+        progress.shard_rows = self._rows = tuple(int(shard["rows"]) for shard in shards)
+        servers = [shard["server"] for shard in shards]
+        progress.shard_queued = tuple(int(server["queued"]) for server in servers)
+        before = self._last or [_NOTHING for _ in servers]
+        progress.shard_busy, progress.shard_requests = _load(before, servers)
+        self._first, self._last = self._first or servers, servers
+
+    def total(self) -> dict[str, Any]:
+        """Return rows, busy share and requests per second of each shard, from the first look to the last."""
+        busy, requests = _load(self._first, self._last)
+        return {"shard_rows": list(self._rows), "shard_busy": list(busy), "shard_requests": list(requests)}
+
+
+_NOTHING: Server = {"seconds": 0.0, "busy_seconds": 0.0, "requests": {}}
+
+
+def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    busy, requests = [], []
+    for a, b in zip(before, now, strict=True):
+        seconds = max(b["seconds"] - a["seconds"], 1e-9)
+        busy.append((b["busy_seconds"] - a["busy_seconds"]) / seconds)
+        requests.append((sum(b["requests"].values()) - sum(a["requests"].values())) / seconds)
+    return tuple(busy), tuple(requests)
+
+
+def summary(traffic: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """Return what a worker's requests met, as figures per request and sample.
+
+    Args:
+        traffic: of its exchange.
+        samples: it has trained.
+    """
+    return {
+        "staleness": {
+            whose: {str(missed): counts[missed] for missed in sorted(counts)}
+            for whose, counts in traffic["staleness"].items()
+        },
+        "lookup_seconds": traffic["lookup_seconds"] / max(traffic["lookup_count"], 1),
+        "push_seconds": traffic["push_seconds"] / max(traffic["push_count"], 1),
+        "sent_bytes_per_sample": traffic["sent"] / max(samples, 1),
+        "received_bytes_per_sample": traffic["received"] / max(samples, 1),
+        "resent": traffic["resent"],
+        "waiting": traffic["waiting"],
+    }
+
+
+def gathered(own: Mapping[str, Any], workers: Workers) -> list[dict[str, Any]]:
+    """Return, on rank 0, what every worker gives, in order of rank."""
+    return [json.loads(found) for found in workers.gather(json.dumps(own).encode())]

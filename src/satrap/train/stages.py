@@ -1,0 +1,48 @@
+"""Where the time of training steps goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+STAGES = ("read", "lookup", "forward", "dense", "push")
+"""`read`: waiting for a batch; `lookup`: waiting for rows; `forward`: pooling, model, loss; `dense`: backward
+pass, sum over the workers, the network's step; `push`: handing gradients of rows over. What is left of a run
+is bookkeeping, evaluation and saving. On a GPU, work that was only started counts where it is waited for."""
+
+
+class Stages:
+    """Seconds spent in each stage by the training thread.
+
+    Attributes:
+        seconds: stage -> seconds so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the block's time."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+    def waited(self, stage: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items, and count the time spent waiting for each."""
+        iterator = iter(items)
+        while True:
+            start = time.perf_counter()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.seconds[stage] += time.perf_counter() - start
+            yield item

@@ -1,0 +1,85 @@
+"""Staleness as the shards measure it: the schedule for own updates, the truth for those of others."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from satrap.exchange import Exchange
+from tests.contract.parties import connect, gradients_for, random_requests, threads, train
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_own_updates_missed_are_those_of_the_schedule(exchange: Exchange, ahead: int) -> None:
+    before = exchange.traffic()
+    train(exchange, steps=20, seed=3, ahead=ahead)
+    after = exchange.traffic()
+    assert after["staleness"]["own"] == Counter(min(step, ahead) for step in range(20))
+    assert after["staleness"]["others"] == {0: 20}
+    for kind in ("lookup", "push"):
+        assert after[f"{kind}_count"] - before[f"{kind}_count"] == 20
+        assert after[f"{kind}_in_flight"] == 0
+        assert after[f"{kind}_seconds"] > before[f"{kind}_seconds"]
+
+
+def test_evaluation_and_batches_without_update_count_nothing(exchange: Exchange) -> None:
+    wanted = random_requests(np.random.default_rng(1))
+    exchange.lookup(wanted, create=False).result()
+    exchange.lookup(wanted, create=True).result()
+    exchange.update([], [], lr_scale=1.0)
+    exchange.flush()
+    assert exchange.traffic()["staleness"] == {"own": {}, "others": {}}
+
+
+def test_updates_of_others_between_lookup_and_update_are_counted() -> None:
+    rng = np.random.default_rng(2)
+    with threads(2) as servers:
+        addresses = [s.address for s in servers]
+        one, two = (connect(addresses, rank=rank, world=2) for rank in range(2))
+        for pushes in (3, 0, 5, 3):
+            mine = random_requests(rng)
+            one.lookup(mine, create=True).result()
+            for _ in range(pushes):
+                theirs = random_requests(rng)
+                two.update(theirs, gradients_for(rng, theirs), lr_scale=1.0)
+            two.flush()
+            one.update(mine, gradients_for(rng, mine), lr_scale=1.0)
+            one.flush()
+        assert one.traffic()["staleness"] == {"own": {0: 4}, "others": {0: 1, 3: 2, 5: 1}}
+        assert two.traffic()["staleness"] == {"own": {}, "others": {}}
+        one.close()
+        two.close()
+
+
+def test_in_sync_nobody_misses_anything() -> None:
+    with threads(2) as servers:
+        clients = [connect([s.address for s in servers], mode="sync", rank=r, world=2) for r in range(2)]
+        workers = [
+            threading.Thread(target=train, args=(client,), kwargs={"steps": 8, "seed": rank})
+            for rank, client in enumerate(clients)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        for client in clients:
+            assert client.traffic()["staleness"] == {"own": {0: 8}, "others": {0: 8}}
+            client.close()
+
+
+def test_a_server_tells_its_load() -> None:
+    with threads(1) as (server,):
+        assert server.statistics()["server"]["requests"]["lookup"] == 0
+        client = connect([server.address])
+        train(client, steps=5, seed=1)
+        told = client.statistics()["shards"][0]
+        found = server.statistics()
+        requests = found["server"]["requests"]
+        assert (requests["hello"], requests["lookup"], requests["update"], requests["peek"]) == (1, 5, 5, 0)
+        assert 0 < found["server"]["busy_seconds"] < found["server"]["seconds"]
+        assert found["rows"] == told["rows"] > 0
+        assert found["server"]["queued"] == 0
+        client.close()

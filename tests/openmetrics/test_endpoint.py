@@ -1,0 +1,96 @@
+"""The endpoint as a monitoring system sees it, parsed by the format's own strict parser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from satrap.errors import ConfigError
+from satrap.openmetrics import METRICS, Endpoint
+
+VALUES: dict[str, Any] = {
+    "info": {"role": "worker", "index": "3"},
+    "counter": 7,
+    "gauge": 0.25,
+    "summary": (4, 2.5),
+    "histogram": Counter({0: 1, 4: 10, 500: 2}),
+}
+
+
+def scrape(address: str) -> dict[str, Any]:
+    """Name of a sample with its labels -> value."""
+    request = urllib.request.Request(
+        f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = answer.read().decode()
+    assert text.endswith("# EOF\n")
+    return {
+        sample.name
+        + "".join(f" {v}" for k, v in sorted(sample.labels.items()) if k != "version"): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def values() -> dict[str, Any]:
+    """A value for every metric there is."""
+    return {m.name: {"x": VALUES[m.kind]} if m.labels else VALUES[m.kind] for m in METRICS}
+
+
+def test_every_metric_is_served_in_valid_openmetrics() -> None:
+    with Endpoint("127.0.0.1", 0, values) as endpoint:
+        found = scrape(endpoint.address)
+    for metric in METRICS:
+        label = " x" if metric.labels else ""
+        match metric.kind:
+            case "counter":
+                assert found[f"{metric.name}_total{label}"] == 7
+            case "gauge":
+                assert found[metric.name + label] == 0.25
+            case "summary":
+                assert (found[f"{metric.name}_count"], found[f"{metric.name}_sum"]) == (4, 2.5)
+            case "histogram":
+                buckets = [v for k, v in found.items() if k.startswith(f"{metric.name}_bucket")]
+                assert buckets == [1] * 4 + [11] * (len(metric.bounds) - 4) + [13]
+                assert found[f"{metric.name}_count{label}"] == 13
+                assert found[f"{metric.name}_sum{label}"] == 40 + 1000
+    assert found["satrap_role_info 3 worker"] == 1
+    assert found["process_cpu_seconds_total"] > 0
+
+
+def test_values_are_taken_when_somebody_asks_and_only_then() -> None:
+    asked: list[str] = []
+
+    def counted() -> dict[str, Any]:
+        asked.append(threading.current_thread().name)
+        return {"satrap_worker_steps": len(asked)}
+
+    with Endpoint("127.0.0.1", 0, counted) as endpoint:
+        assert asked == []
+        assert [scrape(endpoint.address)["satrap_worker_steps_total"] for _ in range(3)] == [1, 2, 3]
+        assert threading.current_thread().name not in asked
+    with pytest.raises(urllib.error.URLError):
+        scrape(endpoint.address)
+
+
+def test_what_has_no_value_is_left_out() -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert [name for name in scrape(endpoint.address) if name.startswith("satrap")] == []
+
+
+def test_a_port_in_use_is_the_users_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            Endpoint("127.0.0.1", port, dict)
+    with pytest.raises(ConfigError, match="port 0 for a free port"):
+        Endpoint("127.0.0.1", 65536, dict)

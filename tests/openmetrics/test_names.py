@@ -1,0 +1,65 @@
+"""The names are frozen: dashboards and alerts use them, so changing this list is a decision."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from satrap.openmetrics import METRICS
+
+NAMES = [
+    "satrap_role",
+    "satrap_shard_busy_seconds",
+    "satrap_shard_clients",
+    "satrap_shard_completed_steps",
+    "satrap_shard_created_rows",
+    "satrap_shard_evicted_rows",
+    "satrap_shard_malformed_messages",
+    "satrap_shard_memory_bytes",
+    "satrap_shard_queued_bytes",
+    "satrap_shard_queued_requests",
+    "satrap_shard_received_bytes",
+    "satrap_shard_refused_requests",
+    "satrap_shard_repeated_requests",
+    "satrap_shard_requests",
+    "satrap_shard_rows",
+    "satrap_shard_sent_bytes",
+    "satrap_worker_distinct_ids_ratio",
+    "satrap_worker_epoch",
+    "satrap_worker_lookup_seconds",
+    "satrap_worker_lookups_in_flight",
+    "satrap_worker_loss",
+    "satrap_worker_push_seconds",
+    "satrap_worker_pushes_in_flight",
+    "satrap_worker_received_bytes",
+    "satrap_worker_refused_steps",
+    "satrap_worker_resent_requests",
+    "satrap_worker_samples",
+    "satrap_worker_sent_bytes",
+    "satrap_worker_stage_seconds",
+    "satrap_worker_staleness_updates",
+    "satrap_worker_steps",
+    "satrap_worker_waiting_requests",
+]
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+
+
+def test_the_names_are_frozen() -> None:
+    assert sorted(metric.name for metric in METRICS) == NAMES
+
+
+def test_a_unit_is_the_last_word_of_a_name() -> None:
+    for metric in METRICS:
+        last = metric.name.rsplit("_", 1)[-1]
+        assert (last if last in ("seconds", "bytes", "ratio", "updates") else "") == metric.unit, metric.name
+        assert not re.search(r"_(total|sum|count|bucket|info)$", metric.name)
+        assert metric.help.endswith(".")
+
+
+def test_the_document_lists_exactly_these() -> None:
+    rows = re.findall(
+        r"^\| `(satrap_\w+?)(?:\{(\w+)\})?` \| (\w+) \| (.+?) \| (\w*) \|$", DOCUMENT.read_text("utf-8"), re.M
+    )
+    expected = [(m.name, "".join(m.labels), m.kind, m.help, m.unit) for m in METRICS]
+    assert rows == expected

@@ -1,0 +1,56 @@
+"""Real roles: what they count is what their endpoints say."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from satrap.exchange.servers import ServersExchange, Wire
+from satrap.openmetrics import METRICS, Endpoint, shard_values, worker_values
+from satrap.train import Progress
+from tests.contract.parties import connect, threads, train
+from tests.openmetrics.test_endpoint import scrape
+
+
+def test_a_shard_and_a_worker_that_trained() -> None:
+    with threads(1) as (server,), Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as end:
+        before = scrape(end.address)
+        assert before["satrap_role_info  shard"] == 1
+        assert before["satrap_shard_rows"] == before["satrap_shard_requests_total lookup"] == 0
+        client = connect([server.address], wire=Wire())
+        train(client, steps=9, seed=1, ahead=2)
+        after = scrape(end.address)
+        assert after["satrap_role_info 0 shard"] == 1
+        assert after["satrap_shard_rows"] == after["satrap_shard_created_rows_total"] > 0
+        for kind in ("lookup", "update"):
+            assert after[f"satrap_shard_requests_total {kind}"] == 9
+        assert after["satrap_shard_busy_seconds_total"] > 0
+        assert after["satrap_shard_clients"] == 1
+        check_worker(client, after)
+        client.close()
+
+
+def check_worker(client: ServersExchange, shard: dict[str, float]) -> None:
+    progress = Progress(step=9, samples=90, distinct_ratio=0.5, stage_seconds={"read": 1.5, "lookup": 0.5})
+    with Endpoint("127.0.0.1", 0, lambda: worker_values(1, asdict(progress), client.traffic())) as endpoint:
+        worker = scrape(endpoint.address)
+    assert worker["satrap_role_info 1 worker"] == 1
+    assert worker["satrap_worker_sent_bytes_total"] == shard["satrap_shard_received_bytes_total"]
+    assert worker["satrap_worker_received_bytes_total"] == shard["satrap_shard_sent_bytes_total"]
+    assert worker["satrap_worker_staleness_updates_count own"] == 9
+    assert worker["satrap_worker_staleness_updates_sum own"] == 0 + 1 + 7 * 2
+    assert worker["satrap_worker_staleness_updates_bucket 1.0 own"] == 2
+    assert worker["satrap_worker_stage_seconds_total read"] == 1.5
+    assert worker["satrap_worker_push_seconds_count"] == 9
+    assert worker["satrap_worker_pushes_in_flight"] == 0
+    assert worker["satrap_worker_distinct_ids_ratio"] == 0.5
+    assert "satrap_worker_loss" not in worker  # not known before the first step
+
+
+def test_every_metric_has_a_source() -> None:
+    with threads(1) as (server,):
+        shard = shard_values(server.statistics())
+        client = connect([server.address])
+        progress = Progress(loss=0.5, distinct_ratio=0.5)
+        worker = worker_values(0, asdict(progress), client.traffic())
+        client.close()
+    assert {*shard, *worker} == {metric.name for metric in METRICS}

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from satrap.train import Progress
+from satrap.train.load import Load, summary
+
+
+def looked(seconds: float, busy: float, requests: int, pushes: int) -> dict[str, Any]:
+    server = {"seconds": seconds, "busy_seconds": busy, "requests": {"lookup": requests}, "queued": 3}
+    traffic = {
+        "waiting": 4,
+        "push_in_flight": 2,
+        "push_count": pushes,
+        "push_seconds": pushes * 0.5,
+        "lookup_count": 0,
+        "lookup_seconds": 0.0,
+        "sent": 100,
+        "received": 50,
+        "resent": 0,
+        "staleness": {"own": {10: 1, 2: 3}, "others": {}},
+    }
+    return {"exchange": traffic, "shards": [{"rows": 7, "server": server}]}
+
+
+def test_load_is_that_between_two_looks() -> None:
+    load, progress = Load(), Progress()
+    load.look(looked(10.0, 1.0, 5, 4), progress, samples=10)
+    assert (progress.shard_rows, progress.shard_queued) == ((7,), (3,))
+    assert progress.shard_busy == pytest.approx((0.1,))
+    assert progress.push_seconds == pytest.approx(0.5)
+    load.look(looked(14.0, 3.0, 25, 4), progress, samples=20)
+    assert progress.shard_busy == pytest.approx((0.5,))
+    assert progress.shard_requests == pytest.approx((5.0,))
+    assert (progress.pushes, progress.waiting) == (2, 4)
+    assert (progress.sent_bytes_per_sample, progress.received_bytes_per_sample) == (5.0, 2.5)
+    load.look(looked(15.0, 4.0, 26, 4), progress, samples=20)
+    total = load.total()
+    assert total["shard_busy"] == pytest.approx([3 / 5])
+    assert total["shard_requests"] == pytest.approx([21 / 5])
+
+
+def test_a_local_store_has_no_shards() -> None:
+    load, progress = Load(), Progress()
+    load.look({"exchange": looked(0, 0, 0, 0)["exchange"]}, progress, samples=0)
+    assert progress.shard_busy == ()
+    assert load.total() == {"shard_rows": [], "shard_busy": [], "shard_requests": []}
+
+
+def test_staleness_is_sorted_by_number() -> None:
+    found = summary(looked(0, 0, 0, 0)["exchange"], 0)
+    assert list(found["staleness"]["own"].items()) == [("2", 3), ("10", 1)]
