@@ -1,6 +1,6 @@
 import numpy as np
 
-from satrap.store.hashes import BUCKETS, bucket_of, index_salt, row_seed
+from satrap.store.hashes import BUCKETS, bucket_of, canonical_order, index_salt, row_seed
 
 
 def test_buckets_are_fixed_for_ever():
@@ -19,3 +19,12 @@ def test_buckets_are_even_and_differ_between_tables():
 
 def test_row_seeds_differ_by_seed_and_table():
     assert len({int(row_seed(s, t)) for s in range(5) for t in ("a", "b", "ab")}) == 15
+
+
+def test_canonical_order_is_bucket_then_id():
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(np.unique(rng.integers(0, 2**64, 5000, np.uint64)))
+    for buckets in (rng.integers(0, BUCKETS, len(ids)), rng.integers(4090, 4096, len(ids))):
+        order = canonical_order(ids, buckets.astype(np.int32))
+        np.testing.assert_array_equal(order, np.lexsort((ids, buckets)))
+    assert len(canonical_order(ids[:0], np.empty(0, np.int32))) == 0

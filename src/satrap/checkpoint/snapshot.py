@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
+from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from satrap.checkpoint.parts import read_chunks, write_table
@@ -112,7 +113,7 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
     }
     for name, data in parts.items():
         files[name] = write_file(storage, f"{folder}/{name}", data)
-    tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
+    tables = itertools.groupby(ahead(checkpoint.chunks), key=lambda pair: pair[0])
     for number, (table, pairs) in enumerate(tables):
         name = f"table-{number:03d}.arrow"
         files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))

@@ -17,6 +17,8 @@ from satrap.errors import CheckpointError
 
 BLOCK = 1 << 20
 """Bytes of a file that one checksum covers: what is read and verified at once."""
+LARGE = 1 << 18
+"""Bytes from which a piece is written by itself; smaller ones are collected."""
 
 
 @dataclass(slots=True)
@@ -51,42 +53,50 @@ class BlockWriter:
 
     def __init__(self, disk: Disk, raw: IO[bytes]) -> None:
         self._disk, self._raw = disk, raw
-        self._block = bytearray()
+        self._small = bytearray()
+        self._crc = self._covered = 0  # of the block under way: its checksum, and how many bytes that covers
         self.entry = FileEntry(0)
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Write bytes or a buffer; return how many bytes."""
+        """Write bytes or a buffer; return how many bytes. A large one is not copied."""
         view = memoryview(data).cast("B")
-        size = len(view)
-        while len(view):
-            if not self._block and len(view) >= BLOCK:
-                self._put(view[:BLOCK])
-                view = view[BLOCK:]
-            else:
-                room = BLOCK - len(self._block)
-                self._block += view[:room]
-                view = view[room:]
-                if len(self._block) == BLOCK:
-                    self.flush()
-        return size
+        self._check(view)
+        if len(view) < LARGE:
+            self._small += view
+        if len(self._small) >= LARGE or len(view) >= LARGE:
+            self._pass_on()
+        if len(view) >= LARGE:
+            self._disk.write(self._raw, view)
+        return len(view)
 
-    def _put(self, block: memoryview) -> None:
-        self.entry.crc32.append(zlib.crc32(block))
-        self.entry.bytes += len(block)
-        self._disk.write(self._raw, block)
+    def _check(self, view: memoryview) -> None:
+        """Count bytes, and add them to the checksums of their blocks."""
+        self.entry.bytes += len(view)
+        while len(view):
+            part = view[: BLOCK - self._covered]
+            self._crc, self._covered = zlib.crc32(part, self._crc), self._covered + len(part)
+            view = view[len(part) :]
+            if self._covered == BLOCK:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        self.entry.crc32.append(self._crc)
+        self._crc = self._covered = 0
+
+    def _pass_on(self) -> None:
+        if self._small:
+            small, self._small = self._small, bytearray()
+            self._disk.write(self._raw, memoryview(small))
 
     def flush(self) -> None:
-        """Do nothing before a block is full: blocks are of equal size."""
-        if len(self._block) == BLOCK:
-            self._put(memoryview(bytes(self._block)))
-            self._block.clear()
+        """Do nothing: `finish` passes on what is left."""
 
     def finish(self) -> None:
-        """Write the last block and make the file durable."""
-        if self._block:
-            self._put(memoryview(bytes(self._block)))
-            self._block.clear()
+        """Write what is left and make the file durable."""
+        self._pass_on()
+        if self._covered:
+            self._end_block()
         self._disk.sync(self._raw)
 
 

@@ -97,7 +97,7 @@ class Cut:
             ids = np.append(ids, np.array([key for key, _ in kept], np.uint64))
             buckets = np.append(buckets, np.array([bucket for _, bucket in kept], np.int32))
             slots = np.append(slots, np.full(len(kept), -1, np.int32))
-            order = np.lexsort((ids, buckets))
+            order = hashes.canonical_order(ids, buckets)
             order = order[wanted[buckets[order]]]
             for i in range(0, len(order), chunk_rows):
                 part = order[i : i + chunk_rows]

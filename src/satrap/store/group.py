@@ -19,8 +19,8 @@ from satrap.store.changes import Bits, Tracker
 from satrap.store.cut import Cut
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
+from satrap.store.kernels import export
 from satrap.store.kernels import rows as row_kernels
-from satrap.store.kernels.formats import Float32
 from satrap.store.memory import Reserved
 from satrap.store.steps import Rows, plan
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
@@ -240,13 +240,30 @@ class Group:
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""
         weights = np.empty((len(slots), self.dim), np.float32)
-        self._gather(slots, weights)
-        state = np.empty((len(slots), self.plan.layout.state), np.float32)
-        start, stride = self.rows.base + np.uint64(self.plan.weights), self.rows.stride
-        floats, step = np.uint64(self.plan.layout.state), np.uint64(state.strides[0])
-        row_kernels.gather(Float32(_NO_NOISE), start, stride, slots, floats, address(state), step)
-        if self.plan.layout.scalar:
-            state = np.concatenate([state, self.rows.scalars[slots][:, None]], axis=1)
+        state = np.empty((len(slots), self.plan.width), np.float32)
+        places = (
+            address(weights),
+            np.uint64(weights.strides[0]),
+            address(state),
+            np.uint64(4 * self.plan.width),
+        )
+
+        def work(first: int, end: int) -> None:
+            i = np.uint64(first)
+            export.read_rows(
+                self.plan.format(_NO_NOISE),
+                self.rows.base,
+                self.rows.stride,
+                self.rows.scalars,
+                slots[first:end],
+                self.rows.dim,
+                places[0] + i * places[1],
+                np.uint64(self.plan.layout.state),
+                places[2] + i * places[3],
+                places[3],
+            )
+
+        self._workers.run(self._workers.ranges(len(slots)), work)
         return weights, state
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:

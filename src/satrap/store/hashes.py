@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from satrap.store.kernels import hashing
-from satrap.store.types import Ids, Inverse, plain
+from satrap.store.types import Ids, Inverse, Offsets, plain
 
 BUCKETS = 4096
 """Fixed hash ranges of (table, id): what moves between shards is whole buckets."""
@@ -34,3 +34,14 @@ def bucket_of(table: str, ids: Ids) -> Inverse:
     out = np.empty(len(ids), np.int32)
     hashing.buckets(ids, index_salt(table), out)
     return out
+
+
+def canonical_order(ids: Ids, buckets: Inverse) -> Offsets:
+    """Return the positions, int64[n], that put ids in order of (bucket, id): the order of every export.
+
+    The ids are distinct. In two sorts, because NumPy sorts 64-bit numbers by vector instructions and 16-bit
+    ones by counting: five times faster than `lexsort`.
+    """
+    by_id = np.argsort(ids)
+    order: Offsets = by_id[np.argsort(buckets[by_id].astype(np.uint16), kind="stable")]
+    return order

@@ -222,7 +222,7 @@ class Shard:
             g.update(ids, splits, gradients, lr_scale, slots)
 
     def export(
-        self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 65536
+        self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384
     ) -> Iterator[Chunk]:
         """Yield the rows a table has now in canonical order (bucket, then id): equal content, equal bytes.
 
@@ -247,7 +247,7 @@ class Shard:
             cut = self.groups[g].cut([t])
         return cut.chunks(t, wanted, chunk_rows, self._lock)
 
-    def snapshot(self, *, chunk_rows: int = 65536) -> Iterator[Chunk]:
+    def snapshot(self, *, chunk_rows: int = 16384) -> Iterator[Chunk]:
         """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
 
         Lookups and updates go on meanwhile; each waits for one chunk at most.

@@ -1,0 +1,22 @@
+"""Makes the next item in a thread while the last one is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items, one more being made meanwhile; what making one raises, the consumer gets.
+
+    The thread ends with this iterator: used up, dropped or left by an error.
+    """
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1, "satrap-ahead") as pool:
+        coming = pool.submit(next, source, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, source, end)
+            yield item  # type: ignore[misc]
