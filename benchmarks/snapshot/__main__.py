@@ -2,15 +2,18 @@
 
 `python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--dim 16]`
 
-For each table size: MB/s of a save and of a load (verified), as a ratio to the disk's sequential write of as
-many bytes, fsync included, in the same run (the median of three of each, taken in turn); and the pause: the
-time from asking for a cut until the next lookup can be issued, beside the longest step of 10,000 rows (lookup
-and update) while the cut is being written.
+For each table size: MB/s of a save and of a load (verified), beside the disk's sequential write of as many
+bytes in the same run (the median of each, taken in turn), fsync included: through the system's page cache in
+blocks of 1 MiB, as `dd conv=fsync` does, and past it in blocks of 8 MiB, as `dd oflag=direct` does, where the
+disk can; and the pause: the time from asking for a cut until the next lookup can be issued, beside the
+longest step of 10,000 rows (lookup and update) while the cut is being written.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import mmap
 import os
 import shutil
 import statistics
@@ -31,7 +34,8 @@ from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.exchange import LocalExchange, Request
 from satrap.store import Shard
 
-REPEATS = 3
+REPEATS = 5
+BLOCK, DIRECT_BLOCK = 1 << 20, 1 << 23
 
 
 def filled(rows: int, dim: int) -> LocalExchange:
@@ -52,11 +56,28 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def sequential(path: Path, size: int) -> None:
-    block = memoryview(np.random.default_rng(0).bytes(1 << 20))
+    block = memoryview(np.random.default_rng(0).bytes(BLOCK))
     with open(path, "wb", buffering=0) as file:
-        for start in range(0, size, len(block)):
+        for start in range(0, size, BLOCK):
             file.write(block[: size - start])
         os.fsync(file.fileno())
+
+
+def direct(path: Path, size: int) -> None:
+    """Write past the page cache, whole blocks only.
+
+    Raises:
+        OSError: the file system cannot.
+    """
+    with mmap.mmap(-1, DIRECT_BLOCK) as block:  # aligned, as such writes must be
+        block.write(np.random.default_rng(0).bytes(DIRECT_BLOCK))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT)
+        try:
+            for _ in range(0, size, DIRECT_BLOCK):
+                os.write(file, block)
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def state(exchange: LocalExchange) -> Checkpoint:
@@ -102,19 +123,27 @@ def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
 
 
 def measure(rows: int, dim: int, folder: Path) -> dict[str, float]:
-    exchange, place = filled(rows, dim), str(folder / "snapshot")
+    exchange, place, raw = filled(rows, dim), str(folder / "snapshot"), folder / "raw"
     size = write_checkpoint(place, state(exchange)).bytes
-    saves, loads, raws = [], [], []
+    whole = math.ceil(size / DIRECT_BLOCK) * DIRECT_BLOCK
+    times: dict[str, list[float]] = {"disk": [], "direct": [], "save": [], "load": []}
     for _ in range(REPEATS):
-        raws.append(timed(lambda: sequential(folder / "raw", size)))
-        (folder / "raw").unlink()
-        saves.append(timed(lambda: write_checkpoint(place, state(exchange))))
+        shutil.rmtree(place)
+        times["disk"].append(timed(lambda: sequential(raw, size)))
+        raw.unlink()
+        times["save"].append(timed(lambda: write_checkpoint(place, state(exchange))))
+        try:
+            times["direct"].append(timed(lambda: direct(raw, whole)) * size / whole)
+            raw.unlink()
+        except (OSError, AttributeError):
+            times["direct"].append(math.nan)
         empty = filled(0, dim)
-        loads.append(timed(partial(load, place, empty)))
+        times["load"].append(timed(partial(load, place, empty)))
         empty.close()
-    raw, save, read = (size / 1e6 / statistics.median(times) for times in (raws, saves, loads))
-    found = {"rows": rows, "dim": dim, "bytes": size, "disk_mb_s": raw, "save_mb_s": save, "load_mb_s": read}
-    found |= {"save_to_disk": save / raw, **pauses(exchange, place)}
+    speeds = {f"{name}_mb_s": size / 1e6 / statistics.median(taken) for name, taken in times.items()}
+    found = {"rows": rows, "dim": dim, "bytes": size, **speeds}
+    found |= {f"save_to_{name}": speeds["save_mb_s"] / speeds[f"{name}_mb_s"] for name in ("disk", "direct")}
+    found |= pauses(exchange, place)
     exchange.close()
     shutil.rmtree(place)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
@@ -13,9 +14,13 @@ from satrap.store import Chunk
 
 
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
-    """Write the rows of a table, at least one chunk; return the file's entry."""
+    """Write the rows of a table, at least one chunk; return the file's entry.
+
+    A chunk is made, in a thread, while the one before is checksummed and written: two are in memory.
+    """
     with storage.writer(name) as writer:
-        rows = write_rows(writer, next(chunks), chunks)
+        made = ahead(chunks)
+        rows = write_rows(writer, next(made), made)
     writer.entry.table, writer.entry.rows = table, rows
     return writer.entry
 

@@ -113,7 +113,7 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
     }
     for name, data in parts.items():
         files[name] = write_file(storage, f"{folder}/{name}", data)
-    tables = itertools.groupby(ahead(checkpoint.chunks), key=lambda pair: pair[0])
+    tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
     for number, (table, pairs) in enumerate(tables):
         name = f"table-{number:03d}.arrow"
         files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
@@ -145,7 +145,7 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
             settings=dict(manifest.settings),
             model=tensors(MODEL),
             optimizer=unpack_optimizer(read_part(storage, manifest, OPTIMIZER)),
-            chunks=read_chunks(storage, manifest),
+            chunks=ahead(read_chunks(storage, manifest)),
             extra=tensors(EXTRA) if EXTRA in manifest.files else {},
         )
     except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content

@@ -9,7 +9,9 @@ from satrap.store import Shard
 
 
 @pytest.mark.parametrize(
-    "optimizer", [SGD(), Adagrad(), RowWiseAdagrad(), Adam(), FTRL()], ids=lambda o: type(o).__name__
+    "optimizer",
+    [SGD(lr=0.1), Adagrad(lr=0.1), RowWiseAdagrad(lr=0.1), Adam(lr=0.1), FTRL(lr=0.1)],
+    ids=lambda o: type(o).__name__,
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dim", [1, 5, 16, 33])
