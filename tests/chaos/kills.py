@@ -1,6 +1,7 @@
 """The kill loop: a training process is killed again and again, at random instants and inside its saves.
 
-`python -m tests.chaos.kills --kills 200 --seed 1` prints what was found; `run` is the same for a test.
+`python -m tests.chaos.kills --kills 200 --seed 1` prints what was found; `run` is the same for a test. Half
+of the kills are of one process alone, here; the others are of `cluster_kills`.
 
 After each kill every committed snapshot is read whole and compared, tensor by tensor and row by row, with the
 one that an undisturbed run has at that step; the newest one may not be older than before; and whenever a run
@@ -10,7 +11,6 @@ gets to its end, its model must be that of the undisturbed run.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
@@ -20,12 +20,16 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from satrap import faults, launch
-from satrap.checkpoint import Background, Checkpoint, Series, read_checkpoint
+from satrap.checkpoint import Background, Series, read_checkpoint
 from satrap.config import load
+from tests.chaos.cluster_kills import CLUSTERS, ClusterLoop
+from tests.chaos.cluster_kills import Found as ClusterFound
+from tests.chaos.digests import differences, digest
 from tests.launch.runs import RECIPE, make_recipe
 
 MODES = {"hybrid": "mode: hybrid, staleness: 3", "sync": "mode: sync"}
@@ -51,25 +55,6 @@ def recipe_text(mode: str, every: int, keep: int) -> str:
     )
     text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
     return text + f"checkpoint: {{every_steps: {every}, keep: {keep}}}\n"
-
-
-def digest(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return digests of everything that the run goes on from, by name."""
-    tensors = {**checkpoint.model, **checkpoint.extra}
-    for index, entry in checkpoint.optimizer["state"].items():
-        tensors |= {f"optimizer.{index}.{key}": value for key, value in entry.items()}
-    found = {name: hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for name, tensor in tensors.items()}
-    for number, (table, chunk) in enumerate(checkpoint.chunks):
-        rows = chunk.ids.tobytes() + chunk.weights.tobytes() + chunk.state.tobytes()
-        found[f"rows.{table}.{number}"] = hashlib.sha256(rows).hexdigest()
-    run = checkpoint.settings.get("run", {})
-    for key in ("position", "epoch", "done", "control", "in_flight", "updates", "history"):
-        found[f"run.{key}"] = json.dumps(run.get(key))
-    return {**found, "lr_scale": json.dumps(checkpoint.settings["lr_scale"])}
-
-
-def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
-    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
 
 
 def child(recipe: str, output: str, resume: bool, kill_at: int | None) -> None:
@@ -180,14 +165,25 @@ def run(kills: int, *, seed: int, seconds: float | None = None) -> Found:
         return Loop(Path(place), seed).kill_until(kills, seconds)
 
 
+def run_cluster(kills: int, *, seed: int, kinds: Sequence[str] = tuple(CLUSTERS)) -> ClusterFound:
+    """Do the same to runs with shards and workers."""
+    with tempfile.TemporaryDirectory(prefix="satrap-kills-") as place:
+        return ClusterLoop(Path(place), seed, kinds).kill_until(kills)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kill training processes and check what they left.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--only", choices=["process", "cluster"], default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    print(json.dumps(asdict(run(given.kills, seed=seed))))
+    own = {"process": given.kills, "cluster": 0, None: given.kills // 2}[given.only]
+    if own:
+        print("one process:", json.dumps(asdict(run(own, seed=seed))), flush=True)
+    if given.kills > own:
+        print("shards and workers:", json.dumps(asdict(run_cluster(given.kills - own, seed=seed))))
 
 
 if __name__ == "__main__":

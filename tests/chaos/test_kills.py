@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.chaos.kills import run
+from tests.chaos.kills import run, run_cluster
 
 
 @pytest.mark.chaos
@@ -18,5 +18,19 @@ def test_kills(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print(found)
     assert found.kills >= 3
+    assert found.snapshots_checked > 0
+    assert found.finished > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+def test_kills_of_shards_workers_and_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    with capsys.disabled():
+        print(f"\nseed {seed}: python -m tests.chaos.kills --only cluster --seed {seed}")
+    found = run_cluster(3, seed=seed, kinds=["sync"])
+    with capsys.disabled():
+        print(found)
+    assert found.kills.total() >= 3
     assert found.snapshots_checked > 0
     assert found.finished > 0

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from satrap.checkpoint import Series
 from satrap.config import load
-from tests.cli.command import satrap
+from tests.cli.command import process, satrap
 from tests.cluster.runs import Started
 
 pytestmark = pytest.mark.cluster
@@ -29,17 +30,25 @@ def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, nam
         assert run.left() == []
 
 
-def test_ctrl_c_saves_the_model_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_saves_the_state_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with Started(tmp_path) as run:
-        run.popen.send_signal(signal.SIGINT)
+        run.popen.send_signal(number)
         answer = run.answer(30)
-        answer.assert_refused(
-            "interrupted after step", "kept: the model", f"satrap evaluate {tmp_path}/run", code=1
-        )
+        assert answer.code == 0, answer
+        assert "stopped after step" in answer.out
+        assert f"satrap train --output {tmp_path}/run --resume" in answer.out
         assert run.left() == []
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["stopped"] == "interrupted"
-    assert 0.5 < json.loads(satrap("evaluate", tmp_path / "run", "--json").out)["auc"] < 1
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["stopped"] == "stopped"
     assert load(tmp_path / "run" / "recipe.yaml").sections.cluster.workers == 2
+    [step] = Series(str(tmp_path / "run" / "checkpoints")).steps()
+    steps = f"training.steps={step + 5}"
+    again = process(
+        "train", tmp_path / "run/recipe.yaml", "--output", tmp_path / "run", "--resume", "--set", steps
+    )
+    assert again.code == 0, again
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"] == step + 5
+    assert 0.5 < json.loads(satrap("evaluate", tmp_path / "run", "--json").out)["auc"] < 1
 
 
 def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:

@@ -34,13 +34,6 @@ def test_defaults_are_supported(tmp_path: Path) -> None:
         assert value in working
 
 
-@pytest.mark.parametrize("key", ["url=runs/x", "every_steps=10", "keep=3"])
-def test_snapshots_are_not_taken_of_shard_servers_yet(tmp_path: Path, key: str) -> None:
-    error = refused(tmp_path, "cluster.exchange=servers", f"checkpoint.{key}")
-    assert error.what.startswith(f"checkpoint.{key.split('=')[0]} is not supported")
-    assert loaded(tmp_path, f"checkpoint.{key}").sections.checkpoint
-
-
 @pytest.mark.parametrize("key", ["shards", "workers"])
 def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
     error = refused(tmp_path, f"cluster.{key}=2")

@@ -132,13 +132,13 @@ def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> N
 
 def test_state_beside_the_rows_is_taken_over(exchange: Exchange) -> None:
     train(exchange, steps=3, seed=2)
-    state = exchange.state()
+    state = exchange.cut().state
     train(exchange, steps=1, seed=3)
-    later = exchange.state()
+    later = exchange.cut().state
     assert state.keys() == later.keys()
     assert any(not np.array_equal(state[k], later[k]) for k in state)
     exchange.restore_state(state)
-    for name, array in exchange.state().items():
+    for name, array in exchange.cut().state.items():
         np.testing.assert_array_equal(array, state[name])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +23,8 @@ class Board:
         self._barriers: dict[str, threading.Barrier] = {}
         self._slots: dict[str, dict[int, Any]] = {}
         self._lock = threading.Lock()
+        self._places: dict[str, int] = {}
+        self.aborted = False
 
     def exchange(self, channel: str, rank: int, item: Any) -> list[Any]:
         with self._lock:
@@ -33,7 +36,15 @@ class Board:
         barrier.wait()
         return items
 
+    def arrive(self, place: str) -> None:
+        with self._lock:
+            self._places[place] = self._places.get(place, 0) + 1
+
+    def arrived(self, place: str) -> int:
+        return self._places.get(place, 0)
+
     def abort(self) -> None:
+        self.aborted = True
         for barrier in self._barriers.values():
             barrier.abort()
 
@@ -43,6 +54,7 @@ class ThreadWorkers(Workers):
 
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self.rank, self.world = board, rank, board.world
+        self._met: dict[str, int] = {}
 
     def sum(self, tensor: Tensor) -> None:
         parts = self.board.exchange("sum", self.rank, tensor.clone())
@@ -68,8 +80,19 @@ class ThreadWorkers(Workers):
         items = self.board.exchange("gather", self.rank, data)
         return items if self.rank == 0 else []
 
-    def meet(self, stage: str) -> None:
-        self.board.exchange(f"meet {stage}", self.rank, None)
+    def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
+        turn = self._met[stage] = self._met.get(stage, 0) + 1
+        self.board.arrive(f"{stage}/{turn}")
+        limit = time.monotonic() + 20
+        while self.board.arrived(f"{stage}/{turn}") < self.world:
+            time.sleep(0.001)
+            if self.board.aborted or time.monotonic() > limit:
+                raise threading.BrokenBarrierError
+            if meanwhile is not None:
+                meanwhile()
+
+    def called(self, stage: str) -> bool:
+        return self.board.arrived(f"{stage}/{self._met.get(stage, 0) + 1}") > 0
 
 
 def together(world: int, work: Callable[[Workers], T]) -> list[T]:

@@ -345,7 +345,7 @@ def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path) -> None:
     other.fit(train_data(), checkpoint=plan, observers=[StopAt(other, 9)])
     other.close()
     (_, first), (_, second) = Series(str(tmp_path / "slow")).read(10), Series(str(tmp_path / "stop")).read(10)
-    assert first.settings["run"]["position"] == second.settings["run"]["position"]
+    assert first.settings["run"]["streams"] == second.settings["run"]["streams"]
     assert first.model.keys() == second.model.keys()
     assert all(torch.equal(first.model[k], second.model[k]) for k in first.model)
     for (_, a), (_, b) in zip(first.chunks, second.chunks, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.errors import CheckpointError
 
-FORMAT = 2
+FORMAT = 3
 """Version of the layout; a reader refuses what it does not know."""
 
 MANIFEST = "manifest.json"

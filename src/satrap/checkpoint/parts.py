@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from satrap.checkpoint.ahead import ahead
-from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
-from satrap.store import Chunk
+from satrap.store import BUCKETS, Chunk, bucket_of
 
 
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
@@ -23,6 +25,67 @@ def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]
         rows = write_rows(writer, next(made), made)
     writer.entry.table, writer.entry.rows = table, rows
     return writer.entry
+
+
+def write_tables(
+    storage: Storage,
+    folder: str,
+    chunks: Iterable[Chunk],
+    tables: Sequence[str],
+    *,
+    suffix: str = "",
+    buckets: range = range(BUCKETS),
+) -> dict[str, FileEntry]:
+    """Write the rows of several tables, one file each; a table without rows has none.
+
+    Args:
+        storage: of the checkpoint.
+        folder: its data folder.
+        chunks: table after table, in canonical order; may be read only once.
+        tables: names of all tables: a table's place among them is the number of its file.
+        suffix: of the names of the files, to tell several writers apart.
+        buckets: that the rows are of.
+
+    Returns:
+        Name of each file -> its entry.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    files: dict[str, FileEntry] = {}
+    numbers = {table: number for number, table in enumerate(tables)}
+    for table, parts in itertools.groupby(chunks, key=lambda chunk: chunk.table):
+        name = f"table-{numbers[table]:03d}{suffix}.arrow"
+        files[name] = write_table(storage, f"{folder}/{name}", table, parts)
+        if len(buckets) < BUCKETS:
+            files[name].buckets = [buckets.start, buckets.stop]
+    return files
+
+
+def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
+    """Yield the verified rows of some fixed buckets; files that hold none of them are not opened.
+
+    Args:
+        url: of a checkpoint.
+        buckets: which, all by default.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a file is missing or damaged.
+    """
+    storage = Storage(url)
+    manifest = read_manifest(storage)
+    for name, entry in manifest.files.items():
+        first, end = entry.buckets or (0, BUCKETS)
+        if not entry.table or end <= buckets.start or first >= buckets.stop:
+            continue
+        for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
+            yield chunk if first >= buckets.start and end <= buckets.stop else _within(chunk, buckets)
+
+
+def _within(chunk: Chunk, buckets: range) -> Chunk:
+    numbers = bucket_of(chunk.table, chunk.ids)
+    rows = np.flatnonzero((numbers >= buckets.start) & (numbers < buckets.stop))
+    return Chunk(chunk.table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])
 
 
 def read_chunks(

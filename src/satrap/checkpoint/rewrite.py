@@ -10,7 +10,7 @@ import numpy as np
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_table
-from satrap.checkpoint.snapshot import EXTRA, commit, read_part, write_file
+from satrap.checkpoint.snapshot import commit, is_worker_file, read_part, write_file
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.errors import CheckpointError
 from satrap.store import Chunk
@@ -42,7 +42,7 @@ def rewrite(
             if entry.table == table:
                 continue
             data = read_part(storage, old, name)
-            changed = extra(data) if extra is not None and name == EXTRA else data
+            changed = extra(data) if extra is not None and is_worker_file(name) else data
             files[name] = write_file(storage, f"{folder}/{name}", changed)
             files[name].table, files[name].rows = entry.table, entry.rows
         chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
@@ -52,6 +52,39 @@ def rewrite(
             whole = (chunk for part in ((first,), chunks) for chunk in part)
             files[name] = write_table(storage, f"{folder}/{name}", table, whole)
         manifest = Manifest(folder, old.settings, dict(sorted(files.items(), key=lambda f: f[0])))
+        commit(storage, manifest)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
+    return manifest
+
+
+def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, FileEntry]]) -> Manifest:
+    """Give a checkpoint other row files with the same rows; everything else is copied, verified on the way.
+
+    Args:
+        url: of the checkpoint.
+        rows: given (storage, new data folder, old manifest), writes the files.
+
+    Raises:
+        CheckpointError: damaged, it cannot be written, or the new files do not hold as many rows; the
+            checkpoint is as before.
+    """
+    storage = Storage(url)
+    old = read_manifest(storage)
+    folder = f"data-{secrets.token_hex(4)}"
+    try:
+        storage.make_folder(folder)
+        files = {
+            name: write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+            for name, entry in old.files.items()
+            if not entry.table
+        }
+        manifest = Manifest(folder, old.settings, files | rows(storage, folder, old))
+        found: dict[str, int] = {}
+        for table, chunk in read_chunks(storage, manifest):
+            found[table] = found.get(table, 0) + len(chunk.ids)
+        if found != old.rows():
+            raise CheckpointError(f"{found} rows would take the place of {old.rows()}", where=url)
         commit(storage, manifest)
     except OSError as error:
         raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error

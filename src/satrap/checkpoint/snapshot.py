@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,25 @@ from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimiz
 from satrap.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from satrap.checkpoint.parts import read_chunks, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
-from satrap.errors import CheckpointError
+from satrap.errors import CheckpointError, SatrapError
 from satrap.faults import hit
 from satrap.store import Chunk
 
-MODEL, OPTIMIZER, EXTRA = "model.safetensors", "optimizer.safetensors", "worker-000.safetensors"
-"""Files of the network, of its optimizer, and of what a worker needs to go on."""
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+"""Files of the network and of its optimizer."""
+
+
+def worker_file(rank: int) -> str:
+    """Return the name of the file with what a worker needs to go on."""
+    return f"worker-{rank:03d}.safetensors"
+
+
+def is_worker_file(name: str) -> bool:
+    """Return whether it is one of `worker_file`."""
+    return name.startswith("worker-")
+
+
+EXTRA = worker_file(0)
 
 
 @dataclass(slots=True)
@@ -34,6 +47,8 @@ class Checkpoint:
         optimizer: `state_dict` of the dense optimizer, or empty.
         chunks: (table, rows) in canonical order; may be read only once.
         extra: name -> tensor, what else is needed to go on exactly: random generators, lookups in flight.
+        others: the same of the workers after the first.
+        rows: given (storage, data folder), writes the rows in place of `chunks` and returns their files.
     """
 
     settings: dict[str, Any]
@@ -41,6 +56,8 @@ class Checkpoint:
     optimizer: dict[str, Any]
     chunks: Iterable[tuple[str, Chunk]]
     extra: Mapping[str, Tensor] = field(default_factory=dict)
+    others: Sequence[Mapping[str, Tensor]] = ()
+    rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
 
 
 def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manifest:
@@ -60,7 +77,7 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manife
         try:
             storage.make_folder(folder)
             manifest = Manifest(folder, checkpoint.settings, _write_data(storage, folder, checkpoint))
-        except OSError:
+        except (OSError, SatrapError):  # the latter from shards that write their rows
             _discard(storage, [folder])
             raise
         commit(storage, manifest)
@@ -110,9 +127,12 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
         MODEL: pack_tensors(checkpoint.model),
         OPTIMIZER: pack_optimizer(checkpoint.optimizer),
         **({EXTRA: pack_tensors(checkpoint.extra)} if checkpoint.extra else {}),
+        **{worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)},
     }
     for name, data in parts.items():
         files[name] = write_file(storage, f"{folder}/{name}", data)
+    if checkpoint.rows is not None:
+        files |= sorted(checkpoint.rows(storage, folder).items())
     tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
     for number, (table, pairs) in enumerate(tables):
         name = f"table-{number:03d}.arrow"
@@ -140,6 +160,7 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
         return unpack_tensors(read_part(storage, manifest, name))
 
     where = f"{storage.path(manifest.data)}/{{}}"
+    following = map(worker_file, itertools.count(1))
     try:
         return Checkpoint(
             settings=dict(manifest.settings),
@@ -147,6 +168,7 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
             optimizer=unpack_optimizer(read_part(storage, manifest, OPTIMIZER)),
             chunks=ahead(read_chunks(storage, manifest)),
             extra=tensors(EXTRA) if EXTRA in manifest.files else {},
+            others=[tensors(name) for name in itertools.takewhile(manifest.files.__contains__, following)],
         )
     except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
         raise damaged(where.format("*.safetensors"), str(error)) from error
@@ -175,6 +197,6 @@ def verify(url: str, **options: Any) -> Manifest:
         pass
     manifest = read_manifest(storage)
     for name, entry in manifest.files.items():
-        if not entry.table and name not in (MODEL, OPTIMIZER, EXTRA):
+        if not entry.table and name not in (MODEL, OPTIMIZER) and not is_worker_file(name):
             storage.read(f"{manifest.data}/{name}", entry)
     return manifest

@@ -30,17 +30,20 @@ class FileEntry:
         crc32: CRC-32 of each block of `BLOCK` bytes; the last block may be shorter.
         table: table whose rows it holds; empty for other files.
         rows: how many.
+        buckets: [first, end) of the fixed buckets the rows are of; empty: any.
     """
 
     bytes: int
     crc32: list[int] = field(default_factory=list)
     table: str = ""
     rows: int = 0
+    buckets: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as the manifest holds it."""
         plain = asdict(self)
-        return plain if self.table else {k: plain[k] for k in ("bytes", "crc32")}
+        always = ("bytes", "crc32", *(("table", "rows") if self.table else ()))
+        return {k: v for k, v in plain.items() if k in always or (k == "buckets" and v)}
 
 
 class BlockWriter:
@@ -204,6 +207,11 @@ class Storage:
                 f"cannot use {url!r}: {error}", fix="give a path or an fsspec URL"
             ) from error
         self.disk: Disk = LocalDisk() if isinstance(fs, LocalFileSystem) else RemoteDisk(fs)
+
+    @property
+    def absolute(self) -> str:
+        """The URL as another process, with another current folder, needs it."""
+        return self.url if "://" in self.url else str(self.root)
 
     def path(self, name: str) -> str:
         """Return the full path of a file; of the folder itself for an empty name."""

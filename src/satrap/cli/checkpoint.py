@@ -1,4 +1,4 @@
-"""`satrap checkpoint`: look at snapshots, verify and repair them, move rows in and out, forget one."""
+"""`satrap checkpoint`: look at snapshots, verify, repair and reshard them, move rows, forget one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ folder = click.argument("folder", metavar="DIR")
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect, verify, repair, export, import checkpoints; forget a row.
+    """Inspect, verify, repair, reshard, export, import checkpoints; forget a row.
 
     DIR is a run folder, a folder of snapshots, or one checkpoint; a path or a URL.
     """
@@ -116,6 +116,21 @@ def export(folder: str, output: str, state: bool) -> None:
 
     for file in tables.export(newest(folder), output, state=state):
         click.echo(str(file))
+
+
+@checkpoint.command()
+@folder
+@click.option("--shards", required=True, type=click.IntRange(1), help="Shards to write for.")
+@debug_option
+def reshard(folder: str, shards: int) -> None:
+    """Rewrite every checkpoint in DIR as that many shards would have written it.
+
+    Not needed to go on with another number of shards: they read what others wrote.
+    """
+    from satrap.launch.reshard import reshard_everywhere
+
+    for name, rows in reshard_everywhere(folder, shards).items():
+        click.echo(f"{name}: {rows:,} rows for {shards} shards")
 
 
 @checkpoint.command("import")

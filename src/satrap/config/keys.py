@@ -310,6 +310,9 @@ class Cluster(Keys):
     """Number formats between workers and shards; in async mode always float32."""
     deadline: Rate = 30.0
     """Seconds after which a shard or worker that does not answer is given up."""
+    restarts: Count = 3
+    """How often the workers start again from the newest snapshot when one of them dies; needs
+    checkpoint.every_steps."""
     metrics_port: Port | None = None
     """OpenMetrics over HTTP: 0, a free port per process, printed; N, ports from N on, shards first."""
     metrics_host: str = "127.0.0.1"

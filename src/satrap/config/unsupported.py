@@ -40,14 +40,6 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
 def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the recipe asks for more processes than its exchange can reach."""
     if sections.cluster.exchange != "local":
-        for key in ("url", "every_steps", "keep"):
-            if getattr(sections.checkpoint, key) is not None:
-                raise ConfigError(
-                    f"checkpoint.{key} is not supported in this version with cluster.exchange servers",
-                    where=source.where(("checkpoint", key)),
-                    why="the run could not go on from its snapshots",
-                    fix="set cluster.exchange to local, or remove the key",
-                )
         return
     for key in ("shards", "workers"):
         count = getattr(sections.cluster, key)

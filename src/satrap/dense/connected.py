@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -157,7 +157,12 @@ class ConnectedWorkers(Workers):
                 gathered.append(buffer.numpy().tobytes())
         return gathered
 
-    def meet(self, stage: str) -> None:
+    def called(self, stage: str) -> bool:
+        """See `Workers.called`."""
+        with self._watched(stage):
+            return bool(self._store.add(f"{stage}/{self._met.get(stage, 0) + 1}", 0))
+
+    def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See `Workers.meet`."""
         turn = self._met[stage] = self._met.get(stage, 0) + 1
         key, beats = f"{stage}/{turn}", _Beats()
@@ -165,6 +170,8 @@ class ConnectedWorkers(Workers):
             self._store.add(key, 1)
             while self._store.add(key, 0) < self.world:
                 time.sleep(_POLL_SECONDS)
+                if meanwhile is not None:
+                    meanwhile()
                 if beats.due():
                     beats.take([self._store.add(f"beat/{rank}", 0) for rank in range(self.world)])
                     self._bury(beats.silent(self.deadline if stage != "start" else START_SECONDS), stage)

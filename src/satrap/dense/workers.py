@@ -62,15 +62,24 @@ class Workers:
         """
         return [data]
 
-    def meet(self, stage: str) -> None:
+    def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Wait until all workers are here, however long it takes, as long as they are alive.
 
         Args:
             stage: what is waited for, for errors; from another thread, give it another name.
+            meanwhile: called again and again while waiting.
 
         Raises:
             ExchangeError: a worker has not shown a sign of life for the deadline.
         """
+
+    def called(self, stage: str) -> bool:
+        """Return whether another worker waits for this one to `meet`.
+
+        Raises:
+            ExchangeError: the place where workers meet is lost.
+        """
+        return False
 
     def solo(self, stage: str, work: Callable[[], object]) -> None:
         """Do something on rank 0 only; the others wait until it is done.

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from satrap.exchange.protocol import Request, Rows, TableGroup
+from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
+from satrap.exchange.states import spread, state_of, take_state
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk, Shard, Slots
 
@@ -107,16 +108,28 @@ class LocalExchange:
         self.flush()
         return ((chunk.table, chunk) for chunk in self.shard.snapshot())
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, by name, what the store needs besides its rows to go on exactly; for a snapshot."""
+    def cut(self) -> Cut:
+        """See `Exchange.cut`."""
+        from satrap.checkpoint.parts import write_tables
+
         self.flush()
-        return {f"{g.index}.{k}": v for g in self.shard.groups for k, v in g.state().items()}
+        chunks = self.shard.snapshot()
+        tables = [table for group in self.shard.groups for table in group.tables]
+        return Cut(
+            state_of(self.shard), lambda storage, folder: write_tables(storage, folder, chunks, tables)
+        )
+
+    def read(self, url: str) -> None:
+        """See `Exchange.read`."""
+        from satrap.checkpoint.parts import read_buckets
+
+        for chunk in read_buckets(url):
+            self.load(chunk.table, chunk)
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned, after the rows were loaded."""
-        for group in self.shard.groups:
-            prefix = f"{group.index}."
-            group.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        """See `Exchange.restore_state`."""
+        [own] = spread(state, 1)
+        take_state(self.shard, own)
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.store import Chunk
+
+if TYPE_CHECKING:
+    from satrap.checkpoint.storage import FileEntry, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,20 @@ class Request:
 
 
 Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All rows as they were at one instant, to be written once while training goes on.
+
+    Args:
+        state: by name, what the store(s) need besides their rows to go on exactly; see `restore_state`.
+        write: given the storage of a checkpoint and the name of its data folder, writes the rows there and
+            returns the files; raises CheckpointError or OSError. May be called in another thread.
+    """
+
+    state: Mapping[str, npt.NDArray[Any]]
+    write: Callable[[Storage, str], Mapping[str, FileEntry]]
 
 
 class Exchange(Protocol):
@@ -83,11 +100,25 @@ class Exchange(Protocol):
     def snapshot(self) -> Iterator[tuple[str, Chunk]]:
         """Yield every row as (table, chunk), after everything issued so far has been applied."""
 
-    def state(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Return, by name, what the store needs besides its rows to go on exactly; for a snapshot."""
+    def cut(self) -> Cut:
+        """Return a consistent cut, after everything issued so far has been applied; the next one ends it.
+
+        It takes no time that grows with the rows: they are copied when they change before they are written.
+        """
+
+    def read(self, url: str) -> None:
+        """Load the rows of a checkpoint, verified; whoever holds rows reads its own.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+        """
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned, after the rows were loaded."""
+        """Take over the state of a `Cut`, after the rows were loaded.
+
+        Counters are taken over from any number of stores; counts of ids that wait for admission only from as
+        many as there are here.
+        """
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import socket
@@ -9,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
+from satrap.checkpoint import Series
 from satrap.config import Recipe
 from satrap.errors import ExchangeError, SatrapError
 from satrap.launch.endpoints import metrics_address
@@ -24,7 +27,7 @@ from satrap.launch.roles import Role
 from satrap.launch.trial import try_out
 from satrap.launch.worker import INTERRUPTED, PEER_LOST, Assignment
 from satrap.schema import Schema
-from satrap.train import Observer
+from satrap.train import Checkpointing, Observer
 
 READY_SECONDS = 120.0
 """For a shard to start: a busy machine may need long to import its packages."""
@@ -39,15 +42,31 @@ _SETTLE = 0.5
 Notice = Callable[[str], None]
 
 
+class LostWorkersError(ExchangeError):
+    """Workers have died, and nothing else; the shards are there."""
+
+
 def run(
-    recipe: Recipe, schema: Schema, folder: RunFolder, *, observers: Sequence[Observer] = (), notice: Notice
+    recipe: Recipe,
+    schema: Schema,
+    folder: RunFolder,
+    plan: Checkpointing,
+    resume: bool = False,
+    *,
+    observers: Sequence[Observer] = (),
+    notice: Notice,
 ) -> Outcome:
     """Train a recipe with the shards and workers it names, as processes of this machine.
+
+    When a worker dies in a run that takes snapshots, all workers start again from the newest one, up to
+    `cluster.restarts` times; the shards stay, and load its rows.
 
     Args:
         recipe: what to do.
         schema: labels and features, measured.
         folder: of the run.
+        plan: where snapshots go.
+        resume: go on from the newest one.
         observers: told about evaluations, and steps a few times a second.
         notice: called with each line of the roles' logs, with the role's name in front.
 
@@ -55,15 +74,37 @@ def run(
         ConfigError, DataError: the user's input.
         TrainingError: the run had to stop.
         ExchangeError: a shard or worker was lost; all others have been ended.
-        InterruptedRunError: Ctrl-C after the first step; a second one kills at once.
+        InterruptedRunError: Ctrl-C, and the workers could not save in time; a second one kills at once.
         KeyboardInterrupt: before it.
     """
     try_out(recipe, schema)
     with Launcher(notice) as launcher:
         keys = recipe.sections.cluster
         shards = launcher.start_shards([metrics_address(keys, i) for i in range(keys.shards)])
-        launcher.start_workers(folder, schema, keys.workers, shards)
-        return launcher.follow(folder, observers)
+        restarts = keys.restarts if plan.every_steps is not None else 0
+        for generation in itertools.count():
+            assignment = Assignment(
+                str(folder.path.absolute()),
+                schema.to_dict(),
+                0,
+                keys.workers,
+                "",
+                shards,
+                generation=generation,
+                resume=resume,
+            )
+            launcher.start_workers(assignment)
+            try:
+                return launcher.follow(folder, observers)
+            except LostWorkersError as error:
+                if generation == restarts:
+                    raise
+                step = Series(plan.url).latest()
+                launcher.regroup(error, step, f"restart {generation + 1} of {restarts}")
+                resume = step is not None
+                if not resume:
+                    folder.history_file.unlink(missing_ok=True)
+        raise AssertionError("unreachable")
 
 
 class Launcher:
@@ -82,6 +123,7 @@ class Launcher:
         self._interrupts, self._stop_until = 0, 0.0
         self._handlers: dict[signal.Signals, Any] = {}
         self._store: Any = None
+        self._step = 0
 
     def __enter__(self) -> Launcher:
         if threading.current_thread() is threading.main_thread():
@@ -133,21 +175,41 @@ class Launcher:
                 raise ExchangeError(f"{late.name} was not ready after {READY_SECONDS:g} s", where=late.traces)
         return tuple(ready[role] for role in self.shards)
 
-    def start_workers(self, folder: RunFolder, schema: Schema, count: int, shards: tuple[str, ...]) -> None:
+    def start_workers(self, assignment: Assignment) -> None:
         """Start the workers of a run.
 
         Args:
-            folder: of the run; its recipe says what to do.
-            schema: labels and features, measured.
-            count: how many.
-            shards: HOST:PORT of each shard.
+            assignment: of each; rank and meeting point are filled in.
         """
-        store = self._meeting_point() if count > 1 else ""
+        store = self._meeting_point() if assignment.world > 1 else ""
         command = [sys.executable, "-m", "satrap.launch"]
-        where, plain = str(folder.path.absolute()), schema.to_dict()
-        for rank in range(count):
-            line = Assignment(where, plain, rank, count, store, shards).to_json()
+        for rank in range(assignment.world):
+            line = replace(assignment, rank=rank, store=store).to_json()
             self.workers.append(Role(f"worker {rank}", command, self._hear, line))
+
+    def regroup(self, error: LostWorkersError, step: int | None, count: str) -> None:
+        """End what is left of the workers, and say what is done again.
+
+        Args:
+            error: what happened.
+            step: of the newest snapshot, None without.
+            count: which restart it is, in words.
+        """
+        for role in self.workers:
+            role.send(signal.SIGKILL)
+        for role in self.workers:
+            role.end(STOP_SECONDS)
+            self._errors.pop(role, None)
+        self._pass_on(None)
+        self.workers = []
+        lost = max(self._step - (step or 0), 0)
+        origin = (
+            "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
+        )
+        self._notice(
+            f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
+            f"{lost:,} steps are done again ({count})"
+        )
 
     def _meeting_point(self) -> str:
         """Open the store where workers find each other, on loopback only."""
@@ -179,14 +241,16 @@ class Launcher:
             raise self._errors.get(self.workers[0], KeyboardInterrupt())
         return outcome
 
-    def _pass_on(self, folder: RunFolder, observers: Sequence[Observer] = ()) -> Outcome | None:
+    def _pass_on(self, folder: RunFolder | None, observers: Sequence[Observer] = ()) -> Outcome | None:
         outcome = None
         for role, line in self._lines():
             message = parse(line)
             if message is None:
                 continue
             match message["kind"]:
-                case "outcome":
+                case "step":
+                    self._step = message["progress"]["step"]
+                case "outcome" if folder is not None:
                     outcome = Outcome(folder, result_of(message["result"]), message["test"])
                 case "error":
                     self._errors[role] = error_of(message["error"])
@@ -213,17 +277,17 @@ class Launcher:
     def _mind_interrupts(self) -> None:
         if self._interrupts > 1:
             raise InterruptedRunError(
-                "interrupted twice: all processes were killed, and the model was not saved"
+                "interrupted twice: all processes were killed, and the state was not saved"
             )
         if self._interrupts and not self._stop_until:
             self._stop_until = time.monotonic() + STOP_SECONDS
-            self._notice("stopping after this step; Ctrl-C again to kill")
+            self._notice("saving after this step; Ctrl-C again to kill")
             for role in self.workers:
                 role.send(signal.SIGINT)
         if self._stop_until and time.monotonic() > self._stop_until:
             raise InterruptedRunError(
                 f"interrupted; the workers had not stopped after {STOP_SECONDS:g} s and were killed",
-                why="the model was not saved",
+                why="the state since the newest snapshot was not saved",
             )
 
     def _lost(self) -> list[Role]:
@@ -252,7 +316,16 @@ class Launcher:
             return
         role = lost[0]
         shard = role in self.shards
-        raise self._errors.get(role) or ExchangeError(
+        told = self._errors.get(role)
+        if not self._stop_until and not shard and all(map(self._may_return, lost)):
+            kind: type[ExchangeError] = LostWorkersError
+        else:
+            kind = ExchangeError
+        if told is not None and (kind is ExchangeError or not isinstance(told, ExchangeError)):
+            raise told
+        if told is not None:
+            raise kind(told.what, where=told.where, why=told.why, fix=told.fix)
+        raise kind(
             f"{role.name} {role.ending}",
             where=role.traces,
             why="the rows it held are lost, and the run with them"
@@ -260,3 +333,8 @@ class Launcher:
             else "the others cannot go on alone",
             fix="look for its lines above; if the system killed it, it may have run out of memory",
         )
+
+    def _may_return(self, role: Role) -> bool:
+        """Whether a worker ended by something that need not happen again."""
+        killed = role.code is not None and role.code < 0
+        return killed or (role.code == PEER_LOST and isinstance(self._errors.get(role), ExchangeError))

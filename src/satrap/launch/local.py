@@ -95,7 +95,7 @@ def run(
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, place)
     history = History(folder.history_file)
-    if resume and checkpoint is not None:
+    if resume and checkpoint is not None and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)

@@ -26,6 +26,7 @@ MAY_CHANGE = (
     ("training", "steps"),
     ("training", "threads"),
     ("checkpoint",),
+    ("cluster",),
     ("about",),
 )
 """What a recipe may say differently when its run goes on."""

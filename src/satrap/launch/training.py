@@ -51,12 +51,11 @@ def train(
         for file in changed_files(recipe):
             notice(f"note: {file} is not the file the figures in the recipe are for (its md5 differs)")
         schema = measured(recipe, recipe.schema())
-        if recipe.sections.cluster.exchange != "local":
-            _refuse_resume(folder, resume)
-            return cluster.run(recipe, schema, folder, observers=observers, notice=notice)
         plan = checkpointing(recipe, folder, notice)
         if not resume:
             refuse_mixing(recipe, plan)
+        if recipe.sections.cluster.exchange != "local":
+            return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
         with Termination() as termination:
             return local.run(
                 recipe,
@@ -74,12 +73,3 @@ def train(
     except KeyboardInterrupt as error:
         folder.discard()
         raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
-
-
-def _refuse_resume(folder: RunFolder, resume: bool) -> None:
-    if resume:
-        raise ConfigError(
-            "--resume is not supported in this version with cluster.exchange servers",
-            where=str(folder),
-            fix="train anew, into another folder",
-        )

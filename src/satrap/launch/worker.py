@@ -23,6 +23,7 @@ from satrap.exchange.servers import ServersExchange, read_key
 from satrap.launch.folder import RunFolder
 from satrap.launch.local import Place, run
 from satrap.launch.messages import Forward, error_values
+from satrap.launch.resume import checkpointing
 from satrap.launch.trial import wire_of
 from satrap.schema import Schema, Table
 from satrap.train import Trainer
@@ -43,6 +44,8 @@ class Assignment:
         store: HOST:PORT where the workers find each other; empty for one alone.
         shards: HOST:PORT of each shard.
         key: file of the cluster's key; empty on loopback.
+        generation: how often workers were started before.
+        resume: go on from the newest snapshot.
     """
 
     folder: str
@@ -52,6 +55,8 @@ class Assignment:
     store: str
     shards: tuple[str, ...]
     key: str = ""
+    generation: int = 0
+    resume: bool = False
 
     def to_json(self) -> str:
         """Return it as one line."""
@@ -103,6 +108,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
             world=assignment.world,
             key=read_key(Path(assignment.key)) if assignment.key else None,
             deadline=cluster.deadline,
+            generation=assignment.generation,
         )
 
     cores = (os.cpu_count() or 1) // assignment.world
@@ -133,14 +139,23 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
     recipe = load(folder.recipe_file)
     place = connect(recipe, assignment)
     first = assignment.rank == 0
+
+    def notice(text: str) -> None:
+        if first:
+            outlet.send("notice", text=text)
+        else:
+            _log(text)
+
     outcome = run(
         recipe,
         Schema.from_dict(assignment.schema),
         folder,
         place=place,
         observers=[Forward(outlet.send)] if first else [],
-        notice=(lambda text: outlet.send("notice", text=text)) if first else _log,
+        notice=notice,
         started=_stop_at_signals,
+        checkpoint=checkpointing(recipe, folder, notice),
+        resume=assignment.resume,
     )
     if first:
         outlet.send("outcome", result=asdict(outcome.result), test=dict(outcome.test))

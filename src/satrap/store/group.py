@@ -329,8 +329,9 @@ class Group:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over what `state` returned, after the rows were written."""
         self.updates, self.directory.step = (int(count) for count in state["counts"])
-        if self.gate is not None:
-            self.gate.restore({k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")})
+        gate = {k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")}
+        if self.gate is not None and gate:
+            self.gate.restore(gate)
 
     @property
     def bytes(self) -> int:

@@ -82,6 +82,7 @@ class Run:
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._best_place: str | None = None
         self._kept_is_current = False
+        self.pauses: Sequence[float] = ()
         self._exchange: Exchange | None = None
 
     @property
@@ -280,6 +281,8 @@ class Run:
             "distinct_ratio": self._ratios / max(sum(self.staleness.values()), 1),
             "lookup_wait_seconds": self.progress.lookup_wait_seconds,
             "stage_seconds": dict(self.stages.seconds),
+            "snapshots": len(self.pauses),
+            "snapshot_pause_ms": 1000 * max(self.pauses, default=0.0),
             **summary(self._exchange.traffic(), self._own_samples),
         }
         others = gathered(own, self.workers)

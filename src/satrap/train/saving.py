@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +19,18 @@ from torch import Tensor
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.errors import CheckpointError, ConfigError, SatrapError
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import Cut, Request
+from satrap.train.merge import pack_worker, shared_with_extras, unpack_worker
+from satrap.train.reading import Reading
 from satrap.train.turns import Turn
 
 if TYPE_CHECKING:
     from satrap.train.trainer import Data, Pending, Trainer
 
 Rows = npt.NDArray[np.float32]
+
+CALL_SECONDS = 0.02
+"""Between two looks, in `async`, at whether another worker calls."""
 
 CHANGING = ("steps", "lr_scale", "run", "best")
 """Settings of a snapshot that a trainer need not agree with."""
@@ -74,33 +80,31 @@ class Checkpointing:
 class Saver:
     """Knows where one `fit` stands in its data, and saves that; made by `Trainer.fit`.
 
+    With several workers all call the same methods, each for itself: they agree on when a snapshot is taken,
+    wait for each other at the cut, and rank 0 has it written.
+
     Args:
         trainer: whose state it is.
         plan: where snapshots go; None: nowhere.
 
-    Raises:
-        ConfigError: the exchange or the workers cannot be saved yet.
-
     Attributes:
         epoch: the pass that is under way or comes next.
         ahead: lookups in flight, which the schedule keeps here.
+        pauses: seconds that training waited for each cut.
     """
 
     def __init__(self, trainer: Trainer, plan: Checkpointing | None) -> None:
-        self._trainer, self._plan = trainer, plan
+        self._trainer, self._plan, self._workers = trainer, plan, trainer.workers
         self.series = None if plan is None else Series(plan.url, keep=plan.keep)
         self.epoch = 0
-        self._position: Any = None
-        self._done = 0
+        self.reading = Reading(self._workers.rank, self._workers.world)
         self.ahead: deque[tuple[Turn, Pending | None]] = deque()
+        self.pauses: list[float] = []
         self._replay: deque[tuple[int, list[tuple[npt.NDArray[np.uint64], Rows]]]] = deque()
         self._writer = Background()
         self._due = False
-        if plan is not None and not isinstance(trainer.exchange, LocalExchange):
-            raise ConfigError(
-                "snapshots during training are not supported with shard servers in this version",
-                fix="use cluster.exchange local, or remove checkpoint",
-            )
+        self._apart = trainer.mode == "async" and self._workers.world > 1
+        self._called_at = 0.0
 
     def batches(self, data: Data) -> Iterator[Batch]:
         """Yield the batches of the current pass that are not trained yet.
@@ -108,14 +112,16 @@ class Saver:
         Raises:
             StopRequested: before the first one, if a stop was asked for.
         """
-        self._mind_stop()
-        if self._done and self._position is None:  # the data does not say where it stands: count
-            return itertools.islice(data.batches(self.epoch), self._done, None)
-        return data.batches(self.epoch, self._position) if self._done else data.batches(self.epoch)
+        if self._plan is not None and self._any(self._trainer.stopping):
+            raise StopRequested
+        return self.reading.batches(data, self.epoch)
 
     def stoppable(self, data: Data) -> Data:
-        """Return the same data, which ends with `StopRequested` when a stop is asked for."""
-        return _Stoppable(data, self._mind_stop) if self._plan is not None else data
+        """Return the same data, which ends with `StopRequested` when a stop is asked for.
+
+        Of several workers none may end alone: they stop before the next pass.
+        """
+        return _Stoppable(data, self._mind_stop) if self._plan and self._workers.world == 1 else data
 
     def __enter__(self) -> Saver:
         return self
@@ -127,7 +133,7 @@ class Saver:
             self._trainer.run.stopped = "stopped"
             self.save()
         self.finish()
-        if error is None and self.series is not None:
+        if error is None and self.series is not None and self._workers.rank == 0:
             self.series.prune(finished=True)
         return stopped
 
@@ -143,28 +149,67 @@ class Saver:
             KeyboardInterrupt: it is, and there is nowhere to save.
         """
         if turn.ticket is not None:
-            self._position, self._done = turn.ticket.batch.position, self._done + 1
+            self.reading.trained(turn.ticket.batch)
         if self._plan is None:
             if stop:
                 raise KeyboardInterrupt
             return
-        if stop:
-            raise StopRequested
         if error := self._writer.failure():
             self._report(error)
         every = self._plan.every_steps
         if every is not None and self._trainer.run.steps % every == 0:
             self._due = True
-        if self._due and not self._writer.busy:  # a late one waits: training does not
-            self._due = False
+        if self._apart:
+            self._stepped_apart(stop)
+        elif stop:
+            raise StopRequested
+        elif self._due and not self._any(self._writer.busy):  # a late one waits: training does not
             self._start()
+
+    def _any(self, flag: bool) -> bool:
+        """Return whether it is true of any worker; they must be in step."""
+        if self._workers.world == 1:
+            return flag
+        flags = torch.tensor([float(flag)])
+        self._workers.sum(flags)
+        return bool(flags[0] > 0)
+
+    def _stepped_apart(self, stop: bool) -> None:
+        """`async`: rank 0 calls the others to a cut, and who is asked to stop calls all."""
+        due = self._due and self._workers.rank == 0 and not self._writer.busy
+        if stop or due or self._is_called():
+            self._council(stop)
+
+    def _is_called(self) -> bool:
+        now = time.monotonic()
+        if now - self._called_at < CALL_SECONDS:
+            return False
+        self._called_at = now
+        return self._workers.called("council")
+
+    def _council(self, stop: bool = False) -> None:
+        """Meet the others, wherever they are, and take the cut that was called for."""
+        self._workers.meet("council")
+        if self._any(stop):
+            raise StopRequested
+        self._start()
+
+    def pass_trained(self) -> None:
+        """Wait, in `async`, until the others have come to the end of the pass; they may call until then."""
+        if self._apart and self._plan is not None:
+            self._workers.meet("end of the pass", meanwhile=self._answer_calls)
+
+    def _answer_calls(self) -> None:
+        if self._is_called():
+            self._council()
 
     def epoch_ended(self) -> None:
         """Take note that a pass and its evaluation are over."""
-        self.epoch, self._position, self._done = self.epoch + 1, None, 0
+        self.epoch += 1
+        self.reading.begin()
 
     def _mind_stop(self) -> None:
-        if self._plan is not None and self._trainer.stopping:
+        if self._trainer.stopping:
             raise StopRequested
 
     def replayed(self, requests: Sequence[Request]) -> tuple[Future[list[Rows]], int] | None:
@@ -192,9 +237,13 @@ class Saver:
 
     def _start(self) -> None:
         """Take the cut, and write it in the background."""
+        self._due = False
+        if (checkpoint := self._cut()) is not None:
+            self._writer.start(partial(self._write, self._trainer.run.steps, checkpoint))
+
+    def _write(self, step: int, checkpoint: Checkpoint) -> None:
         assert self.series is not None
-        series, step, cut = self.series, self._trainer.run.steps, self._cut()
-        self._writer.start(lambda: series.write(step, cut))
+        self.series.write(step, checkpoint)
 
     def save(self) -> None:
         """Write a snapshot now.
@@ -203,8 +252,8 @@ class Saver:
             CheckpointError: it cannot be written.
         """
         self._writer.wait()
-        assert self.series is not None
-        self.series.write(self._trainer.run.steps, self._cut())
+        if (checkpoint := self._cut()) is not None:
+            self._write(self._trainer.run.steps, checkpoint)
 
     def finish(self) -> None:
         """Wait until everything is written, and report what failed."""
@@ -216,43 +265,65 @@ class Saver:
         assert self._plan is not None
         self._plan.notice(f"warning: {error}")
 
-    def _cut(self) -> Checkpoint:
-        """Return the present state, of which nothing but the rows can change any more."""
+    def _cut(self) -> Checkpoint | None:
+        """Return the present state of all workers on rank 0; nothing of it can change any more.
+
+        Between the two meetings no update is under way anywhere: that is the instant.
+        """
+        trainer, workers, begun = self._trainer, self._workers, time.perf_counter()
+        trainer.exchange.flush()
+        workers.meet("cut")
+        cut = trainer.exchange.cut() if workers.rank == 0 else None
+        run, extra = self._own_state()
+        others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
+        workers.meet("cut taken")
+        checkpoint = None if cut is None else self._whole(cut, run, extra, others)
+        self.pauses.append(time.perf_counter() - begun)
+        trainer.run.pauses = self.pauses
+        return checkpoint
+
+    def _whole(
+        self, cut: Cut, run: dict[str, Any], extra: dict[str, Tensor], others: Sequence[bytes]
+    ) -> Checkpoint:
+        described = self._trainer.describe()
+        peers = [unpack_worker(data) for data in others]
+        described.settings |= {"run": run, "peers": [peer for peer, _ in peers]}
+        if best := self._trainer.run.best_name:
+            described.settings["best"] = best
+        extra |= {f"store.{name}": torch.from_numpy(np.array(array)) for name, array in cut.state.items()}
+        return Checkpoint(
+            described.settings,
+            _cloned(described.model),
+            _cloned(described.optimizer),
+            (),
+            extra,
+            [tensors for _, tensors in peers],
+            cut.write,
+        )
+
+    def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what this worker alone knows, as plain data and as tensors of its own."""
         trainer = self._trainer
-        exchange = trainer.exchange
-        assert isinstance(exchange, LocalExchange)
-        checkpoint = trainer.checkpoint()
         extra: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
         if trainer.device.type == "cuda":
             extra["random.cuda"] = torch.cuda.get_rng_state(trainer.device)
+        if self._workers.rank:  # rank 0's are in the model
+            extra |= {f"buffer.{name}": t.detach().cpu().clone() for name, t in trainer.model.named_buffers()}
         run, arrays = trainer.run.state()
         arrays = {**{f"run.{k}": v for k, v in arrays.items()}, **self._in_flight()}
-        arrays |= {f"store.{k}": v for k, v in exchange.state().items()}
         extra |= {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-        checkpoint.settings |= {
-            "run": {
-                **run,
-                "epoch": self.epoch,
-                "position": self._position,
-                "done": self._done,
-                "in_flight": [None if p is None else p.updates_seen for _, p in self.ahead],
-                "control": [trainer.control.best, trainer.control.bad],
-            }
+        run |= {
+            "epoch": self.epoch,
+            "streams": self.reading.state(),
+            "in_flight": [pending.updates_seen for _, pending in self.ahead if pending is not None],
+            "control": [trainer.control.best, trainer.control.bad],
         }
-        if best := trainer.run.best_name:
-            checkpoint.settings["best"] = best
-        return Checkpoint(
-            checkpoint.settings,
-            _cloned(checkpoint.model),
-            _cloned(checkpoint.optimizer),
-            checkpoint.chunks,
-            extra,
-        )
+        return run, extra
 
     def _in_flight(self) -> dict[str, npt.NDArray[Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for number, (_, pending) in enumerate(self.ahead):
-            if pending is not None:
+            if pending is not None:  # only after the last batch there is none
                 for i, (request, rows) in enumerate(
                     zip(pending.requests, pending.future.result(), strict=True)
                 ):
@@ -267,33 +338,64 @@ class Saver:
             ConfigError: there is none, or it is of another model or other settings.
             CheckpointError: it is damaged.
         """
-        trainer, series = self._trainer, self.series
-        exchange = trainer.exchange
-        assert isinstance(exchange, LocalExchange)
-        if series is None or series.latest() is None:
-            raise ConfigError(
-                "there is nothing to resume",
-                where="no checkpoint was given" if series is None else f"no snapshot in {series.url}",
-                why="a fresh start would not be the run that was asked for",
-                fix="train without resume, or name the place of its snapshots",
-            )
-        step, checkpoint = series.read()
-        _check_same(checkpoint.settings, trainer.checkpoint().settings, series.place(step))
-        trainer.restore(checkpoint)
-        run, extra = checkpoint.settings["run"], checkpoint.extra
+        trainer, workers, series = self._trainer, self._workers, self.series
+        whole, step = None, 0
+        if workers.rank == 0:
+            if series is None or series.latest() is None:
+                raise ConfigError(
+                    "there is nothing to resume",
+                    where="no checkpoint was given" if series is None else f"no snapshot in {series.url}",
+                    why="a fresh start would not be the run that was asked for",
+                    fix="train without resume, or name the place of its snapshots",
+                )
+            step, whole = series.read()
+            _check_same(whole.settings, trainer.describe().settings, series.place(step))
+        assert series is not None
+        checkpoint, extras = shared_with_extras(whole, workers)
+        place = series.place(checkpoint.settings["steps"])
+        trainer.restore(checkpoint, place)
+        store = _part(extras[0], "store.")
+        workers.solo("loading counters", lambda: trainer.exchange.restore_state(store))
+        self._go_on(checkpoint.settings, extras)
+        return int(checkpoint.settings["steps"])
+
+    def _go_on(self, settings: Mapping[str, Any], extras: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take over what this worker alone knew; of another number of workers, what all have in common."""
+        trainer, rank, series = self._trainer, self._workers.rank, self.series
+        runs = [settings["run"], *settings["peers"]]
+        same = len(runs) == self._workers.world
+        run, extra = (runs[rank], extras[rank]) if same else (_common(runs, rank), extras[0])
         trainer.control.best, trainer.control.bad = run["control"]
-        best = checkpoint.settings.get("best")
+        best = settings.get("best")
+        assert series is not None
         trainer.run.restore(run, _part(extra, "run."), f"{series.url}/{best}" if best else None)
-        exchange.restore_state(_part(extra, "store."))
-        self.epoch, self._position, self._done = run["epoch"], run["position"], run["done"]
+        self.epoch = run["epoch"]
+        self.reading.restore([one["streams"] for one in runs])
+        if rank < len(runs):
+            self._restore_random(extras[rank])
+        if not same:
+            return
         for number, seen in enumerate(run["in_flight"]):
             found = _part(extra, f"ahead.{number}.")
             answers = [(found[f"{i}.ids"], found[f"{i}.rows"]) for i in range(len(found) // 2)]
             self._replay.append((seen, answers))
+        buffers = dict(trainer.model.named_buffers())
+        with torch.no_grad():
+            for name, value in _part(extra, "buffer.").items():
+                buffers[name].copy_(torch.from_numpy(value))
+
+    def _restore_random(self, extra: Mapping[str, Tensor]) -> None:
         torch.set_rng_state(extra["random.cpu"])
-        if "random.cuda" in extra and trainer.device.type == "cuda":
-            torch.cuda.set_rng_state(extra["random.cuda"], trainer.device)
-        return step
+        if "random.cuda" in extra and self._trainer.device.type == "cuda":
+            torch.cuda.set_rng_state(extra["random.cuda"], self._trainer.device)
+
+
+def _common(runs: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
+    """Return the account of a worker of a group that is larger or smaller than before."""
+    run = {**runs[0], "progress": dict(runs[0]["progress"])}
+    if len({one["progress"]["samples"] for one in runs}) > 1:  # `async`: each counts its own
+        run["progress"]["samples"] = 0 if rank else sum(one["progress"]["samples"] for one in runs)
+    return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,10 +204,7 @@ class Trainer:
         run = self.run = Run(self.schema.label_names, epochs, observers, self.workers)
         saver = self._saver = Saver(self, checkpoint)
         run.snapshots = saver.series
-        if resume:
-            saver.resume()
-        self.workers.broadcast(list(self.model.state_dict().values()))
-        self.workers.solo("dense weights", self._seed)
+        self._begin(resume)
         with run.watching(self.exchange, data), saver:
             while saver.epoch < epochs and not run.done(steps, self.control):
                 run.begin_epoch(saver.epoch)
@@ -217,6 +214,7 @@ class Trainer:
                 waited = run.stages.waited("read", turns)
                 for turn, pending in lookahead(waited, self._look_up, self.staleness, saver.ahead):
                     saver.stepped(turn, stop=self._step(turn, pending))
+                saver.pass_trained()
                 run.end_epoch()
                 if validation is not None:
                     self._validate(saver.stoppable(validation))
@@ -227,6 +225,14 @@ class Trainer:
             saver.finish()
             run.restore_best(self)
         return run.finish()
+
+    def _begin(self, resume: bool) -> None:
+        """Give all workers the same network: that of the newest snapshot, or of rank 0."""
+        if resume:
+            self._saver.resume()
+        else:
+            self.workers.broadcast(list(self.model.state_dict().values()))
+        self.workers.solo("dense weights", self._seed)
 
     def _seed(self) -> None:
         if self.dense.tables and not self._seeded:
@@ -360,6 +366,12 @@ class Trainer:
 
     def checkpoint(self) -> Checkpoint:
         """Return the trained state; its tensors and rows are those in use."""
+        checkpoint = self.describe()
+        checkpoint.chunks = self.exchange.snapshot()
+        return checkpoint
+
+    def describe(self) -> Checkpoint:
+        """Return the trained state without rows; its tensors are those in use."""
         return Checkpoint(
             settings={
                 "schema": self.schema.to_dict(),
@@ -377,7 +389,7 @@ class Trainer:
             },
             model=dict(self.model.state_dict()),
             optimizer=self.dense.state_dict(),
-            chunks=self.exchange.snapshot(),
+            chunks=(),
         )
 
     @classmethod
@@ -410,12 +422,21 @@ class Trainer:
         trainer.restore(checkpoint)
         return trainer
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over the weights, optimizer state and rows of a checkpoint; rank 0 loads the rows."""
+    def restore(self, checkpoint: Checkpoint, place: str = "") -> None:
+        """Take over the weights, optimizer state and rows of a checkpoint.
+
+        Args:
+            checkpoint: what to take over; rank 0 loads its rows.
+            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0.
+        """
         self.model.load_state_dict(checkpoint.model)
         self.dense.load_state_dict(checkpoint.optimizer)
         self.control.lr_scale = checkpoint.settings["lr_scale"]
-        self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
+        if place:
+            self.workers.solo("loading rows", lambda: self.exchange.read(place))
+            self._seeded = bool(self.dense.tables)
+        else:
+            self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
 
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:

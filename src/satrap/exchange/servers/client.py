@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.protocol import Request, Rows, TableGroup
+from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
 from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
@@ -25,16 +25,24 @@ from satrap.exchange.servers.loop import Loop
 from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
 from satrap.exchange.servers.peer import OnAnswer, Peer
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.servers.snapshots import error_of
 from satrap.exchange.servers.split import Splitter
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
+from satrap.exchange.states import joined, spread
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import Chunk
 from satrap.store.types import check_rows
 
+if TYPE_CHECKING:
+    from satrap.checkpoint.storage import FileEntry, Storage
+
 LOAD_BYTES = 32 << 20
 """Rows of a chunk are sent to the shards in pieces of about this size."""
+
+JOB_SECONDS = 0.02
+"""Between two looks at what shards do in the background."""
 
 IN_FLIGHT = 64
 """Lookups and updates a caller may have open; one more waits for the oldest."""
@@ -68,6 +76,8 @@ class ServersExchange:
         deadline: seconds, default 30.
         heartbeat: seconds of silence after which a shard is asked what it has received, default 1.
         epoch: of the shard map, default 1.
+        generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
+            without rows, and serve the older ones no more.
 
     Raises:
         ConfigError: impossible arguments, or shards that are configured for something else.
@@ -90,6 +100,7 @@ class ServersExchange:
         deadline: float = 30.0,
         heartbeat: float = 1.0,
         epoch: int = 1,
+        generation: int = 0,
     ) -> None:
         _check(addresses, mode, rank, world, deadline, key)
         self.wire, self.map = wire or Wire(), ShardMap(len(addresses), epoch=epoch)
@@ -110,6 +121,7 @@ class ServersExchange:
         hellos = [
             ShardConfig(plain, seed, share, s, self.map).to_dict()
             | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
+            | {"generation": generation}
             for s in range(len(addresses))
         ]
         self._loop = Loop(peers, addresses, key=key, on_end=self._end)
@@ -173,28 +185,29 @@ class ServersExchange:
             coming = self._one(shard, Kind.EXPORT, [pack_text({})])
             yield unpack_chunk(parts)
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, by name, what the shards' stores need besides their rows to go on exactly."""
+    def cut(self) -> Cut:
+        """See `Exchange.cut`. Each shard writes its own rows, all at the same time."""
         self.flush()
-        answers = [unpack_arrays(parts) for parts in self._all(Kind.STATE)]
-        return {f"shard{s}.{k}": v for s, state in enumerate(answers) for k, v in state.items()}
+        number = secrets.randbits(48)
+        states = [unpack_arrays(parts) for parts in self._each(Kind.CUT, {"number": number})]
+        from satrap.checkpoint.storage import FileEntry
+
+        def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
+            place = {"number": number, "url": storage.absolute, "folder": folder}
+            results = self._jobs(Kind.WRITE, place)
+            return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
+
+        return Cut(joined(states), write)
+
+    def read(self, url: str) -> None:
+        """See `Exchange.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
+        from satrap.checkpoint.storage import Storage
+
+        self._jobs(Kind.READ, {"url": Storage(url).absolute})
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned, after the rows were loaded.
-
-        It belongs to a number of shards: from a snapshot of another number (or of one process) nothing is
-        taken over, and the stores go on from where loading left them.
-        """
-        if {k.partition(".")[0] for k in state} != {f"shard{s}" for s in range(self.map.shards)}:
-            return
-        prefixes = [f"shard{s}." for s in range(self.map.shards)]
-        self._all(
-            Kind.RESTORE,
-            [
-                pack_arrays({k.removeprefix(p): v for k, v in state.items() if k.startswith(p)})
-                for p in prefixes
-            ],
-        )
+        """See `Exchange.restore_state`."""
+        self._all(Kind.RESTORE, [pack_arrays(part) for part in spread(state, self.map.shards)])
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Exchange.load`."""
@@ -275,6 +288,25 @@ class ServersExchange:
     def _all(self, kind: Kind, parts: Sequence[Sequence[Buffer]] | None = None) -> list[Sequence[Buffer]]:
         shards = range(self.map.shards)
         return [f.result() for f in [self._one(s, kind, parts[s] if parts else ()) for s in shards]]
+
+    def _each(self, kind: Kind, text: Mapping[str, Any]) -> list[Sequence[Buffer]]:
+        return self._all(kind, [[pack_text(text)]] * self.map.shards)
+
+    def _jobs(self, kind: Kind, text: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Have all shards do something that takes long; wait for all, then raise what went wrong."""
+        self._each(kind, text)
+        results: list[dict[str, Any]] = []
+        while len(results) < self.map.shards:
+            shard = len(results)
+            result = unpack_text(self._one(shard, Kind.JOB, [pack_text({})]).result()[0])
+            if result["done"]:
+                results.append(result)
+            else:
+                time.sleep(JOB_SECONDS)
+        for shard, result in enumerate(results):
+            if "error" in result:
+                raise error_of(result["error"], self._loop.peers[shard].name)
+        return results
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -67,8 +67,11 @@ class Kind(IntEnum):
     LOAD = 8
     CLEAR = 9
     BYE = 10
-    STATE = 11
+    CUT = 11
     RESTORE = 12
+    WRITE = 13
+    READ = 14
+    JOB = 15
     PING = 32
 
 

@@ -16,8 +16,10 @@ from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
 from satrap.exchange.servers.session import Session
+from satrap.exchange.servers.snapshots import Snapshots
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
+from satrap.exchange.states import state_of, take_state
 from satrap.store import Chunk, Shard
 
 Rows = npt.NDArray[np.float32]
@@ -48,6 +50,7 @@ class Service:
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
+        self._snapshots, self._generation = Snapshots(), 0
         self._forward: dict[int, int] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -74,6 +77,7 @@ class Service:
 
     def close(self) -> None:
         """Free the rows."""
+        self._snapshots.stop()
         if self._store is not None:
             self._store.close()
 
@@ -83,6 +87,8 @@ class Service:
         Raises:
             SatrapError: it is refused; nothing has changed.
         """
+        if session.generation < self._generation and header.kind not in (Kind.HELLO, Kind.BYE):
+            raise StoreError("a newer group of workers has taken this one's place")
         match header.kind:
             case Kind.HELLO:
                 return [self._hello(session, unpack_text(_one(parts)))]
@@ -107,10 +113,13 @@ class Service:
         match kind:
             case Kind.STATISTICS:
                 return [pack_text(self.statistics())]
-            case Kind.STATE:
-                return pack_arrays({f"{g.index}.{k}": v for g in store.groups for k, v in g.state().items()})
+            case Kind.CUT:
+                self._snapshots.cut(store, int(unpack_text(_one(parts))["number"]))
+                return pack_arrays(state_of(store))
             case Kind.RESTORE:
-                self._restore(unpack_arrays(parts))
+                take_state(store, unpack_arrays(parts))
+            case Kind.WRITE | Kind.READ | Kind.JOB:
+                return [pack_text(self._job(kind, unpack_text(_one(parts))))]
             case Kind.LOAD:
                 chunk = unpack_chunk(parts)
                 store.load(chunk.table, chunk)
@@ -119,6 +128,33 @@ class Service:
             case _:
                 raise FrameError(f"a request of unknown kind {kind}")
         return []
+
+    def _job(self, kind: int, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Start writing or reading a snapshot, or tell how far it is."""
+        assert self.config is not None
+        if kind == Kind.JOB:
+            return self._snapshots.result()
+        url = str(asked.get("url"))
+        if kind == Kind.READ:
+            self._snapshots.read(self.config, self.store, url)
+        else:
+            number, folder = int(asked.get("number", -1)), str(asked.get("folder"))
+            self._snapshots.write(self.config, number, url, folder)
+        return {}
+
+    def _follow(self, generation: int) -> None:
+        """Start anew for a new group of workers: no rows, no steps, nothing of the one before.
+
+        Raises:
+            ConfigError: it is an older one.
+        """
+        if generation < self._generation:
+            raise ConfigError(f"generation {self._generation} of the workers is here already")
+        if generation > self._generation and self.config is not None:
+            self.close()
+            self._exports.clear()
+            self.board, self._store = StepBoard(), self.config.open()
+        self._generation = generation
 
     def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
         asked = ShardConfig.from_dict(hello)
@@ -137,6 +173,8 @@ class Service:
                 why="all workers of a shard must agree on its tables",
                 fix="use the same recipe everywhere, or restart the shards",
             )
+        session.generation = int(hello.get("generation", 0))
+        self._follow(session.generation)
         self._forward[session.client] = forward
         session.rank, session.gated = rank, hello.get("mode") == "sync" and world > 1
         if session.gated:
@@ -208,14 +246,6 @@ class Service:
                 f"the answer would take {size} bytes, the limit is {self.max_bytes}",
                 fix="look up fewer ids at once",
             )
-
-    def _restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        for group in self.store.groups:
-            prefix = f"{group.index}."
-            try:
-                group.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
-            except (KeyError, ValueError, TypeError, IndexError) as error:
-                raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
 
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:

@@ -55,12 +55,13 @@ class Session:
         rank: rank of the worker.
         updates: updates it has sent that were accepted.
         open_step: the step its last update belongs to (`sync` with several workers), else -1.
+        generation: of the group of workers it belongs to.
     """
 
     def __init__(self, client: int, identity: bytes) -> None:
         self.client, self.identity = client, identity
         self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
-        self.fenced, self.gated, self.rank = False, False, 0
+        self.fenced, self.gated, self.rank, self.generation = False, False, 0, 0
         self.updates, self.open_step = 0, -1
         self._answers: dict[int, Answer] = {}
 

@@ -1,0 +1,62 @@
+"""Another number of row files in a checkpoint, as so many shards would have written them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.parts import read_chunks, write_table
+from satrap.checkpoint.places import find
+from satrap.checkpoint.rewrite import rewrite_rows
+from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.exchange.servers import ShardMap
+from satrap.store import Chunk, bucket_of
+
+
+def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
+    """Rewrite every checkpoint in a folder for a number of shards, each in one step.
+
+    A run goes on with any number of shards anyway, each reading the files that hold its buckets; after this,
+    each finds all its rows in files of its own. In bounded memory.
+
+    Args:
+        url: a run folder, a folder of snapshots, or a checkpoint.
+        shards: how many.
+
+    Returns:
+        Name of the checkpoint -> its rows.
+
+    Raises:
+        ConfigError: an impossible number of shards.
+        CheckpointError: a checkpoint is damaged or cannot be written; those before it are done.
+    """
+    shard_map, done = ShardMap(shards), {}
+    for name, place in find(url).items():
+        rewrite_rows(place, lambda storage, folder, old: _write(storage, folder, old, shard_map))
+        done[name] = sum(read_manifest(Storage(place)).rows().values())
+    return done
+
+
+def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) -> dict[str, FileEntry]:
+    files: dict[str, FileEntry] = {}
+    for number, table in enumerate(old.rows()):
+        pieces = _pieces(storage, old, table, shard_map)
+        for shard, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
+            name = f"table-{number:03d}.shard-{shard:04d}.arrow"
+            entry = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in group))
+            buckets = shard_map.buckets(shard)
+            entry.buckets = [buckets.start, buckets.stop]
+            files[name] = entry
+    return files
+
+
+def _pieces(storage: Storage, old: Manifest, table: str, shard_map: ShardMap) -> Iterator[tuple[int, Chunk]]:
+    """Yield (shard, rows); they lie in order of their buckets, so each shard has its turn once."""
+    for _, chunk in read_chunks(storage, old, table):
+        shards = shard_map.owners[bucket_of(table, chunk.ids)]
+        for shard in np.unique(shards).tolist():
+            rows = np.flatnonzero(shards == shard)
+            yield shard, Chunk(table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])

@@ -1,0 +1,85 @@
+"""A worker that dies in a run with snapshots: the others start again with it, and the result is the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from satrap.checkpoint import Series, read_checkpoint
+from tests.chaos.cluster_kills import recipe_text, start
+from tests.chaos.digests import digest
+from tests.cli.command import process as run_command
+from tests.cluster.runs import children, eventually
+from tests.launch.runs import frame, make_recipe
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+def model_of(run: Path) -> dict[str, str]:
+    return digest(read_checkpoint(str(run / "model")))
+
+
+def kill_a_worker(run: Path, process: subprocess.Popen[bytes], name: str, after: int | None) -> None:
+    """Kill a worker once a snapshot after that step is there; None: before there is any."""
+    series = Series(str(run / "checkpoints"))
+    if after is None:
+        assert eventually(lambda: name in children(process.pid), 60)
+    else:
+        assert eventually(lambda: (series.latest() or 0) > after or process.poll() is not None, 90)
+    assert process.poll() is None
+    time.sleep(random.uniform(0, 0.3))
+    os.kill(children(process.pid)[name], signal.SIGKILL)
+
+
+def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
+    """Killed three times, the first time before any snapshot; the shards are the same all the time."""
+    recipe = make_recipe(tmp_path, recipe_text("sync"), frame(8000))
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    assert start(recipe, expected, False).wait(120) == 0
+    process = start(recipe, run, False)
+    shards: dict[str, int] = {}
+    for name, after in (("worker 0", None), ("worker 1", 0), ("worker 0", 60)):
+        kill_a_worker(run, process, name, after)
+        found = {k: v for k, v in children(process.pid).items() if k.startswith("shard")}
+        shards = shards or found
+        assert found == shards
+    assert process.wait(120) == 0
+    assert model_of(run) == model_of(expected)
+    assert (run / "metrics.jsonl").read_text().count('"validation"') == 12
+    said = run.with_suffix(".log").read_text()
+    assert "worker 0 was killed by SIGKILL" in said
+    assert "all workers start again from the beginning" in said
+    assert "all workers start again from the snapshot of step" in said
+    assert "(restart 3 of 1000)" in said
+
+
+def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
+    text = recipe_text("sync").replace("restarts: 1000", "restarts: 1").replace("epochs: 12", "epochs: 1000")
+    run = tmp_path / "run"
+    process = start(make_recipe(tmp_path, text), run, False)
+    kill_a_worker(run, process, "worker 1", 0)
+    assert eventually(lambda: "(restart 1 of 1)" in run.with_suffix(".log").read_text(), 30)
+    kill_a_worker(run, process, "worker 0", Series(str(run / "checkpoints")).latest() or 0)
+    assert process.wait(60) == 1
+    assert "error: worker 0 was killed by SIGKILL" in run.with_suffix(".log").read_text()
+    assert Series(str(run / "checkpoints")).latest() is not None
+
+
+def test_a_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, recipe_text("sync"), frame(8000))
+    expected, run = tmp_path / "expected", tmp_path / "run"
+    assert start(recipe, expected, False).wait(120) == 0
+    process = start(recipe, run, False)
+    series = Series(str(run / "checkpoints"))
+    assert eventually(lambda: (series.latest() or 0) > 20, 90)
+    process.kill()
+    process.wait(10)
+    again = run_command("train", recipe, "--output", run, "--resume", "--set", "cluster.shards=3")
+    assert again.code == 0, again
+    assert model_of(run) == model_of(expected)

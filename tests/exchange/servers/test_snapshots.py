@@ -1,0 +1,224 @@
+"""Cuts of shards: consistent under load, written by the shards, read by any other number of them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from satrap import faults
+from satrap.checkpoint import Checkpoint, read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint.parts import read_buckets
+from satrap.errors import CheckpointError, ConfigError, StoreError
+from satrap.exchange import Exchange, Request
+from satrap.exchange.servers import ShardMap
+from satrap.exchange.servers.frames import Kind
+from satrap.optim import Adagrad, Adam
+from satrap.schema import Table
+from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
+
+SHARDS = range(1, 8)
+
+
+def write(exchange: Exchange, place: Path) -> str:
+    cut = exchange.cut()
+    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=cut.write))
+    return str(place)
+
+
+def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
+    """Every row, state and count, for all n and m; tables of two groups, shards without rows."""
+    here = local()
+    train(here, steps=4, seed=2)
+    here.lookup([request(0, [5], []), request(1, [])], create=True).result()
+    rows = here.statistics()["tables"]
+    places = {0: write(here, tmp_path / "here")}
+    for n in SHARDS:
+        with threads(n) as servers:
+            exchange = connect([s.address for s in servers])
+            train(exchange, steps=4, seed=2)
+            exchange.lookup([request(0, [5], []), request(1, [])], create=True).result()
+            places[n] = write(exchange, tmp_path / str(n))
+            exchange.close()
+        verify(places[n])
+    for m in SHARDS:
+        for n, place in places.items():
+            with threads(m) as servers:
+                exchange = connect([s.address for s in servers])
+                exchange.read(place)
+                assert_equal_contents(exchange, here)
+                counts = exchange.statistics()["tables"]
+                assert {t: c["rows"] for t, c in counts.items()} == {t: c["rows"] for t, c in rows.items()}, n
+                exchange.close()
+    here.close()
+
+
+def test_one_process_reads_what_shards_wrote(tmp_path: Path) -> None:
+    with threads(3) as servers:
+        there = connect([s.address for s in servers])
+        train(there, steps=3, seed=1)
+        here = local()
+        here.read(write(there, tmp_path / "a"))
+        assert_equal_contents(here, there)
+        here.close()
+        there.close()
+
+
+def test_real_processes(tmp_path: Path) -> None:
+    with Process() as a, Process() as b, Process() as c:
+        two = connect([a.address, b.address])
+        train(two, steps=3, seed=1)
+        one = connect([c.address])
+        one.read(write(two, tmp_path / "x"))
+        assert_equal_contents(one, two)
+        one.close()
+        two.close()
+
+
+def test_few_rows_leave_shards_without_a_file(tmp_path: Path) -> None:
+    with threads(7) as servers:
+        exchange = connect([s.address for s in servers])
+        exchange.lookup([request(0, [1, 2], []), request(1, [])], create=True).result()
+        place = write(exchange, tmp_path / "x")
+        exchange.close()
+    files = [path.name for path in (tmp_path / "x").glob("data-*/table-*")]
+    assert 1 <= len(files) <= 2
+    assert sum(len(chunk.ids) for chunk in read_buckets(place)) == 2
+    parts = [read_buckets(place, ShardMap(5).buckets(s)) for s in range(5)]
+    assert sorted(i for part in parts for chunk in part for i in chunk.ids.tolist()) == [1, 2]
+
+
+def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
+    """Three workers push ones to all rows without a pause while two shards write, slowly, what was cut.
+
+    Adagrad's state counts the pushes, and its weight is a function of the count: each saved row must have the
+    count of the cut, and the weight that belongs to it.
+    """
+    table = Table("t", dim=2, optimizer=Adagrad(lr=0.5, eps=1e-20), initial_scale=0.0)
+    ids = np.arange(3000, dtype=np.uint64)
+    everything = Request(0, ids, np.array([0, len(ids)], np.int64))
+    ones, world, before = np.full((len(ids), 2), 3.0, np.float32), 3, 7  # the mean over 3 workers is 1
+    ready, taken, stop = threading.Barrier(world + 1), threading.Barrier(world + 1), threading.Event()
+    after = [0] * world
+
+    def work(rank: int, addresses: list[str]) -> None:
+        exchange = connect(addresses, tables=[table], rank=rank, world=world)
+        for _ in range(before):
+            exchange.update([everything], [ones.copy()], lr_scale=1.0)
+        exchange.flush()
+        ready.wait(20)
+        taken.wait(20)
+        while not stop.is_set():
+            exchange.update([everything], [ones.copy()], lr_scale=1.0)
+            after[rank] += 1
+        exchange.close()
+
+    with threads(2) as servers:
+        addresses = [s.address for s in servers]
+        first = connect(addresses, tables=[table])
+        first.lookup([everything], create=True).result()
+        workers = [threading.Thread(target=work, args=(r, addresses)) for r in range(world)]
+        for worker in workers:
+            worker.start()
+        ready.wait(20)
+        cut = first.cut()
+        taken.wait(20)
+        with faults.armed("disk.write", faults.delay(0.2), every=1):
+            write_checkpoint(str(tmp_path / "x"), Checkpoint({}, {}, {}, (), rows=cut.write))
+        stop.set()
+        for worker in workers:
+            worker.join(20)
+        newest = first.lookup([everything], create=False).result()[0]
+        first.close()
+    assert min(after) > 3
+    expected = np.float32(0.0)
+    for count in range(1, world * before + 1):
+        expected -= np.float32(0.5) / np.sqrt(np.float32(count))
+    found = 0
+    for _, chunk in read_checkpoint(str(tmp_path / "x")).chunks:
+        assert (chunk.state == world * before).all()
+        np.testing.assert_allclose(chunk.weights, expected, rtol=1e-5)
+        assert len(np.unique(chunk.weights)) == 1
+        found += len(chunk.ids)
+    assert found == len(ids)
+    assert (newest < expected).all()
+
+
+def test_a_failed_write_is_said_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers])
+        train(exchange, steps=2, seed=1)
+        place = write(exchange, tmp_path / "x")
+        kept = (tmp_path / "x" / "manifest.json").read_bytes()
+        full = faults.fail(lambda: OSError(28, "No space left on device"))
+        with faults.armed("shard.written", full), pytest.raises(CheckpointError, match="No space left"):
+            write(exchange, tmp_path / "x")
+        assert (tmp_path / "x" / "manifest.json").read_bytes() == kept
+        verify(place)
+        assert len(list((tmp_path / "x").glob("data-*"))) == 1
+        write(exchange, tmp_path / "x")
+        assert len(list((tmp_path / "x").glob("data-*"))) == 1
+        exchange.close()
+
+
+def test_damage_is_named_when_shards_read(tmp_path: Path) -> None:
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers])
+        train(exchange, steps=2, seed=1)
+        place = write(exchange, tmp_path / "x")
+        file = sorted((tmp_path / "x").glob("data-*/table-*"))[0]
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CheckpointError, match="damaged") as caught:
+            exchange.read(place)
+        assert file.name in caught.value.where
+        with pytest.raises(CheckpointError, match="no checkpoint here"):
+            exchange.read(str(tmp_path / "nothing"))
+        exchange.close()
+
+
+def test_a_cut_is_written_once_and_the_newest_only(tmp_path: Path) -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address])
+        train(exchange, steps=1, seed=1)
+        old, new = exchange.cut(), exchange.cut()
+        with pytest.raises(StoreError, match="has no cut"):
+            write_checkpoint(str(tmp_path / "a"), Checkpoint({}, {}, {}, (), rows=old.write))
+        write_checkpoint(str(tmp_path / "b"), Checkpoint({}, {}, {}, (), rows=new.write))
+        with pytest.raises(StoreError, match="has no cut"):
+            write_checkpoint(str(tmp_path / "c"), Checkpoint({}, {}, {}, (), rows=new.write))
+        assert exchange._one(0, Kind.JOB, [b"{}"]).result()
+        exchange.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
+    tables = [Table("t", dim=2, optimizer=Adam(lr=0.1))]
+    wanted = [Request(0, np.arange(9, dtype=np.uint64), np.array([0, 9], np.int64))]
+    with threads(2) as servers:
+        addresses = [s.address for s in servers]
+        old = [connect(addresses, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
+        old[0].lookup(wanted, create=True).result()
+        old[0].update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)  # rank 1 dies before its share
+        new = connect(addresses, tables=tables, mode=mode, rank=0, world=2, generation=1)
+        assert new.statistics()["rows"] == 0
+        with pytest.raises(StoreError, match="a newer group of workers"):
+            old[1].statistics()
+        with pytest.raises(ConfigError, match="generation 1 of the workers is here already"):
+            connect(addresses, tables=tables, mode=mode, rank=1, world=2)
+        other = connect(addresses, tables=tables, mode=mode, rank=1, world=2, generation=1)
+        new.lookup(wanted, create=True).result()
+        for one in (new, other):
+            one.update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
+        new.flush()
+        other.flush()
+        assert new.statistics()["rows"] == 9
+        steps = {float(c.state[0, -1]) for _, c in new.snapshot()}
+        assert steps == ({1.0} if mode == "sync" else {2.0})
+        for one in (new, other):
+            one.close()
+        for one in old:
+            one._shut()

@@ -1,0 +1,341 @@
+"""Snapshots of several workers and shard servers: going on from one gives the bytes of an undisturbed run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import satrap
+from satrap import faults
+from satrap.batch import EmbeddedBatch
+from satrap.checkpoint import Background, Series, read_checkpoint, verify
+from satrap.checkpoint.rewrite import forget
+from satrap.dense import Workers
+from satrap.errors import ConfigError
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
+from tests.dense.threads import together
+from tests.train.plain import Tower, make_schema
+from tests.train.test_workers import contents, dense
+
+ROWS, BATCH = 411, 16
+EXACT = Wire("float32", "float32")
+
+
+@pytest.fixture(autouse=True)
+def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots are complete before the next step, so that the steps they are of do not depend on time."""
+    if "while_writing" not in request.node.name:
+        monkeypatch.setattr(Background, "start", lambda self, job: self._run(job))
+
+
+def columns() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    return {
+        "user": random.integers(0, 60, ROWS),
+        "item": random.integers(0, 40, ROWS),
+        "tags": [random.integers(0, 20, 2).tolist() for _ in range(ROWS)],
+        "price": np.arange(ROWS, dtype=np.float32) / ROWS,
+        "clicked": random.integers(0, 2, ROWS),
+    }
+
+
+def data(rank: int, world: int) -> Any:
+    return satrap.data.read(
+        columns(),
+        make_schema(),
+        batch_size=BATCH,
+        shuffle=True,
+        seed=3,
+        buffer_rows=64,
+        worker=rank,
+        workers=world,
+    )
+
+
+class Watched(Tower):
+    """Remembers the samples it was trained on, batch by batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        if self.training:
+            assert batch.numeric is not None
+            self.seen.append((batch.numeric.numpy()[:, 0] * ROWS).round().astype(int).tolist())
+        return super().forward(batch)
+
+
+class KilledError(Exception):
+    """Stands for SIGKILL."""
+
+
+class At(Observer):
+    """Does something when a step has been counted."""
+
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.at, self.action = step, action
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            self.action()
+
+
+def die() -> None:
+    raise KilledError
+
+
+class Left:
+    """What a worker ended with."""
+
+    def __init__(self, trainer: Trainer, result: Result, rows: Any) -> None:
+        self.result, self.rows, self.dense = result, rows, dense(trainer)
+        state = trainer.dense.state_dict().get("state", {})
+        self.optimizer = {
+            (i, key): torch.as_tensor(value).numpy().tobytes()
+            for i, e in state.items()
+            for key, value in e.items()
+        }
+        self.counts = (result.steps, result.samples, dict(result.staleness), result.stopped)
+
+
+class Cluster:
+    """Workers as threads, shards as servers in this process (or one store when `shards` is 0)."""
+
+    def __init__(self, world: int, shards: int, **arguments: Any) -> None:
+        self.world, self.shards, self.arguments = world, shards, {"mode": "sync", **arguments}
+        self.models: list[Watched] = []
+
+    def fit(
+        self,
+        plan: Checkpointing | None = None,
+        *,
+        kill: int | None = None,
+        stop: int | None = None,
+        epochs: int = 2,
+        resume: bool = False,
+        watch: Observer | None = None,
+    ) -> list[Left]:
+        with ExitStack() as stack:
+            servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(self.shards)]
+            addresses = [server.address for server in servers]
+            observers = [*([] if kill is None else [At(kill, die)]), *([watch] if watch else [])]
+            fit = {"checkpoint": plan, "observers": observers, "epochs": epochs, "resume": resume}
+            return together(self.world, lambda workers: self._work(workers, addresses, stop, fit))
+
+    def _work(self, workers: Workers, addresses: list[str], stop: int | None, fit: dict[str, Any]) -> Left:
+        for rank in range(self.world):
+            if workers.rank == rank:
+                trainer = self._trainer(workers, addresses)
+            workers.meet("built")
+        if stop is not None and workers.rank == self.world - 1:
+            fit = {**fit, "observers": [At(stop, trainer.request_stop)]}
+        try:
+            result = trainer.fit(data(workers.rank, self.world), **fit)
+            workers.meet("trained")
+        except BaseException:
+            if isinstance(trainer.exchange, ServersExchange):
+                trainer.exchange._shut()  # as a dead process: without a word
+            else:
+                trainer.close()
+            raise
+        rows = contents(trainer) if workers.rank == 0 else {}
+        workers.meet("read")
+        left = Left(trainer, result, rows)
+        trainer.close()
+        return left
+
+    def _trainer(self, workers: Workers, addresses: list[str]) -> Trainer:
+        torch.manual_seed(3)
+        mode = "sync" if self.arguments["mode"] == "sync" else "hybrid"
+
+        def connect(tables: Any) -> ServersExchange:
+            return ServersExchange(
+                addresses,
+                tables,
+                seed=1,
+                wire=EXACT,
+                mode=mode,
+                rank=workers.rank,
+                world=self.world,
+                deadline=10,
+            )
+
+        defaults: dict[str, Any] = {
+            "embedding_optimizer": satrap.optim.Adam(lr=0.05),
+            "dense_optimizer": lambda p: torch.optim.Adam(p, lr=1e-2),
+            "initial_scale": 0.5,
+            "threads": 1,
+        }
+        model = Watched()
+        self.models.append(model)
+        arguments = {**defaults, **self.arguments, **({"exchange": connect} if addresses else {})}
+        return Trainer(model, make_schema(), workers=workers, **arguments)
+
+
+def killed(cluster: Cluster, place: Path, every: int, kill: int) -> Checkpointing:
+    plan = Checkpointing(str(place), every_steps=every)
+    with pytest.raises(KilledError):
+        cluster.fit(plan, kill=kill)
+    return plan
+
+
+def assert_same(one: list[Left], other: list[Left]) -> None:
+    for a, b in zip(one, other, strict=False):
+        assert a.counts == b.counts
+        np.testing.assert_array_equal(a.dense, b.dense)
+        assert a.optimizer == b.optimizer
+    assert one[0].rows.keys() == other[0].rows.keys()
+    for table, arrays in one[0].rows.items():
+        for x, y in zip(arrays, other[0].rows[table], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> list[Left]:
+    return Cluster(2, 2).fit()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize(("every", "kill"), [(5, 8), (13, 14), (12, 13), (14, 20)])
+def test_sync_resumed_equals_undisturbed_with_any_number_of_shards(
+    undisturbed: list[Left], every: int, kill: int, shards: int, tmp_path: Path
+) -> None:
+    """Within a pass, at its last step (13), before and after it."""
+    assert undisturbed[0].counts[:2] == (26, 2 * ROWS)
+    plan = killed(Cluster(2, 2), tmp_path, every, kill)
+    verify(Series(plan.url).place((kill - 1) // every * every))
+    assert_same(undisturbed, Cluster(2, shards).fit(plan, resume=True))
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 3)])
+def test_hybrid_of_one_worker_goes_on_in_one_process_or_with_shards(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"mode": "hybrid", "staleness": 3}
+    expected = Cluster(1, 0, **settings).fit()
+    plan = killed(Cluster(1, before, **settings), tmp_path, 10, 17)
+    assert_same(expected, Cluster(1, after, **settings).fit(plan, resume=True))
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3), (3, 2), (2, 5)])
+def test_with_other_workers_each_sample_is_trained_once_in_a_pass(
+    mode: str, before: int, after: int, tmp_path: Path
+) -> None:
+    every = 5
+    first, second = Cluster(before, 2, mode=mode), Cluster(after, 2, mode=mode)
+    plan = killed(first, tmp_path, every, every + 1)
+    left = second.fit(plan, resume=True)
+    assert left[0].result.samples == 2 * ROWS
+    seen = Counter(i for m in first.models for batch in m.seen[:every] for i in batch)
+    seen += Counter(i for m in second.models for batch in m.seen for i in batch)
+    assert seen == Counter({i: 2 for i in range(ROWS)})
+
+
+def test_workers_may_change_again_in_the_same_pass(tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=1, keep=1)
+    seen: Counter[int] = Counter()
+    for number, (world, steps) in enumerate([(3, 2), (2, 3), (4, 1), (1, 3), (5, None)]):
+        cluster = Cluster(world, 1)
+        before = Series(plan.url).latest() or 0
+        if steps is None:
+            assert cluster.fit(plan, resume=True, epochs=1)[0].result.samples == ROWS
+        else:
+            with pytest.raises(KilledError):
+                cluster.fit(plan, resume=number > 0, epochs=1, kill=before + steps + 1)
+            assert Series(plan.url).latest() == before + steps
+        for model in cluster.models:
+            seen += Counter(
+                i for batch in (model.seen if steps is None else model.seen[:steps]) for i in batch
+            )
+    assert seen == Counter(range(ROWS))
+
+
+def test_a_stop_of_one_worker_stops_and_saves_all(undisturbed: list[Left], tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path))
+    stopped = Cluster(2, 2).fit(plan, stop=7)
+    assert [left.result.stopped for left in stopped] == ["stopped", "stopped"]
+    assert Series(plan.url).steps() == [stopped[0].result.steps]
+    assert_same(undisturbed, Cluster(2, 2).fit(plan, resume=True))
+
+
+@pytest.mark.parametrize("stop", [None, 9])
+def test_async_workers_meet_for_a_cut_only(stop: int | None, tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=6)
+    cluster = Cluster(2, 2, mode="async", staleness=2)
+    left = cluster.fit(plan, stop=stop)
+    if stop is not None:
+        assert {one.result.stopped for one in left} == {"stopped"}
+        left = Cluster(2, 2, mode="async", staleness=2).fit(plan, resume=True)
+    assert left[0].result.samples == 2 * ROWS
+    assert left[0].result.traffic["snapshots"] >= 2
+
+
+def test_async_goes_on_after_a_kill(tmp_path: Path) -> None:
+    plan = killed(Cluster(2, 2, mode="async", staleness=2), tmp_path, 5, 8)
+    step, saved = Series(plan.url).read()
+    assert step == 5
+    before = {table for table, _ in saved.chunks}
+    assert "satrap.dense" in before
+    left = Cluster(3, 1, mode="async", staleness=2).fit(plan, resume=True)
+    assert left[0].result.samples == 2 * ROWS
+
+
+def test_training_goes_on_while_writing(tmp_path: Path) -> None:
+    """A shard is held up in the middle of its file until ten more steps are done."""
+    gone_on = threading.Event()
+    plan = Checkpointing(str(tmp_path / "slow"), every_steps=8, keep=9)
+    cluster = Cluster(2, 2)
+    with faults.armed("shard.chunk", lambda _: None if gone_on.wait(20) else die()):
+        left = cluster.fit(plan, watch=At(18, gone_on.set))
+    assert left[0].result.steps == 26
+    assert gone_on.is_set()
+    assert 0 < left[0].result.traffic["snapshot_pause_ms"] < 2000
+    quick = Checkpointing(str(tmp_path / "quick"), every_steps=8, keep=9)
+    killed_at = Cluster(2, 2)
+    with pytest.raises(KilledError):
+        killed_at.fit(quick, kill=9)
+    (_, first), (_, second) = Series(plan.url).read(8), Series(quick.url).read(8)
+    for (_, a), (_, b) in zip(first.chunks, second.chunks, strict=True):
+        np.testing.assert_array_equal(a.ids, b.ids)
+        np.testing.assert_array_equal(a.weights, b.weights)
+        np.testing.assert_array_equal(a.state, b.state)
+
+
+def test_data_that_cannot_be_shared_out_anew_is_refused(tmp_path: Path) -> None:
+    plan = killed(Cluster(2, 1), tmp_path, 5, 6)
+
+    class Fixed:
+        def batches(self, epoch: int = 0, position: Any = None) -> Any:
+            return data(0, 1).batches(epoch, position)
+
+    trainer = Cluster(1, 0)._trainer(Workers(), [])
+    with pytest.raises(ConfigError, match="as 2 workers began to read it"):
+        trainer.fit(Fixed(), epochs=2, checkpoint=plan, resume=True)
+    trainer.close()
+
+
+def test_a_forgotten_row_is_gone_from_every_shard_and_worker(tmp_path: Path) -> None:
+    plan = killed(Cluster(2, 2, mode="hybrid", staleness=3), tmp_path, 5, 6)
+    place = Series(plan.url).place(5)
+    found = read_checkpoint(place)
+    ids = found.others[0]["ahead.0.0.ids"].numpy()
+    wanted = next(int(i) for t, c in found.chunks if t == "user" for i in c.ids if i in ids)
+    assert forget(place, "user", wanted) == 1
+    left = read_checkpoint(place)
+    rows = left.others[0]["ahead.0.0.rows"].numpy()[ids == wanted]
+    assert len(rows) > 0
+    assert not rows.any()
+    assert not any((chunk.ids == wanted).any() for table, chunk in left.chunks if table == "user")
+    assert Cluster(2, 3, mode="hybrid", staleness=3).fit(plan, resume=True)[0].result.samples == 2 * ROWS
