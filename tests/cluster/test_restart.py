@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -71,7 +72,8 @@ def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     assert Series(str(run / "checkpoints")).latest() is not None
 
 
-def test_a_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["cluster.shards=3", "cluster.workers=3"])
+def test_a_run_goes_on_with_another_number_of_shards_or_workers(tmp_path: Path, change: str) -> None:
     recipe = make_recipe(tmp_path, recipe_text("sync"), frame(8000))
     expected, run = tmp_path / "expected", tmp_path / "run"
     assert start(recipe, expected, False).wait(120) == 0
@@ -80,6 +82,10 @@ def test_a_run_goes_on_with_another_number_of_shards(tmp_path: Path) -> None:
     assert eventually(lambda: (series.latest() or 0) > 20, 90)
     process.kill()
     process.wait(10)
-    again = run_command("train", recipe, "--output", run, "--resume", "--set", "cluster.shards=3")
+    again = run_command("train", recipe, "--output", run, "--resume", "--set", change)
     assert again.code == 0, again
-    assert model_of(run) == model_of(expected)
+    before, after = (json.loads((folder / "metrics.json").read_text()) for folder in (expected, run))
+    assert after["samples"] == before["samples"]
+    assert after["auc"] == pytest.approx(before["auc"], abs=0.02)
+    if "shards" in change:
+        assert model_of(run) == model_of(expected)

@@ -108,7 +108,7 @@ def together(world: int, work: Callable[[Workers], T]) -> list[T]:
             errors.append(error)
             board.abort()
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(world)]
+    threads = [threading.Thread(target=one, args=(rank,), name=f"rank {rank}") for rank in range(world)]
     for thread in threads:
         thread.start()
     for thread in threads:

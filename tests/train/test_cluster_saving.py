@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import Background, Series, read_checkpoint, verify
 from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
-from satrap.errors import ConfigError
+from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests.dense.threads import together
@@ -49,9 +50,9 @@ def columns() -> dict[str, Any]:
     }
 
 
-def data(rank: int, world: int) -> Any:
+def data(rank: int, world: int, one_user: bool = False) -> Any:
     return satrap.data.read(
-        columns(),
+        columns() | ({"user": np.zeros(ROWS, np.int64)} if one_user else {}),
         make_schema(),
         batch_size=BATCH,
         shuffle=True,
@@ -115,6 +116,7 @@ class Cluster:
     def __init__(self, world: int, shards: int, **arguments: Any) -> None:
         self.world, self.shards, self.arguments = world, shards, {"mode": "sync", **arguments}
         self.models: list[Watched] = []
+        self.one_user = False
 
     def fit(
         self,
@@ -141,7 +143,7 @@ class Cluster:
         if stop is not None and workers.rank == self.world - 1:
             fit = {**fit, "observers": [At(stop, trainer.request_stop)]}
         try:
-            result = trainer.fit(data(workers.rank, self.world), **fit)
+            result = trainer.fit(data(workers.rank, self.world, self.one_user), **fit)
             workers.meet("trained")
         except BaseException:
             if isinstance(trainer.exchange, ServersExchange):
@@ -339,3 +341,56 @@ def test_a_forgotten_row_is_gone_from_every_shard_and_worker(tmp_path: Path) -> 
     assert not rows.any()
     assert not any((chunk.ids == wanted).any() for table, chunk in left.chunks if table == "user")
     assert Cluster(2, 3, mode="hybrid", staleness=3).fit(plan, resume=True)[0].result.samples == 2 * ROWS
+
+
+@pytest.mark.parametrize("late", ["push of rank 1", "cut of rank 0"])
+@pytest.mark.parametrize("mode", ["hybrid", "async"])
+def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
+    mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All batches use one row, whose optimizer counts the updates."""
+    cut, update = ServersExchange.cut, ServersExchange.update
+
+    def late_cut(self: ServersExchange) -> Any:
+        time.sleep(0.1 if "cut" in late else 0)
+        return cut(self)
+
+    def late_update(self: ServersExchange, *arguments: Any, **named: Any) -> None:
+        if "push" in late and threading.current_thread().name == "rank 1":
+            self._loop.post(lambda: time.sleep(0.03))  # the network is slow: the push is on its way
+        update(self, *arguments, **named)
+
+    monkeypatch.setattr(ServersExchange, "cut", late_cut)
+    monkeypatch.setattr(ServersExchange, "update", late_update)
+    cluster = Cluster(2, 2, mode=mode, staleness=2)
+    cluster.one_user = True
+    plan = Checkpointing(str(tmp_path), every_steps=5, keep=9)
+    cluster.fit(plan, epochs=1)
+    series = Series(plan.url)
+    assert series.steps() == [5, 10]
+    for step in series.steps():
+        checkpoint = series.read(step)[1]
+        settings = checkpoint.settings
+        done = sum(run["updates"] for run in [settings["run"], *settings["peers"]])
+        counts = [chunk.state[:, -1] for table, chunk in checkpoint.chunks if table == "user"]
+        np.testing.assert_array_equal(np.concatenate(counts), [done])
+        assert mode == "async" or done == 2 * step
+
+
+def test_a_damaged_snapshot_is_repaired_to_the_one_before(tmp_path: Path) -> None:
+    plan = killed(Cluster(2, 2), tmp_path, 5, 11)
+    series = Series(plan.url)
+    assert series.steps() == [5, 10]
+    file = next(Path(series.place(10)).glob("data-*/table-*.shard-0001.arrow"))
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="damaged"):
+        Cluster(2, 2).fit(plan, resume=True)
+    assert series.repair()[0] == 5
+    assert_same(Cluster(2, 2).fit(), Cluster(2, 2).fit(plan, resume=True))
+
+
+def test_a_place_named_by_a_url(undisturbed: list[Left], tmp_path: Path) -> None:
+    plan = Checkpointing(f"file://{tmp_path}/run", every_steps=5)
+    with pytest.raises(KilledError):
+        Cluster(2, 2).fit(plan, kill=8)
+    assert_same(undisturbed, Cluster(2, 3).fit(plan, resume=True))

@@ -75,7 +75,7 @@ def test_more_workers_than_streams_read_them_in_turn() -> None:
     assert [(s.worker, s.skip, s.stride) for [s] in found] == [(0, 0, 2), (1, 0, 1), (0, 1, 2)]
 
 
-@pytest.mark.parametrize("cut", range(0, 20, 3))
+@pytest.mark.parametrize("cut", range(0, 20, 2))
 def test_the_order_of_several_streams_goes_on(cut: int) -> None:
     """What was read ahead of a snapshot is read again in the same order."""
     states = [[{"worker": w, "workers": 3, "position": None}] for w in range(3)]

@@ -268,7 +268,8 @@ class Saver:
     def _cut(self) -> Checkpoint | None:
         """Return the present state of all workers on rank 0; nothing of it can change any more.
 
-        Between the two meetings no update is under way anywhere: that is the instant.
+        From the meeting until rank 0 gathers what the others know, no update is under way anywhere: that is
+        the instant.
         """
         trainer, workers, begun = self._trainer, self._workers, time.perf_counter()
         trainer.exchange.flush()
@@ -276,7 +277,6 @@ class Saver:
         cut = trainer.exchange.cut() if workers.rank == 0 else None
         run, extra = self._own_state()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
-        workers.meet("cut taken")
         checkpoint = None if cut is None else self._whole(cut, run, extra, others)
         self.pauses.append(time.perf_counter() - begun)
         trainer.run.pauses = self.pauses

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,10 @@ from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.exchange import Exchange, Request
 from satrap.exchange.servers import ShardMap
 from satrap.exchange.servers.frames import Kind
+from satrap.exchange.servers.payload import pack
 from satrap.optim import Adagrad, Adam
 from satrap.schema import Table
+from tests.cluster.runs import eventually
 from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
 
 SHARDS = range(1, 8)
@@ -202,7 +206,12 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         addresses = [s.address for s in servers]
         old = [connect(addresses, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
         old[0].lookup(wanted, create=True).result()
-        old[0].update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)  # rank 1 dies before its share
+        old[0].update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
+        assert eventually(lambda: not old[0]._calls, 10)
+        sent: Future[None] = Future()  # rank 1 dies when its share has reached one shard of two
+        one_shard = partial(old[1]._ask, 0, Kind.UPDATE, pack([]), lambda *_: sent.set_result(None), 0)
+        old[1]._loop.post(one_shard)
+        sent.result(10)
         new = connect(addresses, tables=tables, mode=mode, rank=0, world=2, generation=1)
         assert new.statistics()["rows"] == 0
         with pytest.raises(StoreError, match="a newer group of workers"):
