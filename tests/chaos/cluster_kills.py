@@ -115,11 +115,11 @@ class ClusterLoop:
         process, killed = start(recipe, run, resume), ""
         roles: dict[str, int] = {}
         while kill and killed not in ("shard", "launcher"):
-            roles = children(process.pid) if alive(process.pid) else {}
-            victims = {**roles, "launcher": process.pid}
             inside = self._wait_for_an_instant(process, run)
             if process.poll() is not None:
                 break
+            roles = children(process.pid)
+            victims = {**roles, "launcher": process.pid}
             name = self.random.choice(sorted(victims))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victims[name], signal.SIGKILL)
