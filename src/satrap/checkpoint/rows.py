@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,7 +25,7 @@ def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> in
     schema = _schema(first)
     rows = 0
     with pa.ipc.new_stream(pa.PythonFile(writer, mode="w"), schema) as stream:
-        for chunk in (first, *others):
+        for chunk in itertools.chain([first], others):
             stream.write_batch(_record_batch(chunk, schema))
             rows += len(chunk.ids)
     return rows
