@@ -34,6 +34,17 @@ def do(workers: ConnectedWorkers, command: str) -> object:
             start = time.monotonic()
             workers.solo("waiting", lambda: time.sleep(float(seconds)))
             return time.monotonic() - start >= float(seconds) * 0.9
+        case ["called"]:
+            return workers.called("council")
+        case ["meet"]:
+            waited = 0
+
+            def wait() -> None:
+                nonlocal waited
+                waited += 1
+
+            workers.meet("council", meanwhile=wait)
+            return waited > 0
     raise AssertionError(command)
 
 

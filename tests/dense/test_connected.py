@@ -100,3 +100,19 @@ def test_a_killed_worker_is_noticed_at_once(peers: Peers) -> None:
     peers.tell(1, "sum")
     assert "worker 1 lost another worker" in peers.hear(1)
     assert time.monotonic() - start < 2
+
+
+def test_who_is_called_notices_before_coming(peers: Peers) -> None:
+    for _ in range(2):
+        peers.tell(0, "called")
+        assert peers.hear(0) == "False"
+        peers.tell(1, "meet")
+        limit, heard = time.monotonic() + 5, "False"
+        while heard == "False" and time.monotonic() < limit:
+            peers.tell(0, "called")
+            heard = peers.hear(0)
+        assert heard == "True"
+        time.sleep(0.2)
+        peers.tell(0, "meet")
+        peers.hear(0)
+        assert peers.hear(1) == "True"
