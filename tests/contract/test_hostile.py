@@ -102,6 +102,10 @@ def valid_messages() -> list[tuple[Header, list[bytes]]]:
         (Header(Kind.LOAD, 1), load),
         (Header(Kind.STATISTICS, 1), []),
         (Header(Kind.RESTORE, 1), pack_arrays({"0.counts": ids[:2].astype(np.int64)})),
+        (Header(Kind.CUT, 1), [pack_text({"number": 5})]),
+        (Header(Kind.JOB, 1), [pack_text({})]),
+        (Header(Kind.READ, 1), [pack_text({"url": "/nowhere/at/all"})]),
+        (Header(Kind.WRITE, 1), [pack_text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
         (Header(Kind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
         (Header(Kind.BYE, 1), []),
     ]

@@ -54,9 +54,9 @@ class Checkpointing:
     same_trainer.fit(data, epochs=2, checkpoint=plan, resume=True)
     ```
 
-    The second call goes on from the newest snapshot. In one process the result is that of a run that was
-    never killed, to the bit. A save that fails does not end training: the older snapshots stay, `notice` is
-    told, and the next save is tried as usual.
+    The second call goes on from the newest snapshot. In one process, and in `sync` with several workers,
+    the result is that of a run that was never killed, to the bit. A save that fails does not end training:
+    the older snapshots stay, `notice` is told, and the next save is tried as usual.
 
     Args:
         url: folder or fsspec URL.

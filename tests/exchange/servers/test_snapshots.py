@@ -17,7 +17,7 @@ from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.exchange import Exchange, Request
 from satrap.exchange.servers import ShardMap
 from satrap.exchange.servers.frames import Kind
-from satrap.exchange.servers.payload import pack
+from satrap.exchange.servers.payload import pack, pack_text
 from satrap.optim import Adagrad, Adam
 from satrap.schema import Table
 from tests.cluster.runs import eventually
@@ -231,3 +231,24 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
             one.close()
         for one in old:
             one._shut()
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        (Kind.CUT, {}),
+        (Kind.CUT, {"number": "1"}),
+        (Kind.READ, {"url": 3}),
+        (Kind.WRITE, {"url": "x", "folder": "../x", "number": 1}),
+        (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": None}),
+        (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": True}),
+        (Kind.JOB, {}),
+    ],
+)
+def test_an_impossible_request_is_refused_and_harms_nothing(kind: Kind, asked: dict[str, object]) -> None:
+    with threads(1) as servers:
+        exchange = connect([servers[0].address])
+        with pytest.raises(StoreError):
+            exchange._one(0, kind, [pack_text(asked)]).result(10)
+        train(exchange, steps=1, seed=1)
+        exchange.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ Rows = npt.NDArray[np.float32]
 EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
 """Rows per exported chunk, and about how many bytes, at most."""
 MAX_WORLD = 65536
+T = TypeVar("T", int, str)
+_DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
 
 class Service:
@@ -114,7 +117,7 @@ class Service:
             case Kind.STATISTICS:
                 return [pack_text(self.statistics())]
             case Kind.CUT:
-                self._snapshots.cut(store, int(unpack_text(_one(parts))["number"]))
+                self._snapshots.cut(store, _value(unpack_text(_one(parts)), "number", int))
                 return pack_arrays(state_of(store))
             case Kind.RESTORE:
                 take_state(store, unpack_arrays(parts))
@@ -134,12 +137,14 @@ class Service:
         assert self.config is not None
         if kind == Kind.JOB:
             return self._snapshots.result()
-        url = str(asked.get("url"))
+        url = _value(asked, "url", str)
         if kind == Kind.READ:
             self._snapshots.read(self.config, self.store, url)
-        else:
-            number, folder = int(asked.get("number", -1)), str(asked.get("folder"))
-            self._snapshots.write(self.config, number, url, folder)
+            return {}
+        folder = _value(asked, "folder", str)
+        if not _DATA_FOLDER.fullmatch(folder):
+            raise FrameError(f"{folder!r} is no folder of a checkpoint")
+        self._snapshots.write(self.config, _value(asked, "number", int), url, folder)
         return {}
 
     def _follow(self, generation: int) -> None:
@@ -164,6 +169,7 @@ class Service:
             raise ConfigError(f"a hello has an impossible rank or world: {rank!r} of {world!r}")
         if forward is None:
             raise ConfigError("a hello has an unknown wire format")
+        generation = _value({"generation": 0} | hello, "generation", int)
         if self.config is None:
             self._store = asked.open()
             self.config = asked
@@ -173,8 +179,8 @@ class Service:
                 why="all workers of a shard must agree on its tables",
                 fix="use the same recipe everywhere, or restart the shards",
             )
-        session.generation = int(hello.get("generation", 0))
-        self._follow(session.generation)
+        session.generation = generation
+        self._follow(generation)
         self._forward[session.client] = forward
         session.rank, session.gated = rank, hello.get("mode") == "sync" and world > 1
         if session.gated:
@@ -263,6 +269,13 @@ class Service:
             self._exports.pop(session.client, None)
             return [pack_text({"end": True})]
         return pack_chunk(chunk)
+
+
+def _value(asked: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    value = asked.get(name)
+    if type(value) is not kind:
+        raise FrameError(f"a request has an impossible {name}: {str(value)[:40]!r}")
+    return value
 
 
 def _one(parts: Sequence[Buffer]) -> Buffer:
