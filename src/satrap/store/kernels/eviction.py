@@ -16,6 +16,7 @@ from satrap.store.kernels.layout import (
     EVICTED,
     FEWEST,
     FIRST_SEGMENT,
+    FULL,
     HAND_BUCKET,
     HAND_SEGMENT,
     LOG_ENTRY,
@@ -41,6 +42,7 @@ from satrap.store.kernels.layout import (
     add,
     fact,
     first_bucket,
+    free_entry,
     get,
     get32,
     lead,
@@ -251,6 +253,26 @@ def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32, 
     return slot
 
 
+@helper
+def insert_plainly(index: Index, t: int, key: np.uint64, found: np.uint64, entry: np.uint64) -> int:
+    """Do what `insert` does where a slot and the entry at `entry` are free and the segment is not full.
+
+    Returns -1, and changes nothing, if it is not so. `found` is what the directory says of the hash.
+    """
+    segment = number(found)
+    used = fact(index, segment, SEGMENT_USED)
+    if entry == _NOWHERE or used >= np.int64(found & np.uint64(31)) * FULL:
+        return -1
+    slot = take_slot(index)
+    if slot >= 0:
+        store_u64(entry, key)
+        store_u32(slot_at(entry), np.uint32(slot + 1))
+        set_fact(index, segment, SEGMENT_USED, used + 1)
+        add(index, t, USED, 1)
+        add(index, t, CREATED, 1)
+    return slot
+
+
 @kernel
 def create(
     index: Index,
@@ -281,12 +303,19 @@ def create(
             j += 1
             key = ids[i]
             h = mix(key ^ salt)
-            segment = listed(index, lead(where, h))
-            slot = probe(first_bucket(index, segment, h), key)
+            found = lead(where, h)
+            segment = listed(index, found)
+            first, second = first_bucket(index, segment, h), second_bucket(index, segment, h)
+            slot = max(probe(first, key), probe(second, key))
             if slot < 0:
-                slot = probe(second_bucket(index, segment, h), key)
-            if slot < 0:
-                slot = insert(index, t, key, h, step, policy)
+                entry = free_entry(first)
+                if entry == _NOWHERE:
+                    entry = free_entry(second)
+                slot = insert_plainly(index, t, key, found, entry)
+                if slot < 0:
+                    slot = insert(index, t, key, h, step, policy)
+                elif policy != NONE:
+                    store_u32(note_at(index, entry), noted(np.uint32(0), step, policy))
                 if slot >= 0:
                     fresh[made] = i
                     made += 1

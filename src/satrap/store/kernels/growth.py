@@ -56,6 +56,7 @@ from satrap.store.kernels.simd import (
     load_i64,
     load_u32,
     load_u64,
+    prefetch,
     store,
     store_i64,
     store_u32,
@@ -173,11 +174,21 @@ def give_pages(index: Index, segment: int) -> None:
 
 
 @helper
+def prefetch_page(index: Index, page: int) -> None:
+    """Start fetching a page."""
+    start = index.entries + np.uint64(page) * _PAGE
+    for b in range(_ZERO, _PAGE, _BUCKET):
+        prefetch(start + b)
+
+
+@helper
 def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> bool:
     """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck."""
     low, high = segment_at(index, 0), segment_at(index, 1)
-    used_low, used_high = 0, 0
-    for p in range(fact(index, segment, SEGMENT_COUNT)):
+    used_low, used_high, pages = 0, 0, fact(index, segment, SEGMENT_COUNT)
+    for p in range(pages):
+        if p + 1 < pages:
+            prefetch_page(index, get32(index.pages, segment * SEGMENT_PAGES + p + 1))
         page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
         for b in range(PAGE_BUCKETS):
             bucket = page + np.uint64(b) * _BUCKET
