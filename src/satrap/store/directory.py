@@ -110,8 +110,8 @@ class Directory:
         self._memory = {
             "entries": Reserved(pages * PAGE_BYTES, huge=room.huge_index),
             "notes": Reserved(4 * layout.ENTRIES * layout.PAGE_BUCKETS * pages, huge=room.huge_index),
-            "directory": Reserved(4 * 16 * segments, huge=False),
-            "pages": Reserved(4 * SEGMENT_PAGES * segments, huge=False),
+            "directory": Reserved(4 * 16 * segments, huge=room.huge_index, small=HUGE),
+            "pages": Reserved(4 * SEGMENT_PAGES * segments, huge=room.huge_index, small=HUGE),
             "facts": Reserved(4 * layout.FACTS * segments, huge=False),
             "free_pages": Reserved(4 * pages, huge=False),
             "free": Reserved(4 * room.rows, huge=False),

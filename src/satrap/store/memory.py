@@ -36,16 +36,21 @@ class Reserved:
         size: bytes of address space, > 0; halved until the system grants it (`size` tells what it granted).
         huge: ask for 2 MiB pages, which halve the time of random access; if False, for small ones, so that
             no more is in use than what was touched. Default True.
+        small: bytes at the beginning for which small pages are asked even so, a multiple of 2 MiB; default 0.
 
     Raises:
         StoreError: not even 1 MiB is granted.
     """
 
-    def __init__(self, size: int, *, huge: bool = True) -> None:
+    def __init__(self, size: int, *, huge: bool = True, small: int = 0) -> None:
         self._map, self.size = _map(size)
+        small = min(small, self.size) if huge else self.size
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: slower, still right
-                self._map.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+                if small:
+                    self._map.madvise(mmap.MADV_NOHUGEPAGE, 0, small)
+                if small < self.size:
+                    self._map.madvise(mmap.MADV_HUGEPAGE, small)
         self._bytes = np.frombuffer(self._map, np.uint8)
         self.address: int = self._bytes.ctypes.data
 

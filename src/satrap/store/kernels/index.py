@@ -39,6 +39,7 @@ from satrap.store.kernels.simd import load_i64, load_u32, load_u64, prefetch, pr
 
 _ZERO = np.uint64(0)
 _EIGHT = np.uint64(8)
+_LISTS_AHEAD = np.uint64(16)
 _BUCKET = np.uint64(BUCKET_BYTES)
 _PAGE = np.uint64(PAGE_BYTES)
 
@@ -47,12 +48,21 @@ _PAGE = np.uint64(PAGE_BYTES)
 def locate_first(
     index: Index, ids: npt.NDArray[np.uint64], splits: npt.NDArray[np.int64], places: npt.NDArray[np.uint64]
 ) -> None:
-    """Write the address of each id's first bucket."""
+    """Write the address of each id's first bucket.
+
+    Its segment's list of pages is prefetched 16 ids ahead: beyond some 10 million rows the lists do
+    not stay in the cache.
+    """
     for t in range(splits.shape[0] - 1):
-        where = map_of(index, t)
-        for i in range(np.uint64(splits[t]), np.uint64(splits[t + 1])):  # unsigned: see `gather`
-            h = mix(ids[i] ^ where.salt)
-            places[i] = first_bucket(index, listed(index, lead(where, h)), h)
+        where, end = map_of(index, t), np.uint64(splits[t + 1])
+        for i in range(np.uint64(splits[t]), end + _LISTS_AHEAD):  # unsigned: see `gather`
+            if i < end:
+                h = mix(ids[i] ^ where.salt)
+                places[i] = h
+                prefetch(listed(index, lead(where, h)).pages)
+            if i >= np.uint64(splits[t]) + _LISTS_AHEAD:
+                h = places[i - _LISTS_AHEAD]
+                places[i - _LISTS_AHEAD] = first_bucket(index, listed(index, lead(where, h)), h)
 
 
 @kernel
