@@ -42,12 +42,14 @@ class Slots:
         numbers: int32[n], -1 without a row.
         epoch: how often the store had been cleared.
         reassigned: how many slots had been taken from a row.
+        complete: True if all have a row.
     """
 
     group: int
     numbers: Inverse
     epoch: int
     reassigned: int
+    complete: bool = False
 
 
 class Group:
@@ -147,8 +149,9 @@ class Group:
             self.tracker.change(slots)
         self._gather(slots, out)
         if len(missing):
-            self._write_initial(ids, splits, missing[slots[missing] < 0], out)
-        return Slots(self.index, slots, self._epoch, self.directory.reassigned)
+            missing = missing[slots[missing] < 0]
+            self._write_initial(ids, splits, missing, out)
+        return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
 
     def _create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
         """Give each missing id that is admitted a slot and its initial row; fills in `slots`.
@@ -220,10 +223,7 @@ class Group:
         self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
     ) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped."""
-        if known is not None and known.epoch == self._epoch:
-            slots, missing = self.directory.refresh(ids, splits, known.numbers, known.reassigned)
-        else:
-            slots, missing = self.directory.find(ids, splits, use=False)
+        slots, missing = self._slots_of(ids, splits, known)
         if len(missing):
             self._count("dropped", self._per_table(missing, splits))
         self._keep(ids, splits, slots)
@@ -236,6 +236,14 @@ class Group:
             self.plan.step(self.rows, ids[first:end], slots[first:end], start, lr_scale, noise)
 
         self._workers.run(self._workers.ranges(len(ids)), work)
+
+    def _slots_of(self, ids: Ids, splits: Offsets, known: Slots | None) -> tuple[Inverse, Offsets]:
+        """Return what `directory.find` would, sparing what `known` still tells."""
+        if known is None or known.epoch != self._epoch:
+            return self.directory.find(ids, splits, use=False)
+        if known.complete and known.reassigned == self.directory.reassigned:
+            return known.numbers, np.empty(0, np.int64)
+        return self.directory.refresh(ids, splits, known.numbers, known.reassigned)
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""

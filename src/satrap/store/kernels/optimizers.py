@@ -16,13 +16,12 @@ from numba.extending import overload
 
 from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
-from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.lanes import clamp, load_double, spread, where_zero
-from satrap.store.kernels.rows import ahead
+from satrap.store.kernels.rows import ahead, fetch_write
 from satrap.store.kernels.simd import broadcast, load_like, prefetch_write, root, store, total
 
 _FOUR = np.uint64(4)
-_LINE = np.uint64(64)
 _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
 _NONE = np.float32(0)
@@ -256,13 +255,6 @@ def clipping(fmt: Format, g: np.uint64, dim: np.uint64, clip: np.float32) -> np.
 
 
 @helper
-def fetch_write(address: np.uint64, size: np.uint64) -> None:
-    """Start fetching the cache lines of `size` bytes for writing."""
-    for k in range(_ZERO, size, _LINE):
-        prefetch_write(address + k)
-
-
-@helper
 def step_lane(
     fmt: Format,
     rule: Any,
@@ -288,10 +280,59 @@ def step_lane(
     store_weights(fmt, place, x, key, k)
 
 
-@kernel
+def _step_of(width: int) -> Any:
+    """Compile `step` for rows of `width` weights, or of any number (0)."""
+
+    @kernel
+    def step_rows(
+        fmt: Format,
+        rule: Any,
+        shaping: Shaping | None,
+        bound: tuple[np.float32] | None,
+        base: np.uint64,
+        stride: np.uint64,
+        scalars: np.uint64 | None,
+        dim: np.uint64,
+        ids: npt.NDArray[np.uint64],
+        slots: npt.NDArray[np.int32],
+        gradients: np.uint64,
+    ) -> None:
+        d = np.uint64(width) if width else dim
+        n, size, full = np.uint64(slots.shape[0]), d * _FOUR, d & ~np.uint64(15)
+        weights = (d * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
+        distance = np.uint64(ahead(stride))
+        for i in range(n):  # unsigned: Numba adds no test for indices from the end
+            if i + distance < n and slots[i + distance] >= 0:
+                later = base + np.uint64(slots[i + distance]) * stride
+                fetch_write(later, weights)
+                fetch_write(later + weights, stride - weights)
+                if scalars is not None:
+                    prefetch_write(scalars + np.uint64(slots[i + distance]) * _FOUR)
+            if slots[i] < 0:
+                continue
+            slot, g = np.uint64(slots[i]), gradients + i * size
+            w = base + slot * stride
+            scalar = _ZERO if scalars is None else scalars + slot * _FOUR
+            one = (_NONE, _UNIT) if shaping is None else (shaping.decay, clipping(fmt, g, d, shaping.clip))
+            facts = begin(fmt, rule, one[0], one[1], scalar, w, g, d)
+            many = spread(one)
+            key, all_facts, bounds = mix(ids[i] ^ fmt.noise), spread(facts), spread(bound)
+            for k in range(_ZERO, full, _LANES):
+                step_lane(
+                    fmt, rule, shaping, all_facts, many, bounds, w, g, w + weights, size, key, np.uint64(k)
+                )
+            for k in range(full, d):
+                step_lane(fmt, rule, shaping, facts, one, bound, w, g, w + weights, size, key, np.uint64(k))
+
+    return step_rows
+
+
+_STEP = by_width(_step_of)
+
+
 def step(
     fmt: Format,
-    rule: Any,
+    rule: NamedTuple,
     shaping: Shaping | None,
     bound: tuple[np.float32] | None,
     base: np.uint64,
@@ -308,24 +349,4 @@ def step(
     clamped to [-bound[0], bound[0]]. `shaping`, `bound` and `scalars` are None if there is nothing of the
     kind: machine code without them is a tenth faster.
     """
-    n, size, full = slots.shape[0], dim * _FOUR, dim & ~np.uint64(15)
-    weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
-    distance = ahead(stride)
-    for i in range(n):
-        if i + distance < n and slots[i + distance] >= 0:
-            fetch_write(base + np.uint64(slots[i + distance]) * stride, stride)
-            if scalars is not None:
-                prefetch_write(scalars + np.uint64(slots[i + distance]) * _FOUR)
-        if slots[i] < 0:
-            continue
-        slot, g = np.uint64(slots[i]), gradients + np.uint64(i) * size
-        w = base + slot * stride
-        scalar = _ZERO if scalars is None else scalars + slot * _FOUR
-        one = (_NONE, _UNIT) if shaping is None else (shaping.decay, clipping(fmt, g, dim, shaping.clip))
-        facts = begin(fmt, rule, one[0], one[1], scalar, w, g, dim)
-        many = spread(one)
-        key, all_facts, bounds = mix(ids[i] ^ fmt.noise), spread(facts), spread(bound)
-        for k in range(_ZERO, full, _LANES):
-            step_lane(fmt, rule, shaping, all_facts, many, bounds, w, g, w + weights, size, key, np.uint64(k))
-        for k in range(full, dim):
-            step_lane(fmt, rule, shaping, facts, one, bound, w, g, w + weights, size, key, np.uint64(k))
+    _STEP(int(dim))(fmt, rule, shaping, bound, base, stride, scalars, dim, ids, slots, gradients)

@@ -19,8 +19,8 @@ from satrap.store.kernels.formats import (
     write_weights,
 )
 from satrap.store.kernels.hashing import initial_weights, mix
-from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.simd import broadcast, load_like, prefetch, store
+from satrap.store.kernels.jit import by_width, helper, kernel
+from satrap.store.kernels.simd import broadcast, load_like, prefetch, prefetch_write, store
 
 _FOUR = np.uint64(4)
 _LINE = np.uint64(64)
@@ -43,6 +43,13 @@ def fetch(address: np.uint64, size: np.uint64) -> None:
     """Start fetching the cache lines of `size` bytes."""
     for k in range(_ZERO, size, _LINE):
         prefetch(address + k)
+
+
+@helper
+def fetch_write(address: np.uint64, size: np.uint64) -> None:
+    """Start fetching the cache lines of `size` bytes for writing."""
+    for k in range(_ZERO, size, _LINE):
+        prefetch_write(address + k)
 
 
 @helper
@@ -78,7 +85,7 @@ def _gather_of(width: int) -> Any:
     return gather_rows
 
 
-_GATHER = {width: _gather_of(width) for width in (0, 16, 32, 64, 128)}
+_GATHER = by_width(_gather_of)
 
 
 def gather(
@@ -90,11 +97,8 @@ def gather(
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
-    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; no slot (-1), nothing.
-
-    The usual widths are compiled for themselves: at 16 that takes a third less time.
-    """
-    _GATHER.get(int(dim), _GATHER[0])(fmt, base, stride, slots, dim, out, out_stride)
+    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; no slot (-1), nothing."""
+    _GATHER(int(dim))(fmt, base, stride, slots, dim, out, out_stride)
 
 
 @kernel
