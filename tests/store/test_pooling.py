@@ -144,6 +144,38 @@ def test_a_bag_of_one_each_needs_no_offsets():
     np.testing.assert_array_equal(pool(rows, inverse, None, mode="mean")[0], rows[inverse])
 
 
+@pytest.mark.parametrize("dim", [8, 16, 64, 100, 128])
+def test_gradients_of_rows_in_order_of_appearance(dim):
+    rng = np.random.default_rng(dim)
+    ids = rng.integers(0, 50, 4 * 30).astype(np.uint64)
+    unique, _, inverse = distinct(ids, np.array([0, 60, 120]))
+    gradients = rng.standard_normal((30, 4, dim)).astype(np.float32)
+    wanted = np.zeros((len(unique), dim), np.float32)
+    for i, row in enumerate(inverse):
+        wanted[row] += gradients[i % 30, i // 30]
+    for u in (len(unique), len(unique) + 2):  # rows that no id names have no gradient
+        found = gather_features_backward(gradients, inverse, u)
+        np.testing.assert_array_equal(found[: len(unique)], wanted)
+        assert not found[len(unique) :].any()
+    start = np.ones_like(wanted)
+    gather_features_backward(gradients, inverse, len(unique), into=start)
+    np.testing.assert_allclose(start, wanted + 1, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [16, 48, 64])
+def test_large_blocks_are_written_past_the_caches(monkeypatch, dim):
+    rng = np.random.default_rng(dim)
+    rows, inverse = rng.standard_normal((20, dim)).astype(np.float32), rng.integers(0, 20, 3 * 7, np.int32)
+    expected = gather_features(rows, inverse, 3)
+    np.testing.assert_array_equal(expected, rows[inverse.reshape(3, 7).T])
+    monkeypatch.setattr("satrap.store.kernels.batch.ASIDE", 0)
+    words = np.zeros(7 * 3 * dim + 32, np.float32)
+    for shift in (-words.ctypes.data % 64 // 4, -words.ctypes.data % 64 // 4 + 1):  # aligned, and not
+        out = words[shift:][: 7 * 3 * dim].reshape(7, 3, dim)
+        out[:] = 0
+        np.testing.assert_array_equal(gather_features(rows, inverse, 3, out=out), expected)
+
+
 @PROFILE
 @given(st.integers(1, 4), st.integers(0, 20), st.integers(1, 9), DIMS, st.integers(0, 2**32 - 1))
 def test_gather_features_and_its_gradient(features, batch, u, dim, seed):
@@ -157,8 +189,8 @@ def test_gather_features_and_its_gradient(features, batch, u, dim, seed):
     np.testing.assert_array_equal(gather_features(rows, inverse, features), expected)
     assert not block[:, [0, -1]].any()
     gradients = rng.standard_normal(block.shape).astype(np.float32)
-    by_sample = np.ascontiguousarray(gradients[:, 1:-1].reshape(-1, dim))
-    wanted = segment_sum(by_sample, np.ascontiguousarray(inverse.reshape(features, batch).T).reshape(-1), u)
+    by_feature = np.ascontiguousarray(gradients[:, 1:-1].transpose(1, 0, 2).reshape(-1, dim))
+    wanted = segment_sum(by_feature, inverse, u)
     np.testing.assert_array_equal(gather_features_backward(gradients[:, 1:-1], inverse, u), wanted)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from satrap.store import gather_features, gather_features_backward, pool, pool_backward
+from satrap.store import floats, gather_features, gather_features_backward, pool, pool_backward
 
 Mode = Literal["sum", "mean", "max", "sqrtn"]
 
@@ -91,8 +91,8 @@ class _KernelPooling(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag]) -> Tensor:
         source = rows.detach().numpy()
-        out = torch.empty(bags[0].size, sum(bag.features for bag in bags), rows.shape[1])
-        target, first, argmaxes = out.numpy(), 0, []
+        target = floats(bags[0].size, sum(bag.features for bag in bags), rows.shape[1])
+        first, argmaxes = 0, []
         for bag in bags:
             argmax = None
             if bag.plain:
@@ -111,12 +111,16 @@ class _KernelPooling(torch.autograd.Function):
             argmaxes.append(argmax)
             first += bag.features
         ctx.bags, ctx.argmaxes, ctx.distinct = bags, argmaxes, len(rows)
-        return out
+        return torch.from_numpy(target)
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
         gradient = outputs[0].contiguous().numpy()
-        into = np.zeros((ctx.distinct, gradient.shape[2]), dtype=np.float32)
+        if len(ctx.bags) == 1 and ctx.bags[0].plain:
+            alone = gather_features_backward(gradient, ctx.bags[0].inverse, ctx.distinct)
+            return torch.from_numpy(alone), None
+        into = floats(ctx.distinct, gradient.shape[2])
+        into[:] = 0
         first = 0
         for bag, argmax in zip(ctx.bags, ctx.argmaxes, strict=True):
             part = gradient[:, first : first + bag.features]

@@ -6,6 +6,7 @@ rows and the rows into what a model reads.
 """
 
 from satrap.store.admission import Admission
+from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
 from satrap.store.eviction import Eviction
@@ -33,6 +34,7 @@ __all__ = [
     "Slots",
     "bucket_of",
     "distinct",
+    "floats",
     "gather_features",
     "gather_features_backward",
     "pool",

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.store.buffers import floats
 
 Ids = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float32]
@@ -72,7 +73,7 @@ def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
         StoreError: dtype, shape or strides do not fit.
     """
     if out is None:
-        return np.empty((rows, dim), np.float32)
+        return floats(rows, dim)
     if out.dtype != np.float32 or out.shape != (rows, dim) or not out.flags.writeable:
         raise StoreError(f"out must be a writable float32[{rows}, {dim}], got {describe(out)}")
     if rows and dim > 1 and out.strides[1] != 4:

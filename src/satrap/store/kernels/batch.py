@@ -5,13 +5,15 @@ Every sum is taken in the order of the ids, one after another: the same input gi
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from satrap.store.kernels.hashing import mix
-from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.rows import copy_floats, fetch
-from satrap.store.kernels.simd import broadcast, load_like, store
+from satrap.store.kernels.jit import by_width, helper, kernel
+from satrap.store.kernels.rows import copy_floats, fetch, fetch_write
+from satrap.store.kernels.simd import broadcast, load_like, settle, store, store_aside
 
 Floats = npt.NDArray[np.float32]
 Inverse = npt.NDArray[np.int32]
@@ -19,10 +21,11 @@ Offsets = npt.NDArray[np.int64]
 SUM, MEAN, SQRTN = 0, 1, 2
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
-_ONE = np.uint64(1)
 _LANES = np.uint64(16)
-_AHEAD = np.uint64(16)
+_AHEAD = np.uint64(32)
 """How many rows ahead of their use rows are prefetched."""
+ASIDE = 16 << 20
+"""Bytes beyond which a block of rows is written past the caches: half of a usual last-level cache."""
 
 
 @kernel
@@ -38,7 +41,7 @@ def distinct(
 
     `table` is scratch: a power of two, at least twice the longest segment.
     """
-    count = 0
+    count, one = _ZERO, np.uint64(1)
     out_splits[0] = 0
     for t in range(splits.shape[0] - 1):
         size = 16
@@ -46,23 +49,21 @@ def distinct(
             size *= 2
         table[:size] = 0
         mask = np.uint64(size - 1)
-        for i in range(splits[t], splits[t + 1]):
+        for i in range(np.uint64(splits[t]), np.uint64(splits[t + 1])):
             key = ids[i]
+            out[count] = key  # so a free place matches too: new or not is no branch, which none could predict
             place = mix(key) & mask
             while True:
-                entry = table[place]
-                if entry == 0:
-                    out[count] = key
-                    inverse[i] = count
-                    count += 1
-                    table[place] = count
+                entry = np.uint64(table[place])
+                number = count if entry == _ZERO else entry - one
+                if out[number] == key:
                     break
-                if out[entry - 1] == key:
-                    inverse[i] = entry - 1
-                    break
-                place = (place + np.uint64(1)) & mask
+                place = (place + one) & mask
+            table[place] = number + one
+            inverse[i] = number
+            count += np.uint64(number == count)
         out_splits[t + 1] = count
-    return count
+    return int(np.int64(count))
 
 
 @helper
@@ -89,59 +90,161 @@ def divide(target: np.uint64, dim: np.uint64, divisor: np.float32) -> None:
         store(target + k * _FOUR, load_like(divisor, target + k * _FOUR) / divisor)
 
 
-@kernel
-def segment_sum(gradients: np.uint64, inverse: Inverse, dim: np.uint64, out: np.uint64) -> None:
-    """Add row i of `gradients` to row `inverse[i]` of `out`, in the order of i."""
-    n, size = np.uint64(inverse.shape[0]), dim * _FOUR
-    for i in range(n):
-        if i + _AHEAD < n:
-            fetch(out + np.uint64(inverse[i + _AHEAD]) * size, size)
-        add_to(gradients + i * size, out + np.uint64(inverse[i]) * size, dim)
-
-
-@kernel
-def gather_features(
-    rows: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64
-) -> None:
-    """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`."""
-    size, width = dim * _FOUR, np.uint64(features)
-    batch = np.uint64(inverse.shape[0]) // width
-    for b in range(batch):
-        if b + _ONE < batch:
-            for f in range(width):
-                fetch(rows + np.uint64(inverse[f * batch + b + _ONE]) * size, size)
-        for f in range(width):
-            source = rows + np.uint64(inverse[f * batch + b]) * size
-            copy_floats(source, out + b * out_stride + f * size, dim)
-
-
 @helper
-def add_to(source: np.uint64, target: np.uint64, dim: np.uint64) -> None:
-    """`target += source`, `dim` floats."""
+def add_to(x: np.uint64, y: np.uint64, target: np.uint64, dim: np.uint64) -> None:
+    """`target = x + y`, `dim` floats."""
     full = dim & ~np.uint64(15)
     like = broadcast(np.float32(0))
     for k in range(_ZERO, full, _LANES):
         at = k * _FOUR
-        store(target + at, load_like(like, target + at) + load_like(like, source + at))
+        store(target + at, load_like(like, x + at) + load_like(like, y + at))
     for k in range(full, dim):
         at = k * _FOUR
-        store(target + at, load_like(np.float32(0), target + at) + load_like(np.float32(0), source + at))
+        store(target + at, load_like(np.float32(0), x + at) + load_like(np.float32(0), y + at))
 
 
-@kernel
+def _segment_sum_of(width: int) -> Any:
+    """Compile `segment_sum` for rows of `width` floats, or of any number (0)."""
+
+    @kernel
+    def sum_rows(gradients: np.uint64, inverse: Inverse, dim: np.uint64, out: np.uint64) -> None:
+        d = np.uint64(width) if width else dim
+        n, size = np.uint64(inverse.shape[0]), d * _FOUR
+        for i in range(n):
+            if i + _AHEAD < n:
+                fetch(out + np.uint64(inverse[i + _AHEAD]) * size, size)
+            target = out + np.uint64(inverse[i]) * size
+            add_to(target, gradients + i * size, target, d)
+
+    return sum_rows
+
+
+_SEGMENT_SUM = by_width(_segment_sum_of)
+
+
+def segment_sum(gradients: np.uint64, inverse: Inverse, dim: np.uint64, out: np.uint64) -> None:
+    """Add row i of `gradients` to row `inverse[i]` of `out`, in the order of i."""
+    _SEGMENT_SUM(int(dim))(gradients, inverse, dim, out)
+
+
+@helper
+def copy_aside(source: np.uint64, target: np.uint64, dim: np.uint64) -> None:
+    """Copy `dim` floats, a multiple of 16, past the caches to a multiple of 64."""
+    like = broadcast(np.float32(0))
+    for k in range(_ZERO, dim, _LANES):
+        store_aside(target + k * _FOUR, load_like(like, source + k * _FOUR))
+
+
+def _gather_features_of(width: int) -> Any:
+    """Compile `gather_features` for rows of `width` floats, or of any number (0)."""
+
+    @kernel
+    def gather_rows(
+        rows: np.uint64,
+        inverse: Inverse,
+        features: int,
+        dim: np.uint64,
+        out: np.uint64,
+        out_stride: np.uint64,
+        aside: bool | None,
+    ) -> None:
+        d = np.uint64(width) if width else dim
+        n, size = np.uint64(inverse.shape[0]), d * _FOUR
+        batch = n // np.uint64(features)
+        for f in range(np.uint64(features)):
+            target = out + f * size
+            for i in range(f * batch, f * batch + batch):
+                if i + _AHEAD < n:
+                    fetch(rows + np.uint64(inverse[i + _AHEAD]) * size, size)
+                source = rows + np.uint64(inverse[i]) * size
+                if aside is None:
+                    copy_floats(source, target, d)
+                else:
+                    copy_aside(source, target, d)
+                target += out_stride
+        if aside is not None:
+            settle()
+
+    return gather_rows
+
+
+_GATHER_FEATURES = by_width(_gather_features_of)
+
+
+def gather_features(
+    rows: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64
+) -> None:
+    """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`.
+
+    Feature after feature: the rows of one feature often fit the second-level cache, those of all do not. More
+    than ASIDE bytes are written past the caches, which could not hold them anyway: that saves reading them.
+    """
+    many = 4 * int(dim) * len(inverse) > ASIDE
+    aligned = int(dim) % 16 == 0 and int(out) % 64 == 0 and int(out_stride) % 64 == 0
+    aside = True if many and aligned else None
+    _GATHER_FEATURES(int(dim))(rows, inverse, features, dim, out, out_stride, aside)
+
+
+def _gather_features_backward_of(width: int) -> Any:
+    """Compile `gather_features_backward` for rows of `width` floats, or of any number (0)."""
+
+    @kernel
+    def add_rows(
+        gradients: np.uint64,
+        stride: np.uint64,
+        inverse: Inverse,
+        features: int,
+        dim: np.uint64,
+        out: np.uint64,
+        zeros: np.uint64 | None,
+    ) -> int:
+        d = np.uint64(width) if width else dim
+        size, seen = d * _FOUR, _ZERO
+        batch = np.uint64(inverse.shape[0]) // np.uint64(features)
+        for f in range(np.uint64(features)):
+            source = gradients + f * size
+            for b in range(batch):
+                if b + _AHEAD < batch:
+                    fetch(source + _AHEAD * stride, size)
+                    fetch_write(out + np.uint64(inverse[f * batch + b + _AHEAD]) * size, size)
+                row = np.uint64(inverse[f * batch + b])
+                target = out + row * size
+                before = target
+                if zeros is not None:
+                    if row > seen:
+                        return -1
+                    before = zeros if row == seen else target
+                    seen += np.uint64(row == seen)
+                add_to(before, source, target, d)
+                source += stride
+        return int(np.int64(seen))
+
+    return add_rows
+
+
+_GATHER_FEATURES_BACKWARD = by_width(_gather_features_backward_of)
+
+
 def gather_features_backward(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
 ) -> None:
-    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, block by block."""
-    size, width = dim * _FOUR, np.uint64(features)
-    batch = np.uint64(inverse.shape[0]) // width
-    for b in range(batch):
-        if b + _ONE < batch:
-            for f in range(width):
-                fetch(out + np.uint64(inverse[f * batch + b + _ONE]) * size, size)
-        for f in range(width):
-            source = gradients + b * stride + f * size
-            add_to(source, out + np.uint64(inverse[f * batch + b]) * size, dim)
+    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f after f."""
+    _GATHER_FEATURES_BACKWARD(int(dim))(gradients, stride, inverse, features, dim, out, None)
+
+
+def first_gradients(
+    gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
+) -> int:
+    """Do what `gather_features_backward` does to rows of zeros, without reading `out`; return their number.
+
+    Rows must be numbered in the order of their first appearance in `inverse`; -1 if they are not.
+    """
+    zeros = np.zeros(int(dim), np.float32)
+    return int(
+        _GATHER_FEATURES_BACKWARD(int(dim))(
+            gradients, stride, inverse, features, dim, out, np.uint64(zeros.ctypes.data)
+        )
+    )
 
 
 @kernel

@@ -69,6 +69,23 @@ def _store(context: Any, address: Any, value: Any) -> Any:
     return types.void(types.uint64, value), generate
 
 
+def _store_aside(context: Any, address: Any, value: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        stored = builder.store(arguments[1], _pointer(builder, arguments[0], _llvm(value)), align=64)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+        return target.get_dummy_value()
+
+    return types.void(types.uint64, value), generate
+
+
+def _settle(context: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(), generate
+
+
 def _broadcast(context: Any, scalar: Any) -> Any:
     def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _splat(builder, arguments[0], LANES)
@@ -188,6 +205,10 @@ load_like = _intrinsic(_load_like)
 """load_like(like, address): what `like` is (float32 or a vector of 16) from memory at `address`."""
 store = _intrinsic(_store)
 """store(address, value): write a float32 or a vector of 16."""
+store_aside = _intrinsic(_store_aside)
+"""store_aside(address, vector): write a vector of 16 past the caches; `address` is a multiple of 64."""
+settle: Callable[[], None] = _intrinsic(_settle)
+"""settle(): what `store_aside` wrote is visible to other threads before anything that follows."""
 broadcast = _intrinsic(_broadcast)
 """broadcast(x): the vector whose 16 lanes are x."""
 root = _intrinsic(_root)

@@ -1,0 +1,79 @@
+"""Large arrays that are used again once nobody needs them.
+
+Fresh memory costs a page fault per 4 KiB when it is first written, which takes longer than filling it with
+rows. Arrays from here lie in 2 MiB pages that the process keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.store.memory import HUGE, Reserved
+
+SMALLEST = 1 << 20
+"""Bytes from which an array is worth keeping; smaller ones the allocator keeps by itself."""
+KEPT = 8
+"""Most unused buffers; the longest unused goes first."""
+
+
+class _Lease:
+    """Owns a buffer as long as an array, or a view of it, lives."""
+
+    def __init__(self, memory: Reserved, free: deque[Reserved], shape: tuple[int, ...]) -> None:
+        self._memory, self._free = memory, free
+        self.__array_interface__: dict[str, Any] = {
+            "shape": shape,
+            "typestr": np.dtype(np.float32).str,
+            "data": (memory.address, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._free.append(self._memory)
+
+
+class Buffers:
+    """Hands out arrays, and takes them back by itself; safe to use from several threads.
+
+    ```python
+    rows = Buffers().floats(50_000, 128)     # uninitialized; `del rows` and of all its views gives it back
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[Reserved] = deque()
+
+    def floats(self, *shape: int) -> npt.NDArray[np.float32]:
+        """Return an uninitialized, C-contiguous float32 array."""
+        size = 4 * math.prod(shape)
+        if size < SMALLEST:
+            return np.empty(shape, np.float32)
+        return np.asarray(_Lease(self._take(size), self._free, shape))
+
+    def _take(self, size: int) -> Reserved:
+        fitting: Reserved | None = None
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # another thread was faster
+                break
+            if fitting is None and size <= memory.size <= 2 * size + HUGE:
+                fitting = memory
+            else:
+                self._free.append(memory)
+        while len(self._free) > KEPT:
+            self._free.popleft()
+        return fitting or Reserved(-(-(size + size // 16) // HUGE) * HUGE)
+
+
+_BUFFERS = Buffers()
+
+
+def floats(*shape: int) -> npt.NDArray[np.float32]:
+    """Return an uninitialized, C-contiguous float32 array from the buffers of this process."""
+    return _BUFFERS.floats(*shape)
