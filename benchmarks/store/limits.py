@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -18,39 +19,48 @@ _FOUR, _LINE, _LANES, _ZERO = np.uint64(4), np.uint64(64), np.uint64(16), np.uin
 
 
 def _gather(dim: int) -> Any:
-    size, width = np.uint64(4 * dim), np.uint64(dim)
+    size, width, full = np.uint64(4 * dim), np.uint64(dim), np.uint64(dim // 16 * 16)
 
     @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
     def gather(base, stride, slots, out, ahead):  # type: ignore[no-untyped-def]
         n = slots.shape[0]
-        like = broadcast(np.float32(0))
+        none = np.float32(0)
+        like = broadcast(none)
         for i in range(n):
             if i + ahead < n:
                 next_row = base + np.uint64(slots[i + ahead]) * stride
                 for k in range(_ZERO, size, _LINE):
                     prefetch(next_row + k)
             row, target = base + np.uint64(slots[i]) * stride, out + np.uint64(i) * size
-            for k in range(_ZERO, width, _LANES):
+            for k in range(_ZERO, full, _LANES):
                 store(target + k * _FOUR, load_like(like, row + k * _FOUR))
+            for k in range(full, width):
+                store(target + k * _FOUR, load_like(none, row + k * _FOUR))
 
     return gather
 
 
-def _rmw(width: int) -> Any:
+def _rmw(width: int, scalar: bool) -> Any:
     size, floats = np.uint64(4 * width), np.uint64(width)
 
     @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
-    def rmw(base, stride, slots, out, ahead):  # type: ignore[no-untyped-def]
+    def rmw(base, stride, slots, scalars, ahead):  # type: ignore[no-untyped-def]
         n = slots.shape[0]
-        zero = broadcast(np.float32(0))
+        none = np.float32(0)
+        zero = broadcast(none)
         for i in range(n):
             if i + ahead < n:
                 next_row = base + np.uint64(slots[i + ahead]) * stride
                 for k in range(_ZERO, size, _LINE):
                     prefetch_write(next_row + k)
+                if scalar:
+                    prefetch_write(scalars + np.uint64(slots[i + ahead]) * _FOUR)
             row = base + np.uint64(slots[i]) * stride
             for k in range(_ZERO, floats, _LANES):
                 store(row + k * _FOUR, load_like(zero, row + k * _FOUR) + zero)
+            if scalar:
+                place = scalars + np.uint64(slots[i]) * _FOUR
+                store(place, load_like(none, place) + none)
 
     return rmw
 
@@ -59,53 +69,50 @@ class Limit:
     """The fastest loop over known rows found on this machine: prefetch distance tuned on the spot.
 
     Args:
-        kind: "gather" (copy `width` floats of each slot's row to a dense output) or "rmw" (read, add, write).
-        width: floats per row, a multiple of 16.
+        kind: "gather" (copy `width` floats of each slot's row to a dense output) or "rmw" (read, add to and
+            write them, and the row's scalar if `rows` has any).
+        rows: where rows lie.
+        width: floats per row, for "rmw" a multiple of 16.
         threads: how many threads share the slots.
     """
 
-    def __init__(self, kind: str, width: int, threads: int = 1) -> None:
-        self._kernel = _gather(width) if kind == "gather" else _rmw(width)
+    def __init__(self, kind: str, rows: Any, width: int, threads: int = 1) -> None:
+        self._rows, self._gathers = rows, kind == "gather"
+        self._kernel = _gather(width) if self._gathers else _rmw(width, len(rows.scalars) > 0)
         self._bytes, self._threads, self._ahead = 4 * width, threads, 0
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
-    def __call__(self, rows: Any, slots: Any, out: Any) -> None:
-        if not self._ahead:
-            self._tune(rows, slots, out)
-        self._run(rows, slots, out, self._ahead)
+    def __call__(self, slots: Any, out: Any) -> None:
+        """Process the rows of `slots`; `out` takes what "gather" copies."""
+        self._run(slots, out, self._ahead)
 
-    def _run(self, rows: Any, slots: Any, out: Any, ahead: int) -> None:
-        address = out.ctypes.data
+    def _run(self, slots: Any, out: Any, ahead: int) -> None:
+        address, step = (
+            (out.ctypes.data, self._bytes) if self._gathers else (self._rows.scalars.ctypes.data, 0)
+        )
+
+        def part(first: int, end: int) -> None:
+            start = np.uint64(address + first * step)
+            self._kernel(self._rows.base, self._rows.stride, slots[first:end], start, ahead)
+
         if self._pool is None:
-            self._kernel(rows.base, rows.stride, slots, np.uint64(address), ahead)
+            part(0, len(slots))
             return
-        cuts = np.linspace(0, len(slots), self._threads + 1).astype(int)
-        waits = [
-            self._pool.submit(
-                self._kernel,
-                rows.base,
-                rows.stride,
-                slots[a:b],
-                np.uint64(address + a * self._bytes),
-                ahead,
-            )
-            for a, b in pairwise(cuts)
-        ]
-        for wait in waits:
+        cuts = np.linspace(0, len(slots), self._threads + 1).astype(int).tolist()
+        for wait in [self._pool.submit(part, a, b) for a, b in pairwise(cuts)]:
             wait.result()
 
-    def _tune(self, rows: Any, slots: Any, out: Any) -> None:
+    def tuned(self, batches: Sequence[Any], out: Any) -> Limit:
+        """Choose the prefetch distance that is fastest over several batches of slots; return the limit."""
         lines = max(1, self._bytes // 64)
         candidates = sorted({max(2, n // lines) for n in (24, 48, 64, 96, 128, 192)})
-        best = float("inf")
-        for ahead in candidates:
-            self._run(rows, slots, out, ahead)
-            seconds = min(_timed(lambda ahead=ahead: self._run(rows, slots, out, ahead)) for _ in range(7))
-            if seconds < best:
-                best, self._ahead = seconds, ahead
-
-
-def _timed(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+        times: dict[int, list[float]] = {ahead: [] for ahead in candidates}
+        self._run(batches[0], out, 1)
+        for i in range(5 * len(batches)):
+            for position, ahead in enumerate(candidates):  # each finds a batch that is no longer in the cache
+                slots = batches[(i + 3 * position) % len(batches)]
+                start = time.perf_counter()
+                self._run(slots, out, ahead)
+                times[ahead].append((time.perf_counter() - start) / len(slots))
+        self._ahead = min(candidates, key=lambda ahead: statistics.median(times[ahead]))
+        return self

@@ -50,7 +50,8 @@ def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, 
     slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
     out = np.zeros((max(len(b.unique) for b in work), dim), np.float32)
     gradients = np.random.default_rng(0).standard_normal(out.shape, dtype=np.float32) * np.float32(1e-3)
-    gather, rmw = Limit("gather", dim, threads), Limit("rmw", width, threads)
+    gather = Limit("gather", group.rows, dim, threads).tuned(slots, out)
+    rmw = Limit("rmw", group.rows, width, threads).tuned(slots, out)
 
     def lookup(i: int) -> None:
         shard.lookup_group(0, work[i].unique, work[i].unique_splits, out[: len(slots[i])])
@@ -60,8 +61,8 @@ def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, 
         shard.update_group(0, b.unique, b.unique_splits, gradients[: len(b.unique)])
 
     methods = {
-        "limit gather": lambda i: gather(group.rows, slots[i], out[: len(slots[i])]),
-        "limit rmw": lambda i: rmw(group.rows, slots[i], out),
+        "limit gather": lambda i: gather(slots[i], out),
+        "limit rmw": lambda i: rmw(slots[i], out),
         "lookup": lookup,
         "update": update,
     }

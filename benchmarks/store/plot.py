@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 60, 180, 40, 50
-COLOURS = ("#1f6fb4", "#d9541e", "#2a9d55", "#8a4fbf", "#555555")
+COLOURS = ("#1f6fb4", "#d9541e", "#2a9d55", "#8a4fbf", "#555555", "#b8860b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+import satrap
 from benchmarks.store.operations import OPTIMIZERS, filled
 from benchmarks.store.workload import (
     FEATURES,
     SAMPLES,
+    Batch,
     Methods,
     batches,
     interleaved,
@@ -19,9 +23,15 @@ from benchmarks.store.workload import (
     show,
     summary,
 )
-from satrap.store import distinct, gather_features, gather_features_backward
+from satrap.batch import Jagged
+from satrap.embedding import EmbeddingPlan, Embeddings
+from satrap.exchange import LocalExchange
+from satrap.store import Shard, distinct, gather_features, gather_features_backward
 
 N = FEATURES * SAMPLES
+SATRAP = "satrap rowwise_adagrad"
+Floats = npt.NDArray[np.float32]
+Step = Callable[[int], None]
 
 
 def zeros(rows: int, dim: int) -> torch.Tensor:
@@ -56,32 +66,52 @@ def whole_step(dim: int, rows: int, skew: str, threads: int, repeats: int) -> di
     torch.set_num_threads(threads)
     work = batches(rows, skew, 8)
     gradient = torch.randn(SAMPLES, FEATURES, dim) * 1e-3
-    methods: dict[str, Any] = {"satrap rowwise_adagrad": _satrap(dim, rows, work, threads, gradient.numpy())}
+    shard = filled(dim, rows, OPTIMIZERS["rowwise_adagrad"], threads)
+    methods: dict[str, Any] = {SATRAP: _store_calls(shard, work, gradient.numpy())}
+    methods["satrap, as the trainer does it"] = _trainer(shard, dim, work, gradient)
     methods |= _torch(dim, rows, work, gradient)
     methods |= _fbgemm(dim, rows, work, gradient)
     seconds = interleaved(methods, len(work), repeats, threads=threads)
-    figures = summary(seconds, N, dict.fromkeys(methods, "satrap rowwise_adagrad"))
+    figures = summary(seconds, N, dict.fromkeys(methods, SATRAP))
     for name, times in seconds.items():
         figures[name]["ms"] = round(float(np.median(times)) * 1e3, 2)
     show(f"whole step dim {dim} {skew} threads {threads}, ns per id", figures)
     return figures
 
 
-def _satrap(dim: int, rows: int, work: Any, threads: int, gradient: Any) -> Any:
-    shard = filled(dim, rows, OPTIMIZERS["rowwise_adagrad"], threads)
-    found = np.empty((N, dim), np.float32)
-    pooled = np.empty((SAMPLES, FEATURES, dim), np.float32)
-    sums = np.empty((N, dim), np.float32)
+def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
+    """Return the step in the store's public calls."""
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
-        u = len(unique)
-        rows, slots = shard.lookup_slots(0, unique, splits, out=found[:u])
-        gather_features(rows, inverse, FEATURES, out=pooled)
-        into = sums[:u]
-        into[:] = 0
-        gather_features_backward(gradient, inverse, u, into=into)
-        shard.update_group(0, unique, splits, into, slots=slots)
+        rows, slots = shard.lookup_slots(0, unique, splits)
+        gather_features(rows, inverse, FEATURES)
+        sums = gather_features_backward(gradient, inverse, len(unique))
+        shard.update_group(0, unique, splits, sums, slots=slots)
+
+    return step
+
+
+def _trainer(shard: Shard, dim: int, work: list[Batch], gradient: torch.Tensor) -> Step:
+    """Return the step in the calls of the training loop: ticket, exchange, autograd, exchange."""
+    schema = satrap.Schema(
+        labels=["clicked"], features={f"f{t}": satrap.Categorical(dim=dim) for t in range(FEATURES)}
+    )
+    exchange = LocalExchange(shard)
+    plan = EmbeddingPlan(schema, exchange.groups)
+    embeddings = Embeddings(plan, torch.device("cpu"))
+    read = [
+        satrap.Batch(SAMPLES, {f"f{t}": Jagged(ids) for t, ids in enumerate(np.split(b.ids, FEATURES))})
+        for b in work
+    ]
+
+    def step(i: int) -> None:
+        ticket = plan.ticket(read[i])
+        rows = embeddings.rows(exchange.lookup(ticket.requests, create=True).result())
+        [(_, block)] = embeddings.embed(ticket, rows).blocks
+        block.backward(gradient)
+        exchange.update(ticket.requests, embeddings.gradients(rows), lr_scale=1.0)
+        exchange.flush()
 
     return step
 

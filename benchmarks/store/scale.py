@@ -11,12 +11,25 @@ from typing import Any
 
 import numpy as np
 
+import satrap
+from benchmarks.store.limits import Limit
 from benchmarks.store.operations import OPTIMIZERS, open_shard
 from benchmarks.store.plot import Line, line_plot
-from benchmarks.store.workload import FEATURES, all_ids, batches, interleaved, show, summary
+from benchmarks.store.workload import (
+    FEATURES,
+    SAMPLES,
+    Batch,
+    Methods,
+    all_ids,
+    batches,
+    interleaved,
+    show,
+    summary,
+)
+from satrap.store import Shard
 
-DIM = 8
-"""Narrow rows, so that the largest table fits this machine."""
+DIM = 16
+"""In bfloat16, so that 100 million rows take 5 GiB."""
 PROGRAM = "from benchmarks.store.scale import resident_per_row; resident_per_row({}, {}, {!r})"
 
 
@@ -26,38 +39,53 @@ def throughput(largest: int, folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for rows in sizes:
         rows = rows // FEATURES * FEATURES
-        shard = open_shard(DIM, OPTIMIZERS["sgd"])
+        tables = [
+            satrap.Table(f"f{t}", dim=DIM, dtype="bfloat16", optimizer=OPTIMIZERS["sgd"])
+            for t in range(FEATURES)
+        ]
+        shard = Shard(tables, seed=1, threads=1)
         out = np.empty((65536, DIM), np.float32)
         for ids, splits in all_ids(rows, 52000):
             shard.lookup_group(0, ids, splits, out[: len(ids)])
         for skew in ("zipf", "uniform"):
-            work = batches(rows, skew, 8)
-            gradients = np.full((FEATURES * 4096, DIM), 1e-3, np.float32)
-            out = np.empty_like(gradients)
-            methods = {
-                "lookup": lambda i, s=shard, w=work, o=out: s.lookup_group(
-                    0, w[i].unique, w[i].unique_splits, o[: len(w[i].unique)]
-                ),
-                "update": lambda i, s=shard, w=work, g=gradients: s.update_group(
-                    0, w[i].unique, w[i].unique_splits, g[: len(w[i].unique)]
-                ),
-            }
-            figures = summary(interleaved(methods, 8, 7), float(np.mean([len(b.unique) for b in work])), {})
-            show(f"{rows} rows of dim {DIM}, {skew}, ns per distinct id", figures)
+            figures = _one_size(shard, batches(rows, skew, 8))
+            show(f"{rows} rows of dim {DIM}, bfloat16, {skew}, ns per distinct id", figures)
             results[f"{rows} {skew}"] = figures
         shard.close()
+    _plot(results, folder)
+    return results
+
+
+def _one_size(shard: Shard, work: list[Batch]) -> dict[str, Any]:
+    gradients = np.full((FEATURES * SAMPLES, DIM), 1e-3, np.float32)
+    out, group = np.empty_like(gradients), shard.groups[0]
+    slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
+    limit = Limit("gather", group.rows, DIM // 2).tuned(slots, out)
+    methods: Methods = {
+        "limit gather": lambda i: limit(slots[i], out),
+        "lookup": lambda i: shard.lookup_group(
+            0, work[i].unique, work[i].unique_splits, out[: len(work[i].unique)]
+        ),
+        "update": lambda i: shard.update_group(
+            0, work[i].unique, work[i].unique_splits, gradients[: len(work[i].unique)]
+        ),
+    }
+    limits = dict.fromkeys(("lookup", "update"), "limit gather")
+    return summary(interleaved(methods, 8, 7), float(np.mean([len(b.unique) for b in work])), limits)
+
+
+def _plot(results: dict[str, Any], folder: Path) -> None:
     lines = [
         Line(
             f"{operation}, {skew}",
             [(int(k.split()[0]), v[operation]["ns"]) for k, v in results.items() if k.endswith(skew)],
         )
-        for operation in ("lookup", "update")
+        for operation in ("limit gather", "lookup", "update")
         for skew in ("zipf", "uniform")
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    title = f"Store, one thread, dim {DIM}: time per distinct id"
+    title = f"Store, one thread, dim {DIM}, bfloat16: time per distinct id"
     (folder / "scale.svg").write_text(line_plot(title, "rows in the table", "ns", lines), encoding="utf-8")
-    return results
 
 
 def memory() -> dict[str, Any]:

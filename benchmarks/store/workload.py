@@ -96,9 +96,9 @@ def interleaved(methods: Methods, count: int, repeats: int, *, threads: int = 1)
 
     Methods take turns batch by batch, in another order each time, so that whatever else the machine does hits
     all alike; a method never runs on a batch that one of the others has just brought into the cache. With one
-    thread it is that thread's processor time, so that waiting for a core that others use does not count.
+    thread it is the processor time, so that waiting for a core that others use does not count.
     """
-    clock = time.thread_time if threads == 1 else time.perf_counter
+    clock = time.process_time if threads == 1 else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     order, shuffle = list(methods), random.Random(5)
     for repeat in range(-1, repeats):  # the first, unmeasured, compiles and warms up
