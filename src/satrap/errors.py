@@ -14,6 +14,8 @@ SatrapError
 failures of a run (exit code 1).
 """
 
+from collections.abc import Mapping
+
 
 class SatrapError(Exception):
     """Base of all errors satrap raises on purpose.
@@ -69,3 +71,20 @@ class TrainingError(SatrapError):
 
 class ExchangeError(SatrapError):
     """The exchange between workers and shards failed."""
+
+
+def error_values(error: SatrapError) -> dict[str, str]:
+    """Return an error as plain data, for another process; one with more than four parts as its base."""
+    kinds = (kind for kind in type(error).__mro__ if kind is SatrapError or "__init__" not in vars(kind))
+    parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
+    return {"type": next(kinds).__name__, **parts}
+
+
+def error_of(values: Mapping[str, str]) -> SatrapError:
+    """Return the error that `error_values` took apart; of an unknown type, a plain `SatrapError`."""
+    kinds = [SatrapError]
+    for kind in kinds:  # grows while it is walked: the whole tree
+        kinds += kind.__subclasses__()
+    found = {kind.__name__: kind for kind in kinds}.get(str(values.get("type")), SatrapError)
+    what, where, why, fix = (str(values.get(key, "")) for key in ("what", "where", "why", "fix"))
+    return found(what, where=where, why=why, fix=fix)

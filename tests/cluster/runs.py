@@ -16,12 +16,12 @@ LONG = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
 
 
 def children(pid: int) -> dict[str, int]:
-    """Processes that a launcher has started, by their command: "shard 0", "worker 1", in order of start."""
+    """Processes that a launcher has started, by their command: "shard 0", "loader 0", in order of start."""
     found: dict[str, int] = {}
-    counts = {"shard": 0, "worker": 0}
+    counts = {"shard": 0, "loader": 0, "worker": 0}
     for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        command = Path(f"/proc/{line}/cmdline").read_bytes()
-        kind = "shard" if b"satrap.cli" in command else "worker"
+        words = Path(f"/proc/{line}/cmdline").read_bytes().split(b"\0")
+        kind = next((k for k in ("shard", "loader") if k.encode() in words), "worker")
         found[f"{kind} {counts[kind]}"] = int(line)
         counts[kind] += 1
     return found
@@ -48,13 +48,16 @@ def eventually(condition: object, seconds: float) -> bool:
 class Started:
     """A run under way, after its first evaluation; use it as a context."""
 
-    def __init__(self, folder: Path, *settings: str, shards: int = 2, workers: int = 2) -> None:
+    def __init__(
+        self, folder: Path, *settings: str, shards: int = 2, workers: int = 2, loaders: int = 0
+    ) -> None:
         recipe = make_recipe(folder, LONG)
         self.run = folder / "run"
         options = [
             "cluster.exchange=servers",
             f"cluster.shards={shards}",
             f"cluster.workers={workers}",
+            f"cluster.loaders={loaders}",
             *settings,
         ]
         self.popen = subprocess.Popen(

@@ -12,8 +12,9 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.config import load
+from satrap.launch.cluster import LOADER_RESTARTS
 from tests.cli.command import process, satrap
-from tests.cluster.runs import Started
+from tests.cluster.runs import Started, children, eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -87,6 +88,43 @@ def test_a_role_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
             os.kill(run.roles[name], signal.SIGSTOP)
             time.sleep(5)
             os.kill(run.roles[name], signal.SIGCONT)
+        history = run.run / "metrics.jsonl"
+        lines = history.read_text().count("\n")
+        time.sleep(5)
+        assert run.popen.poll() is None
+        assert history.read_text().count("\n") > lines
+
+
+def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_path: Path) -> None:
+    with Started(tmp_path, loaders=2) as run:
+        assert sorted(run.roles)[:2] == ["loader 0", "loader 1"]
+        history = run.run / "metrics.jsonl"
+        for _ in range(LOADER_RESTARTS):
+            lines = history.read_text().count("\n")
+            os.kill(run.roles["loader 1"], signal.SIGKILL)
+            assert eventually(lambda lines=lines: history.read_text().count("\n") > lines + 3, 60)
+            found = children(run.popen.pid)
+            [again] = set(found.values()) - set(run.roles.values())
+            run.roles["loader 1"] = again
+        os.kill(run.roles["loader 1"], signal.SIGKILL)
+        answer = run.answer(20)
+        answer.assert_refused("loader 1 was killed by SIGKILL", f"process {run.roles['loader 1']}", code=1)
+        assert "it is started again (restart 3 of 3)" in answer.err
+        assert run.left() == []
+
+
+def test_a_stopped_loader_is_named_after_the_deadline(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.deadline=4", loaders=2) as run:
+        os.kill(run.roles["loader 1"], signal.SIGSTOP)
+        run.answer(25).assert_refused("loader 1 at ", "has not answered for 4 s", "stage: ", code=1)
+        assert run.left() == []
+
+
+def test_a_loader_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.deadline=20", loaders=1) as run:
+        os.kill(run.roles["loader 0"], signal.SIGSTOP)
+        time.sleep(10)
+        os.kill(run.roles["loader 0"], signal.SIGCONT)
         history = run.run / "metrics.jsonl"
         lines = history.read_text().count("\n")
         time.sleep(5)

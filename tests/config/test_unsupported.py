@@ -34,11 +34,18 @@ def test_defaults_are_supported(tmp_path: Path) -> None:
         assert value in working
 
 
-@pytest.mark.parametrize("key", ["shards", "workers"])
+@pytest.mark.parametrize("key", ["shards", "workers", "loaders"])
 def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
     error = refused(tmp_path, f"cluster.{key}=2")
     assert error.what == f"cluster.{key} is 2, but cluster.exchange is local"
     assert error.where == f"--set cluster.{key}"
     assert error.fix == "set cluster.exchange to servers"
-    cluster = loaded(tmp_path, f"cluster.{key}=2", "cluster.exchange=servers").sections.cluster
+    settings = {"cluster.exchange": "servers", "cluster.workers": 2, f"cluster.{key}": 2}
+    cluster = loaded(tmp_path, *(f"{k}={v}" for k, v in settings.items())).sections.cluster
     assert getattr(cluster, key) == 2
+
+
+def test_a_worker_has_at_most_one_loader(tmp_path: Path) -> None:
+    error = refused(tmp_path, "cluster.exchange=servers", "cluster.workers=2", "cluster.loaders=3")
+    assert error.what == "cluster.loaders is 3, but there are 2 workers"
+    assert error.where == "--set cluster.loaders"

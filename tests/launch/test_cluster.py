@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.train import Observer, Progress
+from tests.cluster.runs import children
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 from tests.openmetrics.test_endpoint import scrape
 
@@ -121,3 +124,63 @@ def test_what_is_wrong_with_the_recipe_is_found_before_any_process_starts(tmp_pa
     with pytest.raises(ConfigError, match="admission is not supported with cluster"):
         launch.train(load(path, [*SERVERS, "embedding.admission.min_count=2"]), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_loaders_change_nothing_but_who_reads(tmp_path: Path, mode: str) -> None:
+    """With two workers in sync the model is the same to the bit; in hybrid the samples are."""
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = [*SERVERS, f"training.mode={mode}", "cluster.workers=2", "cluster.shards=2"]
+    runs = {}
+    for loaders in (0, 1, 2):
+        recipe = load(path, [*settings, f"cluster.loaders={loaders}"])
+        runs[loaders] = launch.train(recipe, str(tmp_path / f"run{loaders}"))
+    for loaders in (1, 2):
+        assert runs[loaders].result.samples == runs[0].result.samples == 2 * 1201
+        assert runs[loaders].test["samples"] == runs[0].test["samples"] == 150
+        if mode == "sync":
+            assert saved(tmp_path / f"run{loaders}") == saved(tmp_path / "run0")
+            assert runs[loaders].test == runs[0].test
+
+
+class KillLoader(Observer):
+    """Kills the loader after the first epoch."""
+
+    def __init__(self) -> None:
+        self.killed: list[int] = []
+
+    def evaluated(self, metrics: Any, progress: Progress) -> None:
+        if progress.epoch == 0:
+            self.killed.append(children(os.getpid())["loader 0"])
+            os.kill(self.killed[0], signal.SIGKILL)
+
+
+@pytest.mark.cluster
+def test_a_run_whose_loader_was_killed_leaves_the_same_model(tmp_path: Path) -> None:
+    path, killer, said = make_recipe(tmp_path), KillLoader(), list[str]()
+    here = launch.train(load(path), str(tmp_path / "here"))
+    there = launch.train(
+        load(path, [*SERVERS, "cluster.loaders=1"]),
+        str(tmp_path / "there"),
+        observers=[killer],
+        notice=said.append,
+    )
+    assert any(f"process {killer.killed[0]}" in line and "started again" in line for line in said)
+    assert saved(tmp_path / "there") == saved(tmp_path / "here")
+    assert there.test == here.test
+
+
+def test_a_loader_reads_for_a_worker(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path)
+    seen = Scrape()
+    here = launch.train(load(path), str(tmp_path / "here"))
+    settings = [*SERVERS, "cluster.loaders=1", "cluster.metrics_port=0"]
+    there = launch.train(
+        load(path, settings), str(tmp_path / "there"), observers=[seen], notice=seen.said.append
+    )
+    assert saved(tmp_path / "there") == saved(tmp_path / "here")
+    assert there.test == here.test
+    loader = seen.found["[loader 0] satrap loader"]
+    assert loader["satrap_loader_samples_total"] == 2 * (1600 + 200)
+    assert loader["satrap_loader_passes"] == 0

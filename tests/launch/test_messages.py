@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from satrap import errors
-from satrap.errors import ConfigError
-from satrap.launch import InterruptedRunError
-from satrap.launch.messages import Forward, error_of, error_values, parse, tell
+from satrap.launch.messages import Forward, parse, tell
 from satrap.train import Observer, Progress, Result
 
 
@@ -58,11 +55,3 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
 @pytest.mark.parametrize("line", ["", "hello", "[1, 2]", "3", '{"no": "kind"}'])
 def test_what_is_no_message_is_none(line: str) -> None:
     assert parse(line) is None
-
-
-@pytest.mark.parametrize("kind", [ConfigError, errors.DataError, errors.ExchangeError, InterruptedRunError])
-def test_errors_arrive_as_they_were(kind: type[errors.SatrapError]) -> None:
-    error = kind("what", where="there", fix="do")
-    again = error_of(json.loads(json.dumps(error_values(error))))
-    assert type(again) is kind
-    assert str(again) == str(error)

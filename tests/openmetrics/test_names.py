@@ -8,6 +8,13 @@ from pathlib import Path
 from satrap.openmetrics import METRICS
 
 NAMES = [
+    "satrap_loader_batches",
+    "satrap_loader_busy_seconds",
+    "satrap_loader_passes",
+    "satrap_loader_queued_requests",
+    "satrap_loader_ready_batches",
+    "satrap_loader_samples",
+    "satrap_loader_sent_bytes",
     "satrap_role",
     "satrap_shard_busy_seconds",
     "satrap_shard_clients",
@@ -31,6 +38,7 @@ NAMES = [
     "satrap_worker_loss",
     "satrap_worker_push_seconds",
     "satrap_worker_pushes_in_flight",
+    "satrap_worker_ready_batches",
     "satrap_worker_received_bytes",
     "satrap_worker_refused_steps",
     "satrap_worker_resent_requests",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from satrap.exchange.servers import ServersExchange, Wire
-from satrap.openmetrics import METRICS, Endpoint, shard_values, worker_values
+from satrap.data.loader import LoaderService
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.openmetrics import METRICS, Endpoint, loader_values, shard_values, worker_values
 from satrap.train import Progress
 from tests.contract.parties import connect, threads, train
 from tests.openmetrics.test_endpoint import scrape
@@ -53,4 +54,6 @@ def test_every_metric_has_a_source() -> None:
         progress = Progress(loss=0.5, distinct_ratio=0.5)
         worker = worker_values(0, asdict(progress), client.traffic())
         client.close()
-    assert {*shard, *worker} == {metric.name for metric in METRICS}
+    with ShardServer("127.0.0.1:0", service=LoaderService(lambda *_: None)) as server:
+        loader = loader_values(server.statistics())
+    assert {*shard, *worker, *loader} == {metric.name for metric in METRICS}

@@ -61,10 +61,12 @@ def test_progress_line_with_shards_tells_of_the_traffic() -> None:
         sent_bytes_per_sample=1000.4,
         received_bytes_per_sample=300,
         distinct_ratio=0.234,
+        others_missed=2.34,
         shard_rows=(5, 6),
         shard_busy=(0.5, 0.12),
         stage_seconds={"read": 1.0, "lookup": 1.0, "dense": 2.0},
     )
+    assert " | staleness 0 (others 2.3) | " in progress_line(progress)
     assert " | wait 25% | push 3.1 ms | 1,300 B/sample | 23% distinct | shards 50% 12% busy" in progress_line(
         progress
     )

@@ -20,7 +20,7 @@ def looked(seconds: float, busy: float, requests: int, pushes: int) -> dict[str,
         "sent": 100,
         "received": 50,
         "resent": 0,
-        "staleness": {"own": {10: 1, 2: 3}, "others": {}},
+        "staleness": {"own": {10: 1, 2: 3}, "others": {0: 1, pushes: 3}},
     }
     return {"exchange": traffic, "shards": [{"rows": 7, "server": server}]}
 
@@ -35,6 +35,7 @@ def test_load_is_that_between_two_looks() -> None:
     assert progress.shard_busy == pytest.approx((0.5,))
     assert progress.shard_requests == pytest.approx((5.0,))
     assert (progress.pushes, progress.waiting) == (2, 4)
+    assert progress.others_missed == pytest.approx(4 * 3 / 4)
     assert (progress.sent_bytes_per_sample, progress.received_bytes_per_sample) == (5.0, 2.5)
     load.look(looked(15.0, 4.0, 26, 4), progress, samples=20)
     total = load.total()

@@ -12,6 +12,7 @@ import click
 
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
+from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
 from satrap.cli.quickstart import quickstart
 from satrap.cli.scoring import evaluate, predict
@@ -37,7 +38,7 @@ def satrap() -> None:
     """Train deep recommender models whose embedding tables outgrow any one machine."""
 
 
-for command in (quickstart, train, evaluate, predict, config, checkpoint, shard):
+for command in (quickstart, train, evaluate, predict, config, checkpoint, shard, loader):
     satrap.add_command(command)
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
 import click
+
+F = TypeVar("F", bound=Callable[..., object])
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
@@ -22,3 +28,29 @@ set_option = click.option(
 output_folder_option = click.option(
     "--output", metavar="DIR", help="Run folder; default the first free runs/<recipe>-<n>."
 )
+
+
+def server_options(command: F) -> F:
+    """Add the options of a role that listens: --listen, --key, --stop-at-eof, --metrics."""
+    options = (
+        click.option(
+            "--listen", required=True, metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."
+        ),
+        click.option(
+            "--key",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="The cluster's key, mode 0600; needed unless HOST is a loopback address.",
+        ),
+        click.option(
+            "--stop-at-eof", is_flag=True, help="Stop when standard input ends; for programs that start it."
+        ),
+        click.option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve OpenMetrics there over HTTP, open to all who reach it; port 0 takes a free one.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -10,30 +10,14 @@ from pathlib import Path
 
 import click
 
-from satrap.cli.options import debug_option
+from satrap.cli.options import debug_option, server_options
 
 STOP_SECONDS = 10.0
 """For a shard to end after its input did."""
 
 
 @click.command()
-@click.option(
-    "--listen", required=True, metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."
-)
-@click.option(
-    "--key",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="The cluster's key, mode 0600; needed unless HOST is a loopback address.",
-)
-@click.option(
-    "--stop-at-eof", is_flag=True, help="Stop when standard input ends; for programs that start it."
-)
-@click.option(
-    "--metrics",
-    metavar="HOST:PORT",
-    help="Serve OpenMetrics there over HTTP, open to all who reach it; port 0 takes a free one.",
-)
+@server_options
 @debug_option
 def shard(listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
     """Serve one shard of the embedding tables until SIGTERM or Ctrl-C.
@@ -44,8 +28,13 @@ def shard(listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None)
     from satrap.exchange.servers.serve import serve
 
     if stop_at_eof:
-        threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
+        end_with_input()
     serve(listen, key_file=key, metrics=metrics)
+
+
+def end_with_input() -> None:
+    """Ask this process to stop when its standard input ends; kill it if it does not."""
+    threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
 
 
 def _stop_at_eof() -> None:

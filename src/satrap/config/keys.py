@@ -304,6 +304,8 @@ class Cluster(Keys):
     """Processes that hold rows."""
     workers: Positive = 1
     """Processes that train the dense network, each on its share of the rows."""
+    loaders: Count = 0
+    """Processes that read and batch rows for the workers, at most one each; 0: workers read their own."""
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()

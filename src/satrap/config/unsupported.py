@@ -39,11 +39,19 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
 
 def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the recipe asks for more processes than its exchange can reach."""
-    if sections.cluster.exchange != "local":
+    cluster = sections.cluster
+    if cluster.exchange != "local":
+        if cluster.loaders > cluster.workers:
+            raise ConfigError(
+                f"cluster.loaders is {cluster.loaders}, but there are {cluster.workers} workers",
+                where=source.where(("cluster", "loaders")),
+                why="a worker takes its batches, in order, from one loader",
+                fix="use as many loaders as workers, or fewer",
+            )
         return
-    for key in ("shards", "workers"):
+    for key, most in (("shards", 1), ("workers", 1), ("loaders", 0)):
         count = getattr(sections.cluster, key)
-        if count > 1:
+        if count > most:
             raise ConfigError(
                 f"cluster.{key} is {count}, but cluster.exchange is local",
                 where=source.where(("cluster", key)),

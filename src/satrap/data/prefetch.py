@@ -37,13 +37,34 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         if self._done:
             raise StopIteration
-        item = self._queue.get()
+        return self._taken(self._queue.get())
+
+    def _taken(self, item: T | _End) -> T:
         if not isinstance(item, _End):
             return item
         self.close()
         if item.error is not None:
             raise item.error
         raise StopIteration
+
+    @property
+    def ready(self) -> int:
+        """Number of items held ready."""
+        return self._queue.qsize()
+
+    def take(self, seconds: float) -> T | None:
+        """Return the next item, or None if there is none within some seconds.
+
+        Raises:
+            StopIteration: there are no more.
+        """
+        if self._done:
+            raise StopIteration
+        try:
+            item = self._queue.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        return self._taken(item)
 
     def __enter__(self) -> Prefetcher[T]:
         return self

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -18,10 +19,10 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
-from satrap.errors import ExchangeError, SatrapError
+from satrap.errors import ExchangeError, SatrapError, error_of
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.folder import RunFolder
-from satrap.launch.messages import error_of, parse, result_of, tell
+from satrap.launch.messages import parse, result_of, tell
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.roles import Role
 from satrap.launch.trial import try_out
@@ -31,6 +32,9 @@ from satrap.train import Checkpointing, Observer
 
 READY_SECONDS = 120.0
 """For a shard to start: a busy machine may need long to import its packages."""
+
+LOADER_RESTARTS = 3
+"""How often loaders that have died are started again in a run; they hold nothing that could be lost."""
 
 STOP_SECONDS = 60.0
 """For the workers to save after Ctrl-C."""
@@ -81,19 +85,15 @@ def run(
     with Launcher(notice) as launcher:
         keys = recipe.sections.cluster
         shards = launcher.start_shards([metrics_address(keys, i) for i in range(keys.shards)])
+        loaders = launcher.start_loaders(folder, recipe)
+        where, plain = str(folder.path.absolute()), schema.to_dict()
         restarts = keys.restarts if plan.every_steps is not None else 0
         for generation in itertools.count():
-            assignment = Assignment(
-                str(folder.path.absolute()),
-                schema.to_dict(),
-                0,
-                keys.workers,
-                "",
-                shards,
-                generation=generation,
-                resume=resume,
+            launcher.start_workers(
+                Assignment(
+                    where, plain, 0, keys.workers, "", shards, loaders, generation=generation, resume=resume
+                )
             )
-            launcher.start_workers(assignment)
             try:
                 return launcher.follow(folder, observers)
             except LostWorkersError as error:
@@ -117,6 +117,10 @@ class Launcher:
     def __init__(self, notice: Notice) -> None:
         self._notice = notice
         self.shards: list[Role] = []
+        self.loaders: list[Role] = []
+        self._start_loader: Callable[..., Role]  # given a number and where to listen
+        self._loader_addresses: tuple[str, ...] = ()
+        self._loader_restarts = 0
         self.workers: list[Role] = []
         self._heard: queue.SimpleQueue[tuple[Role, str, str]] = queue.SimpleQueue()
         self._errors: dict[Role, SatrapError] = {}
@@ -132,11 +136,12 @@ class Launcher:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        for role in self.workers + (self.shards if error else []):
+        servers = self.loaders + self.shards
+        for role in self.workers + (servers if error else []):
             role.send(signal.SIGKILL)
-        for role in self.shards:
+        for role in servers:
             role.release()
-        for role in self.workers + self.shards:
+        for role in self.workers + servers:
             role.end(STOP_SECONDS)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -157,12 +162,47 @@ class Launcher:
             ExchangeError: one does not become ready.
             KeyboardInterrupt: Ctrl-C.
         """
-        command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0", "--stop-at-eof"]
-        commands = [[*command, *(["--metrics", place] if place else [])] for place in metrics]
-        self.shards = [Role(f"shard {i}", command, self._hear) for i, command in enumerate(commands)]
+        self.shards = [self._server(f"shard {i}", ["shard"], place) for i, place in enumerate(metrics)]
+        return self._ready(self.shards)
+
+    def start_loaders(self, folder: RunFolder, recipe: Recipe) -> tuple[str, ...]:
+        """Start the loaders a recipe asks for, on free ports; return their addresses once they are ready.
+
+        Raises:
+            ExchangeError: one does not become ready.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self._start_loader = partial(self._loader, str(folder.recipe_file.absolute()), recipe)
+        self.loaders = [self._start_loader(i) for i in range(recipe.sections.cluster.loaders)]
+        self._loader_addresses = self._ready(self.loaders)
+        return self._loader_addresses
+
+    def _loader(self, recipe_file: str, recipe: Recipe, number: int, listen: str = "127.0.0.1:0") -> Role:
+        keys = recipe.sections.cluster
+        metrics = metrics_address(keys, keys.shards + keys.workers + number)
+        return self._server(f"loader {number}", ["loader", recipe_file], metrics, listen)
+
+    def _revive_loaders(self) -> None:
+        """Start loaders that have died again, at their addresses: workers ask them for the next batch."""
+        for number, role in enumerate(self.loaders):
+            if role.code is not None and not self._interrupts and self._loader_restarts < LOADER_RESTARTS:
+                self._loader_restarts += 1
+                role.end(1.0)
+                count = f"restart {self._loader_restarts} of {LOADER_RESTARTS}"
+                self._notice(f"{role.name} {role.ending} ({role.traces}): it is started again ({count})")
+                self.loaders[number] = self._start_loader(number, self._loader_addresses[number])
+
+    def _server(
+        self, name: str, command: Sequence[str], metrics: str | None, listen: str = "127.0.0.1:0"
+    ) -> Role:
+        options = ["--listen", listen, "--stop-at-eof", *(["--metrics", metrics] if metrics else [])]
+        return Role(name, [sys.executable, "-m", "satrap.cli", *command, *options], self._hear)
+
+    def _ready(self, roles: Sequence[Role]) -> tuple[str, ...]:
+        """Return the addresses of servers that have just been started, once all are ready."""
         ready: dict[Role, str] = {}
         limit = time.monotonic() + READY_SECONDS
-        while len(ready) < len(self.shards):
+        while len(ready) < len(roles):
             for role, line in self._lines():
                 self._notice(f"[{role.name}] {line}")
                 if " ready on " in line:
@@ -171,9 +211,9 @@ class Launcher:
                 raise KeyboardInterrupt
             self._check()
             if time.monotonic() > limit:
-                late = next(role for role in self.shards if role not in ready)
+                late = next(role for role in roles if role not in ready)
                 raise ExchangeError(f"{late.name} was not ready after {READY_SECONDS:g} s", where=late.traces)
-        return tuple(ready[role] for role in self.shards)
+        return tuple(ready[role] for role in roles)
 
     def start_workers(self, assignment: Assignment) -> None:
         """Start the workers of a run.
@@ -230,6 +270,7 @@ class Launcher:
         """
         outcome: Outcome | None = None
         while any(role.code is None for role in self.workers):
+            self._revive_loaders()
             outcome = self._pass_on(folder, observers) or outcome
             self._mind_interrupts()
             self._check()
@@ -292,14 +333,17 @@ class Launcher:
 
     def _lost(self) -> list[Role]:
         """Return the roles that have ended as they should not; the likeliest cause first."""
-        shards = [role for role in self.shards if role.code is not None]
+        final = not self.workers or self._interrupts or self._loader_restarts >= LOADER_RESTARTS
+        servers = [r for r in self.shards + (self.loaders if final else []) if r.code is not None]
+        told = list(self._errors)  # who is told of first is the likelier cause
         workers = [
             role
             for role in self.workers
             if role.code not in (None, 0, INTERRUPTED)
             and not isinstance(self._errors.get(role), InterruptedRunError)
         ]
-        return shards + sorted(workers, key=lambda role: role.code == PEER_LOST)
+        first = {role: told.index(role) if role in told else len(told) for role in workers}
+        return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
 
     def _check(self) -> None:
         """Raise the error of a role that was lost, if one was."""
@@ -315,9 +359,8 @@ class Launcher:
         if not lost:
             return
         role = lost[0]
-        shard = role in self.shards
         told = self._errors.get(role)
-        if not self._stop_until and not shard and all(map(self._may_return, lost)):
+        if role in self.workers and not self._stop_until and all(map(self._may_return, lost)):
             kind: type[ExchangeError] = LostWorkersError
         else:
             kind = ExchangeError
@@ -328,11 +371,16 @@ class Launcher:
         raise kind(
             f"{role.name} {role.ending}",
             where=role.traces,
-            why="the rows it held are lost, and the run with them"
-            if shard
-            else "the others cannot go on alone",
+            why=self._consequence(role),
             fix="look for its lines above; if the system killed it, it may have run out of memory",
         )
+
+    def _consequence(self, lost: Role) -> str:
+        if lost in self.shards:
+            return "the rows it held are lost, and the run with them"
+        if lost in self.loaders:
+            return "the workers it read for get no more batches"
+        return "the others cannot go on alone"
 
     def _may_return(self, role: Role) -> bool:
         """Whether a worker ended by something that need not happen again."""

@@ -24,7 +24,9 @@ from satrap.report.words import quality
 from satrap.schema import Schema, Table
 from satrap.store import Admission
 from satrap.train import Checkpointing, Observer, Trainer
+from satrap.train.trainer import Data
 
+OpenData = Callable[[str], Data | None]
 Parameters = list[torch.nn.Parameter]
 
 WORKER_SEEDS = 1_000_003
@@ -47,12 +49,15 @@ class Place:
         exchange: given the tables, returns where their rows are; default a store in this process.
         device: where the network computes; default what the recipe says.
         threads: PyTorch's threads where the recipe says nothing; default as `Trainer`.
+        data: given "train", "validation" or "test", returns this worker's share of the rows, None if there
+            are none; default read here.
     """
 
     workers: Workers = field(default_factory=Workers)
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
     device: str | None = None
     threads: int | None = None
+    data: OpenData | None = None
 
 
 HERE = Place()
@@ -91,7 +96,7 @@ def run(
         InterruptedRunError: stopped later.
     """
     workers = place.workers
-    parts = {p: open_part(recipe, schema, p, worker=workers.rank, workers=workers.world) for p in PARTS}
+    parts = {part: _open(recipe, schema, part, place) for part in PARTS}
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, place)
     history = History(folder.history_file)
@@ -119,6 +124,12 @@ def run(
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
     return _record(Outcome(folder, result, test), history, workers)
+
+
+def _open(recipe: Recipe, schema: Schema, part: str, place: Place) -> Data | None:
+    if place.data is not None:
+        return place.data(part)
+    return open_part(recipe, schema, part, worker=place.workers.rank, workers=place.workers.world)
 
 
 def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:

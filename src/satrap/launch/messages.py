@@ -8,19 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from satrap import errors
-from satrap.errors import SatrapError
-from satrap.launch.outcome import InterruptedRunError
 from satrap.train import Observer, Progress, Result
 
 STEP_SECONDS = 0.2
 """Between two steps the launcher is told about; also the first of each epoch."""
-
-_ERRORS: dict[str, type[SatrapError]] = {
-    kind.__name__: kind
-    for kind in (*(v for v in vars(errors).values() if isinstance(v, type)), InterruptedRunError)
-    if issubclass(kind, SatrapError)
-}
 
 Send = Callable[..., None]
 
@@ -76,18 +67,6 @@ def result_of(values: Mapping[str, Any]) -> Result:
     """Return a result from its values as plain data, as JSON changes them."""
     staleness = {int(missed): lookups for missed, lookups in values["staleness"].items()}
     return Result(**{**values, "staleness": staleness, "history": tuple(values["history"])})
-
-
-def error_values(error: SatrapError) -> dict[str, str]:
-    """Return an error as plain data."""
-    parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
-    return {"type": type(error).__name__, **parts}
-
-
-def error_of(values: Mapping[str, str]) -> SatrapError:
-    """Return the error that `error_values` took apart."""
-    kind = _ERRORS.get(values["type"], SatrapError)
-    return kind(values["what"], where=values["where"], why=values["why"], fix=values["fix"])
 
 
 def parse(line: str) -> dict[str, Any] | None:

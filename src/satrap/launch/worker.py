@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from satrap.config import Recipe, load
+from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Workers
-from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.errors import ConfigError, ExchangeError, SatrapError, error_values
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange, read_key
+from satrap.exchange.servers import Key, ServersExchange, read_key
 from satrap.launch.folder import RunFolder
-from satrap.launch.local import Place, run
-from satrap.launch.messages import Forward, error_values
+from satrap.launch.local import OpenData, Place, run
+from satrap.launch.messages import Forward
 from satrap.launch.resume import checkpointing
 from satrap.launch.trial import wire_of
 from satrap.schema import Schema, Table
@@ -43,6 +44,7 @@ class Assignment:
         world: number of workers.
         store: HOST:PORT where the workers find each other; empty for one alone.
         shards: HOST:PORT of each shard.
+        loaders: HOST:PORT of each loader; without any, the worker reads its rows itself.
         key: file of the cluster's key; empty on loopback.
         generation: how often workers were started before.
         resume: go on from the newest snapshot.
@@ -54,6 +56,7 @@ class Assignment:
     world: int
     store: str
     shards: tuple[str, ...]
+    loaders: tuple[str, ...] = ()
     key: str = ""
     generation: int = 0
     resume: bool = False
@@ -106,13 +109,40 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
             mode="sync" if training.mode == "sync" else "hybrid",
             rank=assignment.rank,
             world=assignment.world,
-            key=read_key(Path(assignment.key)) if assignment.key else None,
+            key=_key(assignment),
             deadline=cluster.deadline,
             generation=assignment.generation,
         )
 
     cores = (os.cpu_count() or 1) // assignment.world
-    return Place(workers, exchange, device, None if assignment.world == 1 else max(1, cores))
+    threads = None if assignment.world == 1 else max(1, cores)
+    return Place(workers, exchange, device, threads, _data(recipe, assignment))
+
+
+def _data(recipe: Recipe, assignment: Assignment) -> OpenData | None:
+    """Return what opens the rows of this worker at its loader; None without loaders."""
+    if not assignment.loaders:
+        return None
+    number = assignment.rank % len(assignment.loaders)
+
+    def open_remote(part: str) -> RemoteData | None:
+        found = RemoteData(
+            f"loader {number}",
+            assignment.loaders[number],
+            part,
+            Schema.from_dict(assignment.schema),
+            worker=assignment.rank,
+            workers=assignment.world,
+            key=_key(assignment),
+            deadline=recipe.sections.cluster.deadline,
+        )
+        return found if found.exists() else None
+
+    return open_remote
+
+
+def _key(assignment: Assignment) -> Key | None:
+    return read_key(Path(assignment.key)) if assignment.key else None
 
 
 def _device(device: str, assignment: Assignment) -> str:
@@ -184,9 +214,9 @@ def main() -> int:
     outlet = Outlet()
     line = sys.stdin.readline()
     threading.Thread(target=_end_with_launcher, daemon=True).start()
-    values = json.loads(line)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
     try:
-        work(Assignment(**{**values, "shards": tuple(values["shards"])}), outlet)
+        work(Assignment(**values), outlet)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SatrapError as error:

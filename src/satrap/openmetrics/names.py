@@ -64,6 +64,7 @@ METRICS = (
     Metric("satrap_worker_resent_requests", "counter", "Messages sent again after a loss."),
     Metric("satrap_worker_sent_bytes", "counter", "Payload sent to shards.", "bytes"),
     Metric("satrap_worker_received_bytes", "counter", "Payload received from shards.", "bytes"),
+    Metric("satrap_worker_ready_batches", "gauge", "Batches read and not trained yet."),
     Metric("satrap_worker_distinct_ids_ratio", "gauge", "Distinct ids / ids of the last batch.", "ratio"),
     # of a shard server
     Metric("satrap_shard_rows", "gauge", "Rows held."),
@@ -81,5 +82,13 @@ METRICS = (
     Metric("satrap_shard_received_bytes", "counter", "Payload received.", "bytes"),
     Metric("satrap_shard_sent_bytes", "counter", "Payload sent.", "bytes"),
     Metric("satrap_shard_completed_steps", "counter", "Optimizer steps of sync with several workers."),
+    # of a loader
+    Metric("satrap_loader_passes", "gauge", "Passes over the data under way, one for each worker."),
+    Metric("satrap_loader_ready_batches", "gauge", "Batches read and not asked for yet."),
+    Metric("satrap_loader_batches", "counter", "Batches handed to workers."),
+    Metric("satrap_loader_samples", "counter", "Samples handed to workers."),
+    Metric("satrap_loader_busy_seconds", "counter", "Time spent answering, waiting for rows too.", "seconds"),
+    Metric("satrap_loader_queued_requests", "gauge", "Requests received and not executed."),
+    Metric("satrap_loader_sent_bytes", "counter", "Payload sent to workers.", "bytes"),
 )
 """All metrics, by role."""

@@ -29,6 +29,7 @@ def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, 
         "satrap_worker_resent_requests": traffic["resent"],
         "satrap_worker_sent_bytes": traffic["sent"],
         "satrap_worker_received_bytes": traffic["received"],
+        "satrap_worker_ready_batches": progress["batches_ready"],
         "satrap_worker_distinct_ids_ratio": progress["distinct_ratio"],
     }
     return {
@@ -66,6 +67,29 @@ def shard_values(statistics: Mapping[str, Any]) -> Values:
         "satrap_shard_sent_bytes": server["sent_bytes"],
         "satrap_shard_completed_steps": server["steps"],
     }
+
+
+def loader_values(statistics: Mapping[str, Any]) -> Values:
+    """Return the metrics of a loader.
+
+    Args:
+        statistics: see `satrap.data.loader.LoaderService.statistics`.
+    """
+    server = statistics["server"]
+    return {
+        **_role("loader", ""),
+        "satrap_loader_passes": statistics["streams"],
+        "satrap_loader_ready_batches": statistics["ready"],
+        "satrap_loader_batches": statistics["batches"],
+        "satrap_loader_samples": statistics["samples"],
+        "satrap_loader_busy_seconds": server["busy_seconds"],
+        "satrap_loader_queued_requests": server["queued"],
+        "satrap_loader_sent_bytes": server["sent_bytes"],
+    }
+
+
+SERVER_VALUES = {"shard": shard_values, "loader": loader_values}
+"""Role of a server -> what makes the values of its statistics."""
 
 
 def _role(role: str, index: str) -> Values:

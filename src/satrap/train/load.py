@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from satrap.data.prefetch import Prefetcher
 from satrap.dense import Workers
 from satrap.train.observer import Progress
+from satrap.train.stages import Stages
 
+Item = TypeVar("Item")
 Server = Mapping[str, Any]
 
 
@@ -20,6 +23,7 @@ class Load:
         self._last: Sequence[Server] = ()
         self._rows: tuple[int, ...] = ()
         self._pushes, self._push_seconds = 0, 0.0
+        self._others = 0, 0
 
     def look(self, statistics: Mapping[str, Any], progress: Progress, samples: int) -> None:
         """Bring `progress` up to date.
@@ -35,6 +39,11 @@ class Load:
         if pushes > self._pushes:
             progress.push_seconds = (seconds - self._push_seconds) / (pushes - self._pushes)
         self._pushes, self._push_seconds = pushes, seconds
+        others = traffic["staleness"]["others"]
+        lookups, missed = sum(others.values()), sum(number * count for number, count in others.items())
+        if lookups > self._others[0]:
+            progress.others_missed = (missed - self._others[1]) / (lookups - self._others[0])
+        self._others = lookups, missed
         if samples:
             progress.sent_bytes_per_sample = traffic["sent"] / samples
             progress.received_bytes_per_sample = traffic["received"] / samples
@@ -53,6 +62,13 @@ class Load:
 
 
 _NOTHING: Server = {"seconds": 0.0, "busy_seconds": 0.0, "requests": {}}
+
+
+def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iterator[Item]:
+    """Yield what a reader prepares; count the seconds spent waiting for it, and tell how much is ready."""
+    for turn in stages.waited("read", turns):
+        progress.batches_ready = turns.ready
+        yield turn
 
 
 def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float, ...], tuple[float, ...]]:

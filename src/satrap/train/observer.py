@@ -29,6 +29,9 @@ class Progress:
         waiting: requests of this worker that shard servers had not answered at the last look: lookups ahead,
             and updates that lag behind.
         sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
+        batches_ready: batches that the reader held ready after the step.
+        others_missed: updates of other workers that a lookup did not see, as measured by the shards; mean
+            over those since the last look.
         push_seconds: mean time from an update's issue to its acknowledgement, of those since the last look.
         pushes: updates that were not acknowledged at the last look.
         shard_rows: rows of each shard server; empty without, as the next three.
@@ -55,6 +58,8 @@ class Progress:
     waiting: int = 0
     sent_bytes_per_sample: float = 0.0
     received_bytes_per_sample: float = 0.0
+    batches_ready: int = 0
+    others_missed: float = 0.0
     push_seconds: float = 0.0
     pushes: int = 0
     shard_rows: tuple[int, ...] = ()

@@ -17,6 +17,7 @@ from satrap import models
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.data import prefetch
+from satrap.data.prefetch import Prefetcher
 from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
 from satrap.embedding import EmbeddingPlan, Embeddings, Ticket, tables_of
 from satrap.errors import ConfigError
@@ -27,6 +28,7 @@ from satrap.schema import Schema, Table
 from satrap.store import Admission, Shard
 from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
+from satrap.train.load import reading
 from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
 from satrap.train.merge import merged
 from satrap.train.observer import Observer, Result
@@ -211,7 +213,7 @@ class Trainer:
                 self.model.train()
                 batches = itertools.islice(saver.batches(data), None if steps is None else steps - run.steps)
                 turns = self._turns(batches)
-                waited = run.stages.waited("read", turns)
+                waited = reading(turns, run.stages, run.progress)
                 for turn, pending in lookahead(waited, self._look_up, self.staleness, saver.ahead):
                     saver.stepped(turn, stop=self._step(turn, pending))
                 saver.pass_trained()
@@ -256,7 +258,7 @@ class Trainer:
     def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         return (self.plan.ticket(batch) for batch in batches)
 
-    def _turns(self, batches: Iterable[Batch]) -> Iterator[Turn]:
+    def _turns(self, batches: Iterable[Batch]) -> Prefetcher[Turn]:
         weight = known_weight if self.loss is binary_cross_entropy else _size
         workers = Workers() if self.mode == "async" else self.workers
         return prefetch(turns(self._tickets(batches), workers, weight), depth=PREFETCHED_BATCHES)

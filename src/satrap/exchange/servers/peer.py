@@ -20,6 +20,11 @@ from satrap.exchange.servers.frames import (
 )
 from satrap.exchange.servers.payload import unpack_text
 
+
+class ForgottenError(ExchangeError):
+    """The server does not know this client any more: it has been started anew."""
+
+
 Message = list[Buffer]
 OnAnswer = Callable[[Sequence[Buffer], SatrapError | None], None]
 
@@ -28,7 +33,11 @@ WINDOW = 128
 
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
-_ERRORS: dict[int, type[SatrapError]] = {Code.STORE: StoreError, Code.CONFIG: ConfigError}
+_ERRORS: dict[int, type[SatrapError]] = {
+    Code.STORE: StoreError,
+    Code.CONFIG: ConfigError,
+    Code.UNKNOWN_CLIENT: ForgottenError,
+}
 _LOST = (Code.BUSY, Code.MALFORMED)
 
 
@@ -143,7 +152,7 @@ class Peer:
             f"{self.name} has not answered for {self.deadline:g} s",
             where=f"stage: {kind.name.lower()}; {len(self._pending)} requests wait",
             why="training cannot go on without its rows",
-            fix="look at the shard's log; raise the deadline if it is only slow",
+            fix="look at its log; raise the deadline if it is only slow",
         )
 
     def next_deadline(self) -> float:

@@ -158,7 +158,7 @@ def check_listen(listen: str, key: Key | None) -> None:
     host, _ = split_address(listen)
     if key is None and not is_loopback(host):
         raise ConfigError(
-            f"a shard that listens on {listen} needs a key",
+            f"to listen on {listen} needs a key",
             why="anyone who reaches the port could read and change the model",
             fix="give a key file, or listen on 127.0.0.1",
         )

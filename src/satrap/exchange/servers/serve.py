@@ -13,14 +13,20 @@ from types import FrameType
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers.security import read_key, split_address
 from satrap.exchange.servers.server import Limits, ShardServer
-from satrap.openmetrics import Endpoint, shard_values
+from satrap.exchange.servers.service import Service
+from satrap.openmetrics import SERVER_VALUES, Endpoint
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of `mallopt`'s parameters, from malloc.h."""
 
 
 def serve(
-    listen: str, *, key_file: Path | None = None, limits: Limits | None = None, metrics: str | None = None
+    listen: str,
+    *,
+    key_file: Path | None = None,
+    limits: Limits | None = None,
+    metrics: str | None = None,
+    service: Service | None = None,
 ) -> None:
     """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
 
@@ -29,6 +35,7 @@ def serve(
         key_file: of the cluster's key, mode 0600. Needed for any address that others can reach.
         limits: see `Limits`.
         metrics: HOST:PORT of an OpenMetrics endpoint, which a line before names; None: none.
+        service: what executes the requests, default one with a store.
 
     Raises:
         ConfigError: an address or key that cannot be used.
@@ -36,31 +43,32 @@ def serve(
     """
     key = read_key(key_file) if key_file else None
     _keep_freed_memory()
-    server = ShardServer(listen, key=key, limits=limits)
+    service = service or Service()
+    server = ShardServer(listen, key=key, limits=limits, service=service)
 
     def stop(_: int, __: FrameType | None) -> None:
         server.request_stop()
 
-    endpoint = _endpoint(server, metrics) if metrics else nullcontext()
+    endpoint = _endpoint(server, service.role, metrics) if metrics else nullcontext()
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         protection = "encrypted" if key else "open to this machine only"
         with endpoint:
-            print(f"satrap shard ready on {server.address} ({protection})", flush=True)
+            print(f"satrap {service.role} ready on {server.address} ({protection})", flush=True)
             server.run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _endpoint(server: ShardServer, metrics: str) -> Endpoint:
+def _endpoint(server: ShardServer, role: str, metrics: str) -> Endpoint:
     try:
         host, port = split_address(metrics)
-        endpoint = Endpoint(host, port, lambda: shard_values(server.statistics()))
+        endpoint = Endpoint(host, port, lambda: SERVER_VALUES[role](server.statistics()))
     except ConfigError:
         server.stop()
         raise
-    print(f"satrap shard metrics on http://{endpoint.address}/metrics", flush=True)
+    print(f"satrap {role} metrics on http://{endpoint.address}/metrics", flush=True)
     return endpoint
 
 

@@ -34,8 +34,8 @@ from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session, Verdict
 
 _KINDS = frozenset(Kind)
-EXECUTED = tuple(kind for kind in Kind if kind < Kind.PING)
-"""Requests that reach the store; the others are answered at once."""
+EXECUTED = tuple(kind for kind in Kind if kind < Kind.OPEN)
+"""Requests to a store."""
 _TICK = 500
 """Milliseconds between looks at the wish to stop, when a signal handler asks for it."""
 _BURST = 64
@@ -94,6 +94,7 @@ class ShardServer:
         key: from `security.read_key`; connections are then encrypted and both sides proven to hold it.
         limits: see `Limits`.
         config: the tables, if they are not to come from a hello.
+        service: what executes the requests, default one with a store.
 
     Attributes:
         address: HOST:PORT it listens on.
@@ -110,10 +111,12 @@ class ShardServer:
         key: security.Key | None = None,
         limits: Limits | None = None,
         config: ShardConfig | None = None,
+        service: Service | None = None,
     ) -> None:
         security.check_listen(listen, key)
         self.limits, self.counters = limits or Limits(), Counters()
-        self._service = Service(config, max_bytes=self.limits.message_bytes, observe=self._observe)
+        self._service = service or Service(config, max_bytes=self.limits.message_bytes)
+        self._service.observe = self._observe
         self._sessions: dict[int, Session] = {}
         self._queued, self._queued_bytes = 0, 0
         self._answers: deque[tuple[Job, Answer]] = deque()

@@ -37,17 +37,22 @@ class Service:
     Args:
         config: the tables; None: the first hello brings them.
         max_bytes: largest answer; a request that would need more is refused before anything is allocated.
-        observe: counters to add to the statistics, under `server`.
+
+    Attributes:
+        observe: counters that the statistics tell under `server`.
+        role: what the process calls itself.
     """
+
+    role = "shard"
 
     def __init__(
         self,
         config: ShardConfig | None = None,
         *,
         max_bytes: int = MAX_BYTES,
-        observe: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        self.config, self.max_bytes, self._observe = config, max_bytes, observe
+        self.config, self.max_bytes = config, max_bytes
+        self.observe: Callable[[], Mapping[str, Any]] = dict
         self.board = StepBoard()
         self.incarnation = secrets.randbits(63)
         self._updates = 0
@@ -76,7 +81,7 @@ class Service:
     def statistics(self) -> dict[str, Any]:
         """Return the store's counters, empty without tables, and the server's; any thread may call it."""
         store = {} if self._store is None else self._store.statistics()
-        return store | {"server": self._observe()}
+        return store | {"server": self.observe()}
 
     def close(self) -> None:
         """Free the rows."""

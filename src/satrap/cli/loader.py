@@ -1,0 +1,27 @@
+"""`satrap loader`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from satrap.cli.options import debug_option, server_options
+from satrap.cli.shard import end_with_input
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@server_options
+@debug_option
+def loader(recipe: Path, listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
+    """Read and batch the rows of RECIPE for workers until SIGTERM or Ctrl-C.
+
+    Workers say which part, share and position they want. One line on standard output tells the address
+    once it is ready.
+    """
+    from satrap.launch.loader import serve_rows
+
+    if stop_at_eof:
+        end_with_input()
+    serve_rows(recipe, listen, key_file=key, metrics=metrics)

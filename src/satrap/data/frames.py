@@ -1,0 +1,103 @@
+"""Batches as message parts: a text that describes them, then at most eight arrays, raw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.batch import Batch, Jagged
+from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
+from satrap.exchange.servers.payload import pack_text
+
+DENSE = {"numeric": "<f4", "labels": "<f4", "label_mask": "|b1", "weights": "<f4", "groups": "<u8"}
+"""Arrays of one row per sample, and their types."""
+
+Plain = dict[str, Any]
+
+
+def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
+    """Return the parts that carry a batch.
+
+    Args:
+        batch: the samples. The ids of all features are copied into one array; nothing else is copied.
+        about: plain data that travels in the text, with other keys than "size", "ids", "dense", "position".
+    """
+    features = [
+        [name, len(j.values), j.offsets is not None, j.weights is not None] for name, j in batch.ids.items()
+    ]
+    jagged = batch.ids.values()
+    dense = {name: getattr(batch, name) for name in DENSE}
+    text = {
+        **about,
+        "size": batch.size,
+        "ids": features,
+        "dense": {k: [1, *a.shape[1:]] for k, a in dense.items() if a is not None},
+        "position": batch.position,
+    }
+    arrays: list[npt.NDArray[Any]] = [
+        _joined([j.values for j in jagged], "<u8"),
+        _joined([j.offsets for j in jagged if j.offsets is not None], "<i8"),
+        _joined([j.weights for j in jagged if j.weights is not None], "<f4"),
+        *(np.ascontiguousarray(a, DENSE[name]) for name, a in dense.items() if a is not None),
+    ]
+    return [pack_text(text), *(a.reshape(-1).view(np.uint8) for a in arrays)]
+
+
+def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
+    """Return the batch that `pack_batch` packed; its arrays are views of the parts where they lie aligned.
+
+    Args:
+        text: the first part, unpacked.
+        parts: the others.
+
+    Raises:
+        FrameError: names, types or sizes do not fit.
+        DataError: offsets do not ascend.
+    """
+    try:
+        size, features = int(text["size"]), list(text["ids"])
+        kinds = ["<u8", "<i8", "<f4", *(DENSE[name] for name in text["dense"])]
+        arrays = [_view(part, kind) for part, kind in zip(parts, kinds, strict=True)]
+        ids = _features(size, features, *arrays[:3])
+        shapes = [[size, *map(int, shape[1:])] for shape in text["dense"].values()]
+        dense = {
+            name: array.reshape(shape)
+            for name, array, shape in zip(text["dense"], arrays[3:], shapes, strict=True)
+        }
+        return Batch(size, ids, **dense, position=text["position"])
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        raise FrameError(f"a batch that does not fit its description: {error}") from error
+
+
+def _view(part: Buffer, dtype: str) -> npt.NDArray[Any]:
+    data = as_bytes(part)
+    if data.ctypes.data % np.dtype(dtype).itemsize:
+        data = data.copy()
+    return data.view(dtype)
+
+
+def _features(
+    size: int,
+    features: Sequence[Sequence[Any]],
+    values: npt.NDArray[np.uint64],
+    offsets: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.float32],
+) -> dict[str, Jagged]:
+    ids: dict[str, Jagged] = {}
+    at = at_offsets = at_weights = 0
+    for name, count, jagged, weighted in features:
+        bounds = offsets[at_offsets : at_offsets + size + 1] if jagged else None
+        own = weights[at_weights : at_weights + count] if weighted else None
+        ids[name] = Jagged(values[at : at + count], bounds, own)
+        at, at_offsets = at + count, at_offsets + (size + 1) * bool(jagged)
+        at_weights += count * bool(weighted)
+    if (at, at_offsets, at_weights) != (len(values), len(offsets), len(weights)):
+        raise ValueError("ids are left over")
+    return ids

@@ -1,0 +1,137 @@
+"""What a loader process does: it reads and batches rows, and hands them to the workers that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from satrap.batch import Batch
+from satrap.data.dataset import Dataset
+from satrap.data.frames import pack_batch
+from satrap.data.prefetch import Prefetcher
+from satrap.errors import ConfigError, SatrapError, error_values
+from satrap.exchange.servers.frames import Buffer, Header, Kind
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.session import Session
+from satrap.schema import Schema
+
+AHEAD = 4
+"""Batches held ready for each worker; when they are there, reading stops."""
+
+PATIENCE = 0.05
+"""Seconds an answer waits for a batch that is not ready; then the worker is told to ask again."""
+
+Open = Callable[[str, Schema], Dataset | None]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One pass that one worker follows."""
+
+    data: Dataset
+    epoch: int
+    batches: Prefetcher[Batch]
+
+
+class LoaderService(Service):
+    """Executes the requests of workers for batches.
+
+    A worker opens a pass (`Kind.OPEN`: part, schema, its share, epoch, position) and asks for batch after
+    batch (`Kind.NEXT`). Reading runs ahead in a thread per worker, by at most `AHEAD` batches. Errors of the
+    data travel in answers, so that they reach the user as if the worker had read the files itself.
+
+    Args:
+        open: given "train", "validation" or "test" and a schema, returns that data set; None: there is none.
+
+    Attributes:
+        batches, samples: handed out so far.
+    """
+
+    role = "loader"
+
+    def __init__(self, open: Open) -> None:
+        super().__init__()
+        self._open, self._streams = open, dict[int, _Stream]()
+        self.batches, self.samples = 0, 0
+
+    def close(self) -> None:
+        """Stop reading."""
+        for client in list(self._streams):
+            self._end(client)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what it has done: passes open, batches ready now, batches and samples handed out."""
+        streams = list(self._streams.values())
+        return {
+            "streams": len(streams),
+            "ready": sum(stream.batches.ready for stream in streams),
+            "batches": self.batches,
+            "samples": self.samples,
+            "server": self.observe(),
+        }
+
+    def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
+        """See `Service.execute`."""
+        match header.kind:
+            case Kind.HELLO:
+                if "tables" not in unpack_text(parts[0]):
+                    return [pack_text({"role": "loader"})]
+            case Kind.OPEN:
+                return [pack_text(self._begin(session.client, unpack_text(parts[0])))]
+            case Kind.NEXT:
+                return self._next(session.client)
+            case Kind.BYE:
+                self._end(session.client)
+                return []
+        raise ConfigError("this is a loader: it holds no rows", fix="give the address of a shard")
+
+    def _begin(self, client: int, asked: dict[str, Any]) -> dict[str, Any]:
+        self._end(client)
+        try:
+            schema, epoch = Schema.from_dict(asked["schema"]), int(asked["epoch"])
+            found = self._open(str(asked["part"]), schema)
+            if found is None:
+                return {"missing": True}
+            data = found.with_options(worker=asked["worker"], workers=asked["workers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"a worker asks for an impossible pass: {error}") from error
+        except SatrapError as error:
+            return {"error": error_values(error)}
+        if asked.get("read", True):
+            batches = Prefetcher(data.batches(epoch, asked.get("position")), AHEAD)
+            self._streams[client] = _Stream(data, epoch, batches)
+        return {"rows": data.num_rows()}
+
+    def _next(self, client: int) -> list[Buffer]:
+        stream = self._streams.get(client)
+        if stream is None:
+            return [pack_text({"end": True})]
+        try:
+            batch = stream.batches.take(PATIENCE)
+        except StopIteration:
+            self._end(client)
+            return [pack_text({"end": True})]
+        except SatrapError as error:
+            self._end(client)
+            return [pack_text({"error": error_values(error)})]
+        if batch is None:
+            return [pack_text({"wait": True})]
+        parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
+        if (size := sum(memoryview(part).nbytes for part in parts)) > self.max_bytes:
+            self._end(client)
+            return [pack_text({"error": error_values(_too_large(size, self.max_bytes))})]
+        self.batches, self.samples = self.batches + 1, self.samples + batch.size
+        return parts
+
+    def _end(self, client: int) -> None:
+        stream = self._streams.pop(client, None)
+        if stream is not None:
+            stream.batches.close()
+
+
+def _too_large(size: int, limit: int) -> ConfigError:
+    return ConfigError(
+        f"a batch takes {size} bytes, the limit of a message is {limit}", fix="set data.batch_size lower"
+    )

@@ -1,0 +1,125 @@
+"""Data that a loader process reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from satrap.batch import Batch
+from satrap.data.frames import unpack_batch
+from satrap.data.loader import AHEAD
+from satrap.errors import error_of
+from satrap.exchange.servers.frames import Buffer, Kind
+from satrap.exchange.servers.line import Line
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.peer import ForgottenError
+from satrap.exchange.servers.security import Key
+from satrap.schema import Schema
+
+REMEMBERED = 64
+"""Latest batches whose place in the files is known."""
+
+
+class RemoteData:
+    """A share of the rows of a run, read and batched by a loader: the same batches as `Dataset` gives.
+
+    Positions are those of the `Dataset`, so a pass can be gone on with by either. At most `AHEAD` batches are
+    under way, as many again are ready in the loader. If a loader is started anew at the same address, the
+    pass goes on after the last batch; if it does not answer within `deadline`, the pass ends with an
+    `ExchangeError` that names it.
+
+    Args:
+        name: of the loader, for errors.
+        address: HOST:PORT of the loader.
+        part: "train", "validation" or "test".
+        schema: labels and features, measured.
+        worker: which share of the rows.
+        workers: how many share them.
+        key: of the cluster.
+        deadline: seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        part: str,
+        schema: Schema,
+        *,
+        worker: int = 0,
+        workers: int = 1,
+        key: Key | None = None,
+        deadline: float = 30.0,
+    ) -> None:
+        self._connect = partial(Line, name, address, key=key, deadline=deadline)
+        share = {"worker": worker, "workers": workers}
+        self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
+        self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
+
+    def exists(self) -> bool:
+        """Whether the recipe of the loader has such rows."""
+        return "missing" not in self._about()
+
+    def num_rows(self) -> int | None:
+        """Return the rows of one pass of this worker, or None when only reading would tell."""
+        return self._about().get("rows")
+
+    def _about(self) -> dict[str, Any]:
+        with closing(self._connect()) as line:
+            return self._open(line, read=False)
+
+    def _open(self, line: Line, **changes: Any) -> dict[str, Any]:
+        [part] = line.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
+        about = unpack_text(part)
+        if "error" in about:
+            raise error_of(about["error"])
+        return about
+
+    def progress(self, position: Any, epoch: int = 0) -> float | None:
+        """Return the share of a pass that lies before a batch's position, None unless it came lately."""
+        return next((share for place, share in list(self._places) if place is position), None)
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        """Yield the batches of one pass, or those after `position`; see `Dataset.batches`.
+
+        Raises:
+            DataError, ConfigError: as `Dataset.batches`.
+            ExchangeError: the loader is lost.
+        """
+        while True:
+            try:
+                with closing(self._pass(epoch, position)) as batches:
+                    for batch in batches:
+                        position = batch.position
+                        yield batch
+                return
+            except ForgottenError:
+                continue  # the loader has been started anew: go on after the last batch it gave
+
+    def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
+        with closing(self._connect()) as line:
+            self._open(line, epoch=epoch, position=position)
+            asked = deque(line.ask(Kind.NEXT) for _ in range(AHEAD))
+            while (batch := self._take(asked.popleft())) is not True:
+                asked.append(line.ask(Kind.NEXT))
+                if isinstance(batch, Batch):
+                    yield batch
+
+    def _take(self, answer: Future[Sequence[Buffer]]) -> Batch | bool:
+        """Return a batch; True at the end; False if it is not ready yet.
+
+        The arrays are views of the message, which lives as long as they do.
+        """
+        first, *parts = answer.result()
+        text = unpack_text(first)
+        if "error" in text:
+            raise error_of(text["error"])
+        if "size" not in text:
+            return "end" in text
+        batch = unpack_batch(text, parts)
+        self._places.append((batch.position, text.get("progress")))
+        return batch

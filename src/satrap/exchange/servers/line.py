@@ -1,0 +1,99 @@
+"""A connection to one server of a cluster, for requests that concern it alone."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from satrap.errors import ExchangeError, SatrapError
+from satrap.exchange.servers.calls import Call
+from satrap.exchange.servers.frames import Buffer, Kind
+from satrap.exchange.servers.loop import Loop
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.peer import Peer
+from satrap.exchange.servers.security import Key
+
+
+class Line:
+    """Requests to one server: executed once each, in order; lost ones are sent again.
+
+    Args:
+        name: of the server, for errors, for example "loader 0".
+        address: HOST:PORT.
+        hello: what the server is told first; its answer is `greeting`.
+        key: of the cluster; needed to reach another machine.
+        deadline: seconds after which a server that does not answer is given up.
+        heartbeat: seconds of silence after which it is asked what it has received.
+
+    Attributes:
+        greeting: the server's answer to the hello.
+
+    Raises:
+        ExchangeError: the server cannot be reached or refuses the key.
+        ConfigError: it refuses the hello.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        *,
+        hello: Mapping[str, Any] | None = None,
+        key: Key | None = None,
+        deadline: float = 30.0,
+        heartbeat: float = 1.0,
+    ) -> None:
+        self._calls: set[Call[Sequence[Buffer]]] = set()
+        self._ended: SatrapError | None = None
+        self._closed = False
+        self._peer = Peer(
+            f"{name} at {address}",
+            client=secrets.randbits(63) + 1,
+            epoch=1,
+            deadline=deadline,
+            heartbeat=heartbeat,
+        )
+        self._loop = Loop([self._peer], [address], key=key, on_end=self._end)
+        try:
+            self.greeting = unpack_text(self.ask(Kind.HELLO, [pack_text(hello or {})]).result()[0])
+        except SatrapError:
+            self._closed = True
+            self._loop.stop()
+            raise
+
+    def ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
+        """Issue a request; returns at once. Its future gives the parts of the answer.
+
+        Raises:
+            ExchangeError: the line is closed.
+        """
+        if self._closed:
+            raise ExchangeError("the line is closed")
+        call: Call[Sequence[Buffer]] = Call()
+        self._calls.add(call)
+        call.future.add_done_callback(lambda _: self._calls.discard(call))
+        if self._ended is not None:
+            call.fail(self._ended)
+        else:
+            self._loop.post(lambda: self._send(kind, parts, call.answer))
+        return call.future
+
+    def _send(self, kind: Kind, parts: Sequence[Buffer], answer: Callable[..., None]) -> None:
+        self._peer.request(kind, parts, answer, now=time.monotonic())
+
+    def _end(self, error: SatrapError | None) -> None:
+        self._ended = error or ExchangeError("the line is closed")
+        for call in list(self._calls):
+            call.fail(self._ended)
+
+    def close(self) -> None:
+        """Say goodbye, if the server still answers. Closing twice is fine."""
+        if self._closed:
+            return
+        goodbye = self.ask(Kind.BYE)
+        self._closed = True
+        goodbye.exception()  # waits; whether a lost server hears it does not matter
+        self._loop.stop()

@@ -1,0 +1,110 @@
+"""Batches over the network: every field, to the bit; damage is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.batch import Batch, Jagged
+from satrap.data.frames import pack_batch, unpack_batch
+from satrap.errors import DataError
+from satrap.exchange.servers.frames import FrameError
+from satrap.exchange.servers.payload import unpack_text
+
+
+def assert_same(mine: Batch, theirs: Batch) -> None:
+    """Compare all fields of two batches to the bit."""
+    assert (mine.size, list(mine.ids), mine.position) == (theirs.size, list(theirs.ids), theirs.position)
+    pairs: list[tuple[Any, Any]] = [
+        (getattr(mine, name), getattr(theirs, name))
+        for name in ("numeric", "labels", "label_mask", "weights", "groups")
+    ]
+    for name, jagged in mine.ids.items():
+        other = theirs.ids[name]
+        pairs += [(jagged.values, other.values), (jagged.offsets, other.offsets)]
+        pairs.append((jagged.weights, other.weights))
+    for a, b in pairs:
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def make(rng: np.random.Generator, size: int, kinds: list[str], dense: list[str]) -> Batch:
+    ids = {}
+    for number, kind in enumerate(kinds):
+        counts = np.ones(size, np.int64) if kind == "one" else rng.integers(0, 4, size)
+        values = rng.integers(0, 2**64, int(counts.sum()), dtype=np.uint64)
+        offsets = None if kind == "one" else np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        weights = rng.random(len(values)).astype(np.float32) if kind == "weighted" else None
+        ids[f"feature {number}"] = Jagged(values, offsets, weights)
+    arrays = {
+        "numeric": rng.random((size, 3)).astype(np.float32),
+        "labels": rng.integers(0, 2, (size, 2)).astype(np.float32),
+        "label_mask": rng.random((size, 2)) < 0.5,
+        "weights": rng.random(size).astype(np.float32),
+        "groups": rng.integers(0, 2**64, size, dtype=np.uint64),
+    }
+    position = {"cursor": [1, 2], "skip": size, "check": 2**32 - 1}
+    return Batch(size, ids, **{name: arrays[name] for name in dense}, position=position)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 20),
+    st.lists(st.sampled_from(["one", "many", "weighted"]), max_size=5),
+    st.lists(st.sampled_from(["numeric", "labels", "label_mask", "weights", "groups"]), unique=True),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_batch_arrives_as_it_was(
+    seed: int, size: int, kinds: list[str], dense: list[str], shifted: bool
+) -> None:
+    batch = make(np.random.default_rng(seed), size, kinds, dense)
+    first, *parts = [bytes(memoryview(p)) for p in pack_batch(batch, {"progress": 0.5})]
+    text = unpack_text(first)
+    assert text["progress"] == 0.5
+    # messages may lie at any address
+    moved = [memoryview(bytearray(b"x" * shifted + p))[int(shifted) :] for p in parts]
+    assert_same(unpack_batch(text, moved), batch)
+
+
+def test_arrays_are_views_of_the_message() -> None:
+    batch = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
+    first, *parts = pack_batch(batch, {})
+    received = [bytearray(memoryview(p)) for p in parts]
+    again = unpack_batch(unpack_text(first), received)
+    received[3][:4] = b"\0\0\x80?"
+    assert again.labels is not None
+    assert again.labels[0, 0] == 1.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 11},
+        {"size": "ten"},
+        {"ids": [["a", 10, False, False]]},
+        {"ids": [["a", 1000, False, False], ["b", 3, True, False]]},
+        {"ids": 7},
+        {"dense": {"labels": [1, 3]}},
+        {"dense": {"labels": [1, 2], "numeric": [1, 3]}},
+        {"dense": {"nonsense": [1]}},
+        {"dense": None},
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+    batch = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
+    first, *parts = pack_batch(batch, {})
+    with pytest.raises((FrameError, DataError)):
+        unpack_batch({**unpack_text(first), **change}, parts)
+
+
+def test_a_missing_part_is_refused() -> None:
+    batch = make(np.random.default_rng(1), 10, ["one", "many"], ["labels"])
+    first, *parts = pack_batch(batch, {})
+    with pytest.raises(FrameError, match="does not fit its description"):
+        unpack_batch(unpack_text(first), parts[:-1])
