@@ -204,7 +204,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
     wanted = [Request(0, np.arange(9, dtype=np.uint64), np.array([0, 9], np.int64))]
     with threads(2) as servers:
         addresses = [s.address for s in servers]
-        old = [connect(addresses, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
+        old = [connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
         old[0].lookup(wanted, create=True).result()
         old[0].update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
         assert eventually(lambda: not old[0]._calls, 10)
@@ -212,13 +212,13 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         one_shard = partial(old[1]._ask, 0, Kind.UPDATE, pack([]), lambda *_: sent.set_result(None), 0)
         old[1]._loop.post(one_shard)
         sent.result(10)
-        new = connect(addresses, tables=tables, mode=mode, rank=0, world=2, generation=1)
+        new = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=0, world=2, generation=1)
         assert new.statistics()["rows"] == 0
         with pytest.raises(StoreError, match="a newer group of workers"):
             old[1].statistics()
         with pytest.raises(ConfigError, match="generation 1 of the workers is here already"):
-            connect(addresses, tables=tables, mode=mode, rank=1, world=2)
-        other = connect(addresses, tables=tables, mode=mode, rank=1, world=2, generation=1)
+            connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2)
+        other = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2, generation=1)
         new.lookup(wanted, create=True).result()
         for one in (new, other):
             one.update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
