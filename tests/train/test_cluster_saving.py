@@ -140,6 +140,8 @@ class Cluster:
             if workers.rank == rank:
                 trainer = self._trainer(workers, addresses)
             workers.meet("built")
+        if self.arguments["mode"] == "async" and workers.rank > 0:
+            fit = {**fit, "observers": []}  # each counts its own steps: rank 0, which calls for cuts, dies
         if stop is not None and workers.rank == self.world - 1:
             fit = {**fit, "observers": [At(stop, trainer.request_stop)]}
         try:
@@ -170,7 +172,7 @@ class Cluster:
                 mode=mode,
                 rank=workers.rank,
                 world=self.world,
-                deadline=10,
+                deadline=60,
             )
 
         defaults: dict[str, Any] = {
