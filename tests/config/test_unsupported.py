@@ -8,7 +8,6 @@ from satrap.config.unsupported import ONLY
 from tests.config.recipes import loaded, refused
 
 BEYOND = {
-    "embedding.eviction": "{policy: lru}",
     "dense.mesh.data": "2",
     "dense.mesh.tensor": "2",
     "dense.mesh.pipeline": "2",

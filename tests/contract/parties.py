@@ -26,8 +26,8 @@ TABLES = [
 Open = Callable[[], Exchange]
 
 
-def local() -> LocalExchange:
-    return LocalExchange(Shard(TABLES, seed=SEED))
+def local(**arguments: Any) -> LocalExchange:
+    return LocalExchange(Shard(TABLES, seed=SEED, **arguments))
 
 
 def connect(addresses: Sequence[str], **arguments: Any) -> ServersExchange:

@@ -90,6 +90,20 @@ def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
     assert exchange.statistics()["refused"] == refused + 1
 
 
+def test_bad_gradients_of_one_group_refuse_those_of_the_others(exchange: Exchange) -> None:
+    wanted = [request(0, [1, 2], [3]), request(1, [4])]
+    before = exchange.lookup(wanted, create=True).result()
+    refused = exchange.statistics()["refused"]
+    gradients = [np.ones_like(rows) for rows in before]
+    gradients[1][0, 0] = np.nan
+    exchange.update(wanted, gradients, lr_scale=1.0)
+    with pytest.raises(StoreError, match="NaN or infinite"):
+        exchange.flush()
+    for rows, after in zip(before, exchange.lookup(wanted, create=False).result(), strict=True):
+        np.testing.assert_array_equal(after, rows)
+    assert exchange.statistics()["refused"] == refused + 1
+
+
 def test_a_wrong_request_is_a_store_error(exchange: Exchange) -> None:
     with pytest.raises(StoreError, match="there is no group 7"):
         exchange.lookup([request(7, [1])], create=True).result()

@@ -105,6 +105,22 @@ def test_two_workers_learn_what_one_learns(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.cluster
+def test_admission_and_eviction_reach_the_shards(tmp_path: Path) -> None:
+    bounds = [
+        "embedding.memory=1MiB",
+        "embedding.eviction={policy: ttl, ttl: 30}",
+        "embedding.admission={min_count: 2, memory: 4096}",
+    ]
+    path = make_recipe(tmp_path)
+    here = launch.train(load(path, bounds), str(tmp_path / "here"))
+    there = launch.train(load(path, [*SERVERS, *bounds]), str(tmp_path / "there"))
+    free = launch.train(load(path), str(tmp_path / "free"))
+    assert saved(tmp_path / "there") == saved(tmp_path / "here") != saved(tmp_path / "free")
+    assert there.test == here.test != free.test
+    assert launch.evaluate(there.folder) == here.test
+
+
+@pytest.mark.cluster
 def test_bad_data_in_a_worker_is_the_users_error(tmp_path: Path) -> None:
     """Found only while reading: the error comes from another process, with its place."""
     rows = frame(300).astype({"price": object, "clicked": object})
@@ -121,8 +137,10 @@ def test_what_is_wrong_with_the_recipe_is_found_before_any_process_starts(tmp_pa
     with pytest.raises(ConfigError, match="nonsense") as caught:
         launch.train(load(path, [*SERVERS, "model.name=nonsense"]), str(tmp_path / "run"))
     assert caught.value.where == "--set model.name"
-    with pytest.raises(ConfigError, match="admission is not supported with cluster"):
-        launch.train(load(path, [*SERVERS, "embedding.admission.min_count=2"]), str(tmp_path / "run"))
+    counts = load(path, [*SERVERS, "embedding.admission={min_count: 2, memory: 1000}"])
+    with pytest.raises(ConfigError, match="memory must be a power of two") as caught:
+        launch.train(counts, str(tmp_path / "run"))
+    assert "embedding.admission" in caught.value.where
     assert not (tmp_path / "run").exists()
 
 

@@ -165,8 +165,7 @@ class Model:
         new = [k for k in unique if k not in table.rows]
         table.counts["hits"] += len(unique) - len(new)
         table.counts["misses"] += len(new)
-        if new:
-            self.requests += 1
+        self.requests += 1
         for key in dict.fromkeys(new):
             if self.admits(name, key):
                 table.rows[key] = [self.initial(name, key), start(self.optimizer, self.dim)]

@@ -224,6 +224,7 @@ ARGUMENTS = {
     "ttl and the policy ttl": lambda: Eviction("ttl"),
     "belong together": lambda: Eviction("lru", ttl=5),
     "ttl must be 1 to": lambda: Eviction("ttl", ttl=0),
+    "policy lru needs a memory budget": lambda: shard(Eviction(), memory=None),
     "too small for one row": lambda: shard(Eviction(), memory=1000),
 }
 

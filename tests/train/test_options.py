@@ -68,6 +68,23 @@ def test_ids_below_the_count_get_no_row(tmp_path: Path) -> None:
     again.close()
 
 
+def test_rows_go_when_memory_is_full_and_a_saved_model_has_the_rest(tmp_path: Path) -> None:
+    trainer = make_trainer(memory=200_000, eviction=satrap.store.Eviction("lru"))
+    batches = make_batches(60, size=256)
+    for number, batch in enumerate(batches):
+        for column in batch.ids.values():
+            column.values[:] += np.uint64(200 * number)
+    trainer.fit(Batches(batches))
+    counts = trainer.statistics()["tables"].values()
+    assert sum(table["evicted"] for table in counts) > 500
+    assert trainer.statistics()["bytes"] <= 200_000
+    trainer.save(str(tmp_path))
+    again = Trainer.load(str(tmp_path), trainer.model)
+    np.testing.assert_array_equal(all_rows(again, "user"), all_rows(trainer, "user"))
+    trainer.close()
+    again.close()
+
+
 def trained(count: int, schedule: satrap.optim.Schedule, mode: str) -> list[np.ndarray]:
     """Rows and weights after so many batches."""
     trainer = make_trainer(
@@ -97,6 +114,8 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
         tmp_path,
         "embedding.dtype=float16",
         "embedding.admission={min_count: 2, probability: 0.5, memory: 1MiB}",
+        "embedding.memory=64MiB",
+        "embedding.eviction={policy: ttl, ttl: 500}",
         "embedding.optimizer={name: ftrl, lr: 0.1, l1: 0.01, clip: 1.0}",
         "training.lr_schedule={name: cosine, steps: 100, warmup: 10}",
     )
@@ -104,6 +123,8 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
     assert trainer.embedding_optimizer == satrap.optim.FTRL(lr=0.1, l1=0.01, clip=1.0)
     assert trainer.embedding_dtype == "float16"
     assert trainer.admission == satrap.store.Admission(min_count=2, probability=0.5, memory=1 << 20)
+    assert trainer.eviction == satrap.store.Eviction("ttl", ttl=500)
+    assert trainer.memory == 64 << 20
     assert trainer.lr_schedule == satrap.optim.Cosine(steps=100, warmup=10)
     trainer.close()
 
@@ -114,6 +135,11 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
         ("embedding.dtype=float8", "embedding.dtype"),
         ("embedding.admission.min_count=300", "min_count"),
         ("embedding.admission.probability=0", "probability"),
+        ("embedding.eviction={policy: fifo}", "embedding.eviction.policy"),
+        ("embedding.eviction={policy: lru}", "policy lru needs embedding.memory"),
+        ("embedding.eviction={policy: ttl}", "policy ttl needs ttl"),
+        ("embedding.eviction={policy: lfu, ttl: 5}", "policy lfu has no ttl"),
+        ("embedding.eviction={policy: ttl, ttl: 0}", "embedding.eviction.ttl"),
         ("embedding.optimizer={name: sgd, lr: 0.1, nesterov: true}", "nesterov needs momentum"),
         ("training.lr_schedule={name: cosine}", "steps"),
         ("training.lr_schedule={name: cosine, steps: 0}", "steps must be >= 1"),

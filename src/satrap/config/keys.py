@@ -126,8 +126,10 @@ class Admission(Keys):
 class Eviction(Keys):
     """Which rows leave when memory is full."""
 
-    policy: str
-    """Name of the policy."""
+    policy: Literal["lru", "lfu", "ttl"] = "lru"
+    """lru: used longest ago; lfu: used least often; ttl: unused for `ttl` steps, and as lru when full."""
+    ttl: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Steps without a lookup after which a row goes, for ttl."""
 
 
 EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
@@ -230,7 +232,7 @@ class Embedding(Keys):
     admission: Admission = Admission()
     """Which new ids get a row."""
     eviction: Eviction | None = None
-    """Which rows leave when memory is full."""
+    """Which rows leave when memory is full; default none, and a new id then ends the run."""
 
 
 class Mesh(Keys):

@@ -148,6 +148,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     refuse_unsupported(sections, source)
     check_cluster(sections, source)
     _check_data(recipe)
+    _check_eviction(recipe)
     _check_transforms(recipe)
     recipe.schema()
     recipe.embedding_optimizer()
@@ -216,6 +217,26 @@ def _check_data(recipe: Recipe) -> None:
     if len(named) >= data.split.modulo:
         raise ConfigError(
             "data.split leaves no rows for training", where=recipe.source.where(("data", "split"))
+        )
+
+
+def _check_eviction(recipe: Recipe) -> None:
+    embedding = recipe.sections.embedding
+    eviction = embedding.eviction
+    if eviction is None:
+        return
+    if (eviction.policy == "ttl") != (eviction.ttl is not None):
+        raise ConfigError(
+            f"embedding.eviction: policy {eviction.policy} {'has no' if eviction.ttl else 'needs'} ttl",
+            where=recipe.source.where(("embedding", "eviction")),
+            fix="write eviction: {policy: ttl, ttl: STEPS}",
+        )
+    if embedding.memory is None and eviction.ttl is None:
+        raise ConfigError(
+            f"embedding.eviction with policy {eviction.policy} needs embedding.memory",
+            where=recipe.source.where(("embedding", "eviction")),
+            why="rows go when a budget is used up, and there is none",
+            fix="set embedding.memory, for example 4GiB, or remove the key",
         )
 
 

@@ -10,7 +10,6 @@ from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 
 ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
-    ("embedding", "eviction"): (None,),
     ("dense", "mesh", "data"): (1,),
     ("dense", "mesh", "tensor"): (1,),
     ("dense", "mesh", "pipeline"): (1,),

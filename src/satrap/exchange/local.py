@@ -81,10 +81,17 @@ class LocalExchange:
         try:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, so that the error is not lost
+            self.shard.check_gradients([r.group for r in requests], gradients)  # all of a step, or nothing
             for request, gradient in zip(requests, gradients, strict=True):
                 _, slots = self._slots.pop(id(request), (request, None))
                 self.shard.update_group(
-                    request.group, request.ids, request.splits, gradient, lr_scale=lr_scale, slots=slots
+                    request.group,
+                    request.ids,
+                    request.splits,
+                    gradient,
+                    lr_scale=lr_scale,
+                    slots=slots,
+                    checked=True,
                 )
             self._traffic.applied(requests, 0, (self._applied, self._applied))
             self._applied += 1

@@ -22,7 +22,7 @@ from satrap.launch.resume import rewind
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema, Table
-from satrap.store import Admission
+from satrap.store import Admission, Eviction
 from satrap.train import Checkpointing, Observer, Trainer
 from satrap.train.trainer import Data
 
@@ -166,7 +166,6 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
     """
     sections = recipe.sections
     training = sections.training
-    admission = sections.embedding.admission.model_dump()
     model = make_model(recipe, schema)
     if place.workers.rank > 0:  # equal weights, but not equal dropout
         torch.manual_seed(training.seed + place.workers.rank * WORKER_SEEDS)
@@ -184,7 +183,8 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
         memory=sections.embedding.memory,
         initial_scale=sections.embedding.initial_scale,
         embedding_dtype=sections.embedding.dtype,
-        admission=recipe.located(("embedding", "admission"), Admission, **admission),
+        admission=admission_of(recipe),
+        eviction=eviction_of(recipe),
         lr_schedule=recipe.lr_schedule(),
         clip_norm=training.clip_norm,
         plateau=training.plateau,
@@ -194,6 +194,32 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
         workers=place.workers,
     )
     return trainer
+
+
+def rows_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what a recipe says about rows in shard servers, as arguments of `ServersExchange`."""
+    return {
+        "seed": recipe.sections.training.seed,
+        "memory": recipe.sections.embedding.memory,
+        "admission": admission_of(recipe),
+        "eviction": eviction_of(recipe),
+    }
+
+
+def admission_of(recipe: Recipe) -> Admission:
+    """Return which new ids get a row.
+
+    Raises:
+        ConfigError: impossible; the message names the recipe's line.
+    """
+    keys = recipe.sections.embedding.admission.model_dump()
+    return recipe.located(("embedding", "admission"), Admission, **keys)
+
+
+def eviction_of(recipe: Recipe) -> Eviction | None:
+    """Return which rows go when memory is full."""
+    keys = recipe.sections.embedding.eviction
+    return None if keys is None else Eviction(**keys.model_dump())
 
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from satrap.config import Recipe
-from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.launch.inputs import PARTS, open_part
-from satrap.launch.local import Place, make_trainer
+from satrap.launch.local import Place, make_trainer, rows_of
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8
@@ -40,21 +39,22 @@ def try_out(recipe: Recipe, schema: Schema) -> None:
     Raises:
         ConfigError, DataError: the user's input.
     """
-    if recipe.sections.embedding.admission.model_dump(exclude_defaults=True):
-        raise ConfigError(
-            "embedding.admission is not supported with cluster.exchange servers",
-            where=recipe.source.where(("embedding", "admission")),
-            why="the run would not be the one the recipe describes",
-            fix="use cluster.exchange local, or remove the key",
-        )
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
+    about = rows_of(recipe)
+    if about["memory"] is not None:
+        about["memory"] //= recipe.sections.cluster.shards
     with ShardServer("127.0.0.1:0") as server:
 
         def exchange(tables: Sequence[Table]) -> Exchange:
             return ServersExchange(
-                [server.address], tables, wire=wire_of(recipe), deadline=COMPILE_SECONDS, heartbeat=60.0
+                [server.address],
+                tables,
+                **about,
+                wire=wire_of(recipe),
+                deadline=COMPILE_SECONDS,
+                heartbeat=60.0,
             )
 
         trainer = make_trainer(recipe, schema, Place(exchange=exchange, device="cpu"))

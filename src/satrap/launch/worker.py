@@ -22,7 +22,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, error_values
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Key, ServersExchange, read_key
 from satrap.launch.folder import RunFolder
-from satrap.launch.local import OpenData, Place, run
+from satrap.launch.local import OpenData, Place, rows_of, run
 from satrap.launch.messages import Forward
 from satrap.launch.resume import checkpointing
 from satrap.launch.trial import wire_of
@@ -103,8 +103,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
         return ServersExchange(
             assignment.shards,
             tables,
-            seed=training.seed,
-            memory=sections.embedding.memory,
+            **rows_of(recipe),
             wire=wire_of(recipe),
             mode="sync" if training.mode == "sync" else "hybrid",
             rank=assignment.rank,

@@ -37,7 +37,7 @@ class Admission:
         min_count: uses that create the row, this one included, 1..255; default 1: the first use does.
         probability: chance, in (0, 1], with which a use (from the `min_count`-th on) creates the row: on
             average it takes 1 / probability uses, without any memory. Default 1. The coin is a pure function
-            of (seed, table, id, number of the request).
+            of (seed, table, id, number of the lookup request), whatever the number of shards.
         memory: bytes of the counts of each table group, a power of two, used if min_count > 1; default
             16 MiB.
 
@@ -76,7 +76,7 @@ class Gate:
         tables: names of the group's tables.
 
     Attributes:
-        requests: number of requests with new ids so far, of which the coins are a function.
+        requests: number of lookup requests so far, of which the coins are a function.
         bytes: memory of the counts.
     """
 
@@ -115,7 +115,6 @@ class Gate:
             splits: int64[tables + 1].
             missing: positions int64[m] of ids without a row, ascending.
         """
-        self.requests += 1
         admitted = np.empty(len(missing), np.bool_)
         coin = np.uint64((self._coin + self.requests * 0x9E3779B97F4A7C15) % 2**64)
         needed, probability = self.admission.min_count, self.admission.probability

@@ -59,6 +59,15 @@ class Eviction:
         """What the kernels note in the index: steps or counts."""
         return _CODES[self.policy]
 
+    def check(self, memory: int | None) -> None:
+        """Raise `ConfigError` if it would have no effect with this budget."""
+        if memory is None and self.ttl is None:
+            raise ConfigError(
+                f"eviction with policy {self.policy} needs a memory budget",
+                why="rows go when it is used up, and there is none",
+                fix="give memory in bytes, or no eviction",
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the arguments, the form used in checkpoints."""
         return asdict(self)

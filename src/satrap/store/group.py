@@ -137,6 +137,8 @@ class Group:
         taken = self.directory.reassigned
         self.directory.advance()
         self._keep_taken(taken)
+        if self.gate is not None:
+            self.gate.requests += 1
         slots, missing = self.directory.find(ids, splits, use=True)
         hits = splits[1:] - splits[:-1]
         if len(missing):

@@ -51,13 +51,15 @@ class Shard:
             rounding to pages. Groups share it so that every table may have as many rows as any other. None:
             the machine's memory.
         admission: which new ids get a row; None: all.
-        eviction: which rows go once the budget is used up; None: none, and new ids are then refused.
+        eviction: which rows go once the budget is used up; None: none, and new ids are then refused. Without
+            a budget only the policy "ttl" has an effect.
 
     Attributes:
         changes: which rows changed and which went since a moment; off until asked for, see `Changes`.
 
     Raises:
-        ConfigError: no tables, a name twice, a table without optimizer, or an impossible budget.
+        ConfigError: no tables, a name twice, a table without optimizer, an impossible budget, or eviction
+            that needs one.
         StoreError: the system grants no memory.
     """
 
@@ -75,6 +77,8 @@ class Shard:
         members = _members(tables, optimizer)
         if threads is not None and threads < 1:
             raise ConfigError(f"threads must be >= 1, got {threads}")
+        if eviction is not None:
+            eviction.check(memory)
         self.seed = seed
         self._workers = Workers(threads)
         common: dict[str, Any] = {
@@ -190,6 +194,7 @@ class Shard:
         *,
         lr_scale: float = 1.0,
         slots: Slots | None = None,
+        checked: bool = False,
     ) -> None:
         """Take one optimizer step per id that has a row.
 
@@ -201,6 +206,7 @@ class Shard:
             lr_scale: factor on the optimizer's lr for this update.
             slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. However
                 old it is, the result is the same.
+            checked: `check_gradients` has passed these.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
@@ -211,15 +217,35 @@ class Shard:
             raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
         gradients = check_rows(gradients, len(ids), g.dim, "gradients")
         with self._lock:
-            if not row_kernels.all_finite(gradients.reshape(-1).view(np.uint32)):
-                self._refused += 1
-                raise StoreError(
-                    "the gradients hold NaN or infinite values",
-                    where=f"update of {len(ids)} rows of {', '.join(g.tables)}",
-                    why="they would destroy the rows; the whole update was refused",
-                    fix="lower the learning rate or clip gradients",
-                )
+            if not checked:
+                self._refuse_nonfinite(g, gradients)
             g.update(ids, splits, gradients, lr_scale, slots)
+
+    def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
+        """Raise what `update_group` would for one of these, before any of them is applied.
+
+        Args:
+            groups: index of the group, for each.
+            gradients: float32[n, dim] each.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted as
+                one refused update).
+        """
+        with self._lock:
+            for group, one in zip(groups, gradients, strict=True):
+                g = self._group(group)
+                self._refuse_nonfinite(g, check_rows(one, len(one), g.dim, "gradients"))
+
+    def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
+        if not row_kernels.all_finite(gradients.reshape(-1).view(np.uint32)):
+            self._refused += 1
+            raise StoreError(
+                "the gradients hold NaN or infinite values",
+                where=f"update of {len(gradients)} rows of {', '.join(g.tables)}",
+                why="they would destroy the rows; the whole update was refused",
+                fix="lower the learning rate or clip gradients",
+            )
 
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384

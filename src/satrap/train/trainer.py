@@ -25,7 +25,7 @@ from satrap.exchange import Exchange, LocalExchange, Request
 from satrap.metrics import BinaryMetrics
 from satrap.optim import Constant, Optimizer, Schedule
 from satrap.schema import Schema, Table
-from satrap.store import Admission, Shard
+from satrap.store import Admission, Eviction, Shard
 from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
 from satrap.train.load import reading
@@ -98,6 +98,7 @@ class Trainer:
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
         embedding_dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
         admission: which new ids get a row, default all.
+        eviction: which rows go once `memory` is used up; None: none, and training then ends with an error.
         lr_schedule: factor on all learning rates by the number of steps done, default 1.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping.
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
@@ -130,6 +131,7 @@ class Trainer:
         initial_scale: float = 0.01,
         embedding_dtype: str = "float32",
         admission: Admission | None = None,
+        eviction: Eviction | None = None,
         lr_schedule: Schedule | None = None,
         clip_norm: float | None = None,
         plateau: float | None = None,
@@ -148,6 +150,7 @@ class Trainer:
         self.model = model.to(self.device)
         self.control = PlateauControl(plateau, patience)
         self.embedding_dtype, self.admission = embedding_dtype, admission or Admission()
+        self.memory, self.eviction = memory, eviction
         self.lr_schedule = lr_schedule or Constant()
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, initial_scale, embedding_dtype)
@@ -158,7 +161,9 @@ class Trainer:
         )
         tables += self.dense.tables
         self.exchange: Exchange = (
-            LocalExchange(Shard(tables, seed=seed, memory=memory, admission=self.admission))
+            LocalExchange(
+                Shard(tables, seed=seed, memory=memory, admission=self.admission, eviction=eviction)
+            )
             if exchange is None
             else exchange(tables)
         )
@@ -385,6 +390,7 @@ class Trainer:
                 "initial_scale": self.initial_scale,
                 "embedding_dtype": self.embedding_dtype,
                 "admission": self.admission.to_dict(),
+                "eviction": self.eviction and {**self.eviction.to_dict(), "memory": self.memory},
                 "lr_schedule": self.lr_schedule.to_dict(),
                 "steps": self.run.steps,
                 "lr_scale": self.control.lr_scale,
@@ -409,8 +415,8 @@ class Trainer:
             url: folder or fsspec URL.
             model: the network; only needed when it is not one of `satrap.models`.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
-            **arguments: other constructor arguments; mode, staleness, seed and embedding optimizer default
-                to the saved ones.
+            **arguments: other constructor arguments; mode, staleness, seed, admission and embedding optimizer
+                default to the saved ones, memory and eviction to none.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.

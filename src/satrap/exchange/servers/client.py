@@ -32,7 +32,7 @@ from satrap.exchange.states import joined, spread
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.schema import Table
-from satrap.store import Chunk
+from satrap.store import Admission, Chunk, Eviction
 from satrap.store.types import check_rows
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class ServersExchange:
         optimizer: default optimizer of the tables.
         seed: of the initial rows.
         memory: byte budget of all shards together, None without.
+        admission: which new ids get a row, None: all; its memory is that of each shard.
+        eviction: which rows go once a shard's part of the budget is used up.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
@@ -92,6 +94,8 @@ class ServersExchange:
         optimizer: Optimizer | None = None,
         seed: int = 0,
         memory: int | None = None,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
         wire: Wire | None = None,
         mode: str = "hybrid",
         rank: int = 0,
@@ -119,7 +123,7 @@ class ServersExchange:
         share = None if memory is None else memory // len(addresses)
         plain = tables_to_dicts(tables, optimizer)
         hellos = [
-            ShardConfig(plain, seed, share, s, self.map).to_dict()
+            ShardConfig(plain, seed, share, s, self.map, admission, eviction).to_dict()
             | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
             | {"generation": generation}
             for s in range(len(addresses))

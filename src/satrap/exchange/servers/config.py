@@ -10,7 +10,7 @@ from satrap.errors import ConfigError
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
-from satrap.store import Shard
+from satrap.store import Admission, Eviction, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class ShardConfig:
         memory: byte budget of this shard, None without.
         shard: index of this shard.
         map: which buckets it owns.
+        admission, eviction: of the store, None without.
     """
 
     tables: tuple[Mapping[str, Any], ...]
@@ -30,6 +31,8 @@ class ShardConfig:
     memory: int | None
     shard: int
     map: ShardMap
+    admission: Admission | None = None
+    eviction: Eviction | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that `from_dict` reads."""
@@ -40,6 +43,8 @@ class ShardConfig:
             "shard": self.shard,
             "shards": self.map.shards,
             "epoch": self.map.epoch,
+            "admission": None if self.admission is None else self.admission.to_dict(),
+            "eviction": None if self.eviction is None else self.eviction.to_dict(),
         }
 
     @classmethod
@@ -56,6 +61,8 @@ class ShardConfig:
                 None if data["memory"] is None else int(data["memory"]),
                 int(data["shard"]),
                 ShardMap(int(data["shards"]), epoch=int(data["epoch"])),
+                None if data["admission"] is None else Admission(**data["admission"]),
+                None if data["eviction"] is None else Eviction(**data["eviction"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
@@ -66,7 +73,7 @@ class ShardConfig:
     def difference(self, other: ShardConfig) -> str:
         """Return what differs, in words; empty if nothing does."""
         mine, theirs = self.to_dict(), other.to_dict()
-        for key in ("shard", "shards", "epoch", "seed", "memory"):
+        for key in ("shard", "shards", "epoch", "seed", "memory", "admission", "eviction"):
             if mine[key] != theirs[key]:
                 return f"{key} {mine[key]} here, {theirs[key]} asked for"
         for here, asked in zip(self.tables, other.tables, strict=False):
@@ -78,7 +85,13 @@ class ShardConfig:
 
     def open(self) -> Shard:
         """Make the store."""
-        return Shard([_table(t) for t in self.tables], seed=self.seed, memory=self.memory)
+        return Shard(
+            [_table(t) for t in self.tables],
+            seed=self.seed,
+            memory=self.memory,
+            admission=self.admission,
+            eviction=self.eviction,
+        )
 
 
 def table_to_dict(table: Table, default: Optimizer | None = None) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Admission and eviction behind every exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange
+from satrap.store import Admission, Eviction
+from tests.contract.parties import assert_equal_contents, connect, contents, local, request, threads, train
+
+KINDS = ["local", "servers-1", "servers-2"]
+MEMORY = 1 << 20
+
+
+def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
+    if kind == "local":
+        made: Exchange = local(**arguments)
+        yield made
+        made.close()
+        return
+    with threads(int(kind[-1])) as servers:
+        made = connect([s.address for s in servers], **arguments)
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "admission", [Admission(min_count=2), Admission(probability=0.4), Admission(min_count=2, probability=0.7)]
+)
+def test_admission_is_that_of_one_store_to_the_bit(kind: str, admission: Admission) -> None:
+    other = local(admission=admission)
+    for exchange in opened(kind, admission=admission):
+        for mine, theirs in zip(
+            train(exchange, steps=25, seed=5, ahead=2), train(other, steps=25, seed=5, ahead=2), strict=True
+        ):
+            np.testing.assert_array_equal(mine, theirs)
+        assert_equal_contents(exchange, other)
+        for table in "abc":
+            mine, theirs = (e.statistics()["tables"][table] for e in (exchange, other))
+            assert mine["unadmitted"] == theirs["unadmitted"] > 0
+            assert mine["dropped"] == theirs["dropped"] > 0
+            assert mine["created"] == theirs["created"] > 0
+    other.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("eviction", [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)])
+def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
+    for exchange in opened(kind, memory=MEMORY, eviction=eviction):
+        key = [request(0, [7], []), request(1, [])]
+        [first, _] = exchange.lookup(key, create=True).result()
+        exchange.update(key, [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0)
+        for start in range(1000, 61_000, 2000):
+            exchange.lookup([request(0, list(range(start, start + 2000)), [])], create=True).result()
+        for _ in range(40):  # ttl: the time of the last ones is over, too
+            exchange.lookup([request(0, [], [1])], create=True).result()
+        found = exchange.statistics()
+        assert found["bytes"] <= MEMORY
+        counts = found["tables"]["a"]
+        assert counts["created"] - counts["evicted"] == counts["rows"] < 30_000
+        assert 7 not in contents(exchange)["a"][0] if counts["rows"] else True
+        exchange.update(key, [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0)
+        exchange.flush()
+        assert exchange.statistics()["tables"]["a"]["dropped"] == 1
+        [again, _] = exchange.lookup(key, create=True).result()
+        np.testing.assert_array_equal(again, first)
+        ids, _, state = contents(exchange)["a"]
+        np.testing.assert_array_equal(state[ids == 7], np.zeros((1, 4)))
+
+
+def test_one_shard_evicts_what_one_process_does() -> None:
+    arguments = {
+        "memory": MEMORY // 4,
+        "eviction": Eviction("lru"),
+        "admission": Admission(min_count=2, memory=4096),
+    }
+    other = local(**arguments)
+    train(other, steps=150, seed=4, ahead=2)
+    for exchange in opened("servers-1", **arguments):
+        train(exchange, steps=150, seed=4, ahead=2)
+        assert_equal_contents(exchange, other)
+        assert exchange.statistics()["tables"]["c"]["evicted"] > 0
+    other.close()
+
+
+def test_workers_must_agree_on_them() -> None:
+    with threads(1) as servers:
+        first = connect([servers[0].address], memory=MEMORY, eviction=Eviction("lru"))
+        for other in (
+            {},
+            {"eviction": Eviction("lfu")},
+            {"eviction": Eviction("lru"), "admission": Admission(2)},
+        ):
+            with pytest.raises(ConfigError, match=r"configured differently: (eviction|admission)"):
+                connect([servers[0].address], memory=MEMORY, **other)
+        first.close()
+
+
+def test_what_a_store_refuses_the_hello_refuses() -> None:
+    with threads(1) as servers, pytest.raises(ConfigError, match="needs a memory budget"):
+        connect([servers[0].address], eviction=Eviction("lru"))
