@@ -109,7 +109,7 @@ def test_admission_and_eviction_reach_the_shards(tmp_path: Path) -> None:
     bounds = [
         "embedding.memory=1MiB",
         "embedding.eviction={policy: ttl, ttl: 30}",
-        "embedding.admission={min_count: 2, memory: 4096}",
+        "embedding.admission={min_count: 6, memory: 4096}",
     ]
     path = make_recipe(tmp_path)
     here = launch.train(load(path, bounds), str(tmp_path / "here"))

@@ -128,11 +128,14 @@ class ModelTable:
     counts: dict = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
-COUNTED = ("created", "hits", "misses", "unadmitted", "dropped")
+COUNTED = ("created", "hits", "misses", "unadmitted", "dropped", "evicted", "refused")
 
 
 class Model:
-    """One group of tables: lookup, update, peek, as `Shard` defines them."""
+    """One group of tables: lookup, update, peek, as `Shard` defines them.
+
+    Which rows go is the store's choice: it is told with `evict`, and `lookup` asks which new ids found room.
+    """
 
     def __init__(self, tables, optimizer, *, seed, admission):
         self.optimizer, self.seed, self.admission = optimizer, seed, admission
@@ -159,7 +162,11 @@ class Model:
         toss = mix(mix(key ^ int(hashes.index_salt(name))) ^ coin) >> 11
         return table.uses[key] >= a.min_count and toss * 2.0**-53 < a.probability
 
-    def lookup(self, name, keys):
+    def evict(self, name, key):
+        del self.tables[name].rows[key]  # with its state
+        self.tables[name].counts["evicted"] += 1
+
+    def lookup(self, name, keys, has=lambda key: True):
         table = self.tables[name]
         unique = list(dict.fromkeys(keys)) if not self.admission.open else keys
         new = [k for k in unique if k not in table.rows]
@@ -168,6 +175,9 @@ class Model:
         self.requests += 1
         for key in dict.fromkeys(new):
             if self.admits(name, key):
+                if not has(key):
+                    table.counts["refused"] += new.count(key)
+                    continue
                 table.rows[key] = [self.initial(name, key), start(self.optimizer, self.dim)]
                 table.counts["created"] += 1
             else:

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from satrap.errors import StoreError
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, RowWiseAdagrad
 from satrap.schema import DTYPES, Table
-from satrap.store import Admission, Shard
+from satrap.store import Admission, Eviction, Shard
+from satrap.store.steps import plan
 from tests.store.model import Model
 
 OPTIMIZERS = [
@@ -116,12 +117,112 @@ class Requests(RuleBasedStateMachine):
         self.shard.close()
 
 
+class Bounded(Requests):
+    """The same with a budget: some rows go. The log of the store says which, and everything else follows."""
+
+    def __init__(self, optimizer, dtype, dim, admission, eviction):
+        self.eviction, self.rows = eviction, 70
+        super().__init__(optimizer, dtype, dim, admission)
+        self.last, self.known = {}, 0
+
+    def open(self):
+        row = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes + 28
+        gate = 0 if self.admission.open or self.admission.min_count == 1 else self.admission.memory
+        return Shard(
+            self.tables,
+            optimizer=self.optimizer,
+            seed=3,
+            admission=self.admission,
+            eviction=self.eviction,
+            memory=102_400 + self.rows * row + gate,
+        )
+
+    def follow(self, directory, step):
+        """Let go in the model what has gone in the store: nothing that is in use."""
+        names = self.shard.groups[0].tables
+        for key, t, _ in zip(*directory.taken(self.known), strict=True):
+            used = self.last.pop((names[t], int(key)))
+            assert used != step
+            if self.eviction.ttl is not None and directory.room > 0:
+                assert (step - used) % 2**32 > self.eviction.ttl
+            self.model.evict(names[t], int(key))
+        self.known = directory.reassigned
+
+    def looked_up(self, table, keys):
+        before = set(self.model.tables[table].rows)
+        mine, directory = self.shard.lookup(table, ids(keys)), self.shard.groups[0].directory
+        found = dict(zip(keys, self.shard.peek(table, ids(keys))[1].tolist(), strict=True))
+        self.follow(directory, directory.step)
+        assert all(found[k] for k in keys if k in before)
+        np.testing.assert_array_equal(mine, self.model.lookup(table, keys, found.__getitem__))
+        self.last |= {(table, k): directory.step for k in keys if found[k]}
+
+    @rule(table=TABLE, keys=KEYS)
+    def lookup(self, table, keys):
+        self.looked_up(table, keys)
+
+    @rule(table=TABLE, seed=SEED, count=st.integers(1, 80), most=st.sampled_from([60, 300]))
+    def lookup_many(self, table, seed, count, most):
+        self.looked_up(table, np.random.default_rng(seed).integers(0, most, count).tolist())
+
+    @rule(table=TABLE, seed=SEED)
+    def update_many(self, table, seed):
+        keys = np.random.default_rng(seed).integers(0, 60, 40).tolist()
+        self.update(table, keys, seed, 1.0, False, 1.0)
+
+    @rule(chunk_rows=st.integers(1, 30), rows=st.sampled_from([70, 100]))
+    def move_to_another_store(self, chunk_rows, rows):
+        self.rows = max(rows, self.rows)
+        other = self.open()
+        directory = other.groups[0].directory
+        self.known, self.last, gone = 0, {}, dict.fromkeys("ab", 0)
+        for table in self.model.tables.values():
+            table.counts.update(dict.fromkeys(table.counts, 0))
+        for table in "ab":
+            for chunk in self.shard.export(table, chunk_rows=chunk_rows):
+                other.load(table, chunk)
+                self.follow(directory, directory.step)
+                self.last |= {(table, k): directory.step for k in chunk.ids.tolist()}
+        for name, table in self.model.tables.items():
+            gone[name] = table.counts["evicted"]
+            table.counts["created"] = len(table.rows) + gone[name]
+        other.groups[0].updates = self.model.updates
+        self.shard.close()
+        self.shard = other
+        self.model.forget_uses()
+        self.model.requests = 0
+
+    @rule()
+    def go_on_elsewhere(self):
+        """With the state, so that the other store evicts what this one would have."""
+        other = self.open()
+        other.groups[0].restore(self.shard.groups[0].state())
+        for chunk in self.shard.snapshot(chunk_rows=17):
+            other.load(chunk.table, chunk)
+        self.shard.close()
+        self.shard = other
+        for table in self.model.tables.values():
+            table.counts.update(dict.fromkeys(table.counts, 0))
+
+    @rule()
+    def clear(self):
+        super().clear()
+        self.last, self.known = {}, 0
+
+    @invariant()
+    def bounded(self):
+        group = self.shard.groups[0]
+        assert set(self.last) == {(n, k) for n, t in self.model.tables.items() for k in t.rows}
+        assert len(self.last) + group.directory.room == group.directory.limit <= 1.5 * self.rows
+
+
 ALL, STRICT = Admission(), Admission(min_count=2, probability=0.7, memory=1 << 16)
 
 
-def run(optimizer, dtype, dim, admission, examples, steps):
+def run(optimizer, dtype, dim, admission, examples, steps, eviction=None):
+    made = (optimizer, dtype, dim, admission)
     run_state_machine_as_test(
-        lambda: Requests(optimizer, dtype, dim, admission),
+        lambda: Requests(*made) if eviction is None else Bounded(*made, eviction),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -142,6 +243,31 @@ def test_random_requests_equal_the_model(optimizer, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_requests_with_admission_equal_the_model(dtype):
     run(RowWiseAdagrad(lr=0.1), dtype, 3, STRICT, examples=10, steps=20)
+
+
+POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=6)]
+
+
+@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS[5], OPTIMIZERS[7]], ids=repr)
+def test_random_requests_with_eviction_equal_the_model(optimizer, dtype, eviction):
+    run(optimizer, dtype, 3, ALL, examples=3, steps=25, eviction=eviction)
+
+
+@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
+def test_random_requests_with_eviction_and_admission_equal_the_model(eviction):
+    run(Adagrad(lr=0.1), "bfloat16", 5, STRICT, examples=5, steps=25, eviction=eviction)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
+@pytest.mark.parametrize("admission", [ALL, STRICT], ids=["all", "strict"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_long_random_requests_with_eviction_equal_the_model(optimizer, dtype, admission, eviction):
+    run(optimizer, dtype, 7, admission, examples=10, steps=50, eviction=eviction)
 
 
 @pytest.mark.slow

@@ -172,16 +172,26 @@ def test_staleness_matters_here() -> None:
     assert undisturbed(fit, staleness=3)["rows"] != undisturbed(fit, staleness=2)["rows"]
 
 
+SMALL: dict[str, Any] = {
+    "memory": 107_500,
+    "admission": satrap.store.Admission(min_count=2, probability=0.8, memory=256),
+}
+"""Room for some of the rows."""
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"admission": satrap.store.Admission(min_count=2, memory=256)},
         {"admission": satrap.store.Admission(probability=0.5)},
         {"embedding_dtype": "bfloat16"},
+        SMALL | {"eviction": satrap.store.Eviction("lru")},
+        SMALL | {"eviction": satrap.store.Eviction("lfu"), "embedding_dtype": "float16"},
+        SMALL | {"eviction": satrap.store.Eviction("ttl", ttl=3), "embedding_dtype": "bfloat16"},
         {"embedding_optimizer": satrap.optim.Adam(lr=0.01)},
         {"lr_schedule": satrap.optim.Cosine(steps=20), "clip_norm": 0.5},
     ],
-    ids=["min_count", "probability", "bfloat16", "adam", "schedule"],
+    ids=["min_count", "probability", "bfloat16", "lru", "lfu", "ttl", "adam", "schedule"],
 )
 def test_all_that_the_store_and_the_schedule_remember(arguments: dict[str, Any], tmp_path: Path) -> None:
     fit = {"epochs": 2}

@@ -114,10 +114,10 @@ class Exchange(Protocol):
         """
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over the state of a `Cut`, after the rows were loaded.
+        """Take over the state of a `Cut`, into stores without rows; load them afterwards.
 
-        Counters are taken over from any number of stores; counts of ids that wait for admission only from as
-        many as there are here.
+        Counters are taken over from any number of stores; counts of ids that wait for admission, and which
+        row is evicted next, only from as many as there are here.
         """
 
     def load(self, table: str, chunk: Chunk) -> None:

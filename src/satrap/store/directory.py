@@ -11,6 +11,7 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.store import hashes
 from satrap.store.eviction import Eviction
+from satrap.store.image import Parts
 from satrap.store.kernels import eviction as slot_kernels
 from satrap.store.kernels import growth, index, layout
 from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
@@ -82,6 +83,7 @@ class Directory:
     Attributes:
         step: number of requests that used rows so far; what "recent" means.
         limit: most slots there can be.
+        parts: the memory of the index, for `image`.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Directory:
             "free": Reserved(4 * room.rows, huge=False),
             "log": Reserved(layout.LOG_ENTRY * log, huge=False),
         }
+        self.parts = Parts(self._memory, self._counts, self._records)
         self._marks = Reserved(room.rows // 8 + 1, huge=False)
         addresses = {name: np.uint64(memory.address) for name, memory in self._memory.items()}
         if not self.evicts:

@@ -19,6 +19,7 @@ from satrap.store.changes import Bits, Tracker
 from satrap.store.cut import Cut
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
+from satrap.store.image import place, save
 from satrap.store.kernels import export
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.memory import Reserved
@@ -134,9 +135,7 @@ class Group:
 
     def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> Slots:
         """Write the rows of the ids, creating those that are new."""
-        taken = self.directory.reassigned
-        self.directory.advance()
-        self._keep_taken(taken)
+        self._advance()
         if self.gate is not None:
             self.gate.requests += 1
         slots, missing = self.directory.find(ids, splits, use=True)
@@ -154,6 +153,11 @@ class Group:
             missing = missing[slots[missing] < 0]
             self._write_initial(ids, splits, missing, out)
         return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
+
+    def _advance(self) -> None:
+        taken = self.directory.reassigned
+        self.directory.advance()
+        self._keep_taken(taken)
 
     def _create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
         """Give each missing id that is admitted a slot and its initial row; fills in `slots`.
@@ -279,11 +283,15 @@ class Group:
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
         """Insert or overwrite rows, whatever the admission; ids are distinct inside each table.
 
+        Rows that are only overwritten do not count as used.
+
         Raises:
             StoreError: no room for all.
         """
-        self.directory.advance()
-        slots, missing = self.directory.find(ids, splits, use=True)
+        slots, missing = self.directory.find(ids, splits, use=False)
+        if len(missing):
+            self._advance()
+            slots, missing = self.directory.find(ids, splits, use=True)
         gate, self.gate = self.gate, None
         try:
             self._create(ids, splits, missing, slots)
@@ -334,10 +342,23 @@ class Group:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the group needs besides its rows to go on exactly; for a snapshot."""
         gate = {} if self.gate is None else {f"gate.{k}": v for k, v in self.gate.state().items()}
-        return {"counts": np.array([self.updates, self.directory.step], np.int64), **gate}
+        index = save(self.directory.parts) if self.directory.evicts else {}
+        counts = np.array([self.updates, self.directory.step], np.int64)
+        return {"counts": counts, **gate, **{f"index.{k}": v for k, v in index.items()}}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over what `state` returned, after the rows were written."""
+        """Take over what `state` returned, before the rows are written.
+
+        Where rows are evicted they are all here then, with their initial value until they are written.
+
+        Raises:
+            StoreError: there are other rows here, or it is of another budget.
+        """
+        if self.directory.evicts and "index.keys" in state:
+            image = {k.removeprefix("index."): v for k, v in state.items() if k.startswith("index.")}
+            self._epoch += 1  # slots that lookups remember are others now
+            rows, slots, fresh = place(self.directory, image)
+            self._initialize(rows.ids, rows.splits, fresh, slots)
         self.updates, self.directory.step = (int(count) for count in state["counts"])
         gate = {k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")}
         if self.gate is not None and gate:

@@ -353,9 +353,9 @@ class Saver:
         assert series is not None
         checkpoint, extras = shared_with_extras(whole, workers)
         place = series.place(checkpoint.settings["steps"])
-        trainer.restore(checkpoint, place)
-        store = _part(extras[0], "store.")
+        store = _part(extras[0], "store.")  # before the rows, which it gives their places
         workers.solo("loading counters", lambda: trainer.exchange.restore_state(store))
+        trainer.restore(checkpoint, place)
         self._go_on(checkpoint.settings, extras)
         return int(checkpoint.settings["steps"])
 

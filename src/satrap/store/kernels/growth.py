@@ -21,6 +21,7 @@ from satrap.store.kernels.layout import (
     PAGES_FREE,
     PAGES_LIMIT,
     PAGES_USED,
+    REASSIGNED,
     ROOT,
     SALT,
     SEGMENT_COUNT,
@@ -30,7 +31,11 @@ from satrap.store.kernels.layout import (
     SEGMENT_USED,
     SEGMENTS,
     SEGMENTS_LIMIT,
+    SPARE_PAGES,
+    SQUEEZED,
     TABLES,
+    TIGHT,
+    TIGHT_UNTIL,
     Index,
     Segment,
     fact,
@@ -214,11 +219,14 @@ def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) ->
 def lay_out(index: Index, segment: int, salt: np.uint64, count: int, bit: np.uint64) -> bool:
     """Copy a segment to scratch 0, and 1 if there is a `bit`, of `count` pages or somewhat more each.
 
-    Its own pages are given back then; False, with nothing changed, when it cannot be done.
+    Its own pages are given back then; False, with nothing changed, when it cannot be done, or when it would
+    leave fewer pages than it takes to do this to any segment.
     """
+    own = fact(index, segment, SEGMENT_COUNT)
     while count <= SEGMENT_PAGES:
         room = get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED)
-        if room < (count if bit == _ZERO else 2 * count):
+        total = count if bit == _ZERO else 2 * count
+        if room < total or (total > own and room + own - total < SPARE_PAGES // 2):
             return False
         take_pages(index, 0, count)
         if bit != _ZERO:
@@ -298,6 +306,20 @@ def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
 
 
 @helper
+def split_off(index: Index, segment: int, half: int) -> bool:
+    """Let a segment be one half of a split, and the other half empty; False without pages.
+
+    Rows that arrive in the order of their hash fill one half alone: nothing has to move then.
+    """
+    if get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED) <= SPARE_PAGES // 2:
+        return False
+    if not take_pages(index, 1 - half, 1):
+        return False
+    hand_over(index, segment, half)
+    return True
+
+
+@helper
 def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
     """Make room in the segment of hash h: 1.4 times its pages, or two segments; False when it cannot be."""
     pages, salt = fact(index, segment, SEGMENT_COUNT), load_u64(record(index, t, SALT))
@@ -319,10 +341,8 @@ def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
     bit = _ONE << np.uint64(63 - depth)
     high = count_high(index, segment, salt, bit)
     if high == 0 or high == fact(index, segment, SEGMENT_USED):
-        # Rows that arrive in the order of their hash fill one half alone: nothing has to move then.
-        if not take_pages(index, 1 if high == 0 else 0, 1):
+        if not split_off(index, segment, 0 if high == 0 else 1):
             return False
-        hand_over(index, segment, 0 if high == 0 else 1)
     elif not lay_out(index, segment, salt, 11 * max(8, pages) // 16, bit):
         return False
     put(index, SEGMENTS, fresh + 1)
@@ -349,17 +369,62 @@ def shrink(index: Index, segment: int, key: np.uint64) -> None:
 
 
 @helper
+def squeeze(index: Index, segment: int) -> bool:
+    """Give pages back that a segment does not need; False if there are none."""
+    used, pages = fact(index, segment, SEGMENT_USED), fact(index, segment, SEGMENT_COUNT)
+    enough = (used + FULL - 1) // FULL
+    if used == 0 or enough >= pages:
+        return False
+    t, key = fact(index, segment, SEGMENT_TABLE), _ZERO
+    for p in range(pages * PAGE_BUCKETS * ENTRIES):  # any of its rows tells where the directory leads to it
+        page = get32(index.pages, segment * SEGMENT_PAGES + p // (PAGE_BUCKETS * ENTRIES))
+        bucket = index.entries + np.uint64(page) * _PAGE + np.uint64(p // ENTRIES % PAGE_BUCKETS) * _BUCKET
+        entry = bucket + np.uint64(p % ENTRIES) * _EIGHT
+        if load_u32(slot_at(entry)) != np.uint32(0):
+            key = load_u64(entry)
+            break
+    salt = load_u64(record(index, t, SALT))
+    if not lay_out(index, segment, salt, enough, _ZERO):
+        return False
+    adopt(index, segment, 0)
+    point(index, t, segment, mix(key ^ salt))
+    return fact(index, segment, SEGMENT_COUNT) < pages
+
+
+@helper
+def reclaim(index: Index) -> bool:
+    """Take pages from the next segment that has some to spare; False if there is none.
+
+    After a round in vain it does not look again until many rows have gone.
+    """
+    segments = get(index, SEGMENTS)
+    if get(index, TIGHT) >= segments and get(index, REASSIGNED) >= get(index, TIGHT_UNTIL):
+        put(index, TIGHT, 0)
+    while get(index, TIGHT) < segments:
+        segment = get(index, SQUEEZED) + 1
+        if segment < FIRST_SEGMENT or segment >= segments:
+            segment = FIRST_SEGMENT
+        put(index, SQUEEZED, segment)
+        if squeeze(index, segment):
+            put(index, TIGHT, 0)
+            return True
+        put(index, TIGHT, get(index, TIGHT) + 1)
+        put(index, TIGHT_UNTIL, get(index, REASSIGNED) + 8 * segments)
+    return False
+
+
+@helper
 def entry_for(index: Index, t: int, h: np.uint64) -> np.uint64:
     """Return the address of a free entry for a hash of table t, growing its index as needed, or 0."""
     for _ in range(16):
         segment = number(lead(map_of(index, t), h))
         fits = fact(index, segment, SEGMENT_USED) < fact(index, segment, SEGMENT_COUNT) * FULL
         free = free_place(index, t, h) if fits else _NOWHERE
-        if free == _NOWHERE and not grow(index, t, segment, h):
-            return free_place(index, t, h)
+        if free == _NOWHERE and not grow(index, t, segment, h) and not reclaim(index):
+            break
         if free != _NOWHERE:
             return free
-    return _NOWHERE
+    return free_place(index, t, h)
 
 
 @helper

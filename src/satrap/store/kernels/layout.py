@@ -11,8 +11,9 @@ evicted, each entry has a *note* in other memory: the step of its last use, or a
 A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 80 % full it is laid out again over 1.4
 times its pages, or split in two beyond 16. That is the longest an insert ever waits: 2,000 entries, all in
 cache, some 30 microseconds. Segments are small also so that they do not all grow in the same request. All
-pages have one size, so a page that one segment gives back is the next one's growth. A row costs about 19
-bytes of index, and 6 more with notes.
+pages have one size, so a page that one segment gives back is the next one's growth; once the memory is used
+up, segments that are not full are made to (rows that come in the order of their hash leave many half empty).
+A row costs about 19 bytes of index, and 6 more with notes.
 
 Measured and given up: buckets of 8 keys and 8 values in two lines (find takes nearly twice as long), segments
 of 1 MiB (a request of 2,000 new ids waited up to 76 ms, as many grew at once), and linear hashing (no wait at
@@ -47,7 +48,7 @@ FULL = 128
 """Entries in use per page beyond which a segment grows: 80 % of 160."""
 MAX_DEPTH = 26
 SPARE_PAGES = 32
-"""Pages in use only while segments are laid out again."""
+"""Pages in use only while segments are laid out again; half of them growth never takes."""
 AHEAD = 64
 """How many ids ahead of the probe their bucket is prefetched (measured: 16 is slow, 64 and 128 tie)."""
 CREATE_AHEAD = 16
@@ -76,8 +77,11 @@ SALT, ROOT, DEPTH, USED, CREATED, EVICTED, REFUSED, SECOND, RECORD = range(9)
     LOG_SIZE,
     HAND_SEGMENT,
     HAND_BUCKET,
+    SQUEEZED,
+    TIGHT,
+    TIGHT_UNTIL,
     COUNTS,
-) = range(16)
+) = range(19)
 # facts of a segment, int32 each
 SEGMENT_USED, SEGMENT_DEPTH, SEGMENT_TABLE, SEGMENT_COUNT, FACTS = range(5)
 FIRST_SEGMENT = 2

@@ -1,0 +1,97 @@
+"""A store that takes over another's state and rows evicts what the other does, to the bit."""
+
+import numpy as np
+import pytest
+
+from satrap.errors import StoreError
+from satrap.optim import Adam
+from satrap.schema import Table
+from satrap.store import Admission, Eviction, Shard
+from tests.store.test_cut import assert_same, content
+
+U = np.uint64
+POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=30)]
+DIMS = {"a": 3, "b": 3, "c": 5}
+
+
+def shard(eviction, memory=3 << 18, **arguments):
+    tables = [Table(name, dim=dim, dtype="bfloat16") for name, dim in DIMS.items()]
+    return Shard(tables, optimizer=Adam(lr=0.1), seed=3, memory=memory, eviction=eviction, **arguments)
+
+
+def change(store, rng, rounds):
+    for _ in range(rounds):
+        for table, dim in DIMS.items():
+            keys = (rng.zipf(1.2, 700) % 60_000).astype(U)
+            store.lookup(table, keys)
+            store.update(table, keys, rng.standard_normal((700, dim)).astype(np.float32))
+
+
+def moved(store, into):
+    """Give another store the state, then the rows."""
+    for mine, its in zip(store.groups, into.groups, strict=True):
+        its.restore(mine.state())
+    for chunk in store.snapshot(chunk_rows=1000):
+        into.load(chunk.table, chunk)
+
+
+@pytest.mark.parametrize("admission", [None, Admission(min_count=2, probability=0.9, memory=1 << 14)])
+@pytest.mark.parametrize("eviction", POLICIES, ids=lambda e: e.policy)
+def test_going_on_elsewhere_changes_nothing(eviction, admission):
+    memory = (3 << 18) if admission is None else 7 << 16
+    one, other = (shard(eviction, memory, admission=admission) for _ in range(2))
+    change(one, np.random.default_rng(0), 40)
+    moved(one, other)
+    assert_same(content(one.snapshot()), content(other.snapshot()))
+    before = {t: c["evicted"] for t, c in one.statistics()["tables"].items()}
+    for store in (one, other):
+        change(store, np.random.default_rng(1), 40)
+    assert_same(content(one.snapshot()), content(other.snapshot()))
+    after = {t: c["evicted"] for t, c in one.statistics()["tables"].items()}
+    assert sum(after.values()) > sum(before.values()) + 100, (before, after)
+    for mine, its in zip(one.groups, other.groups, strict=True):
+        for name, array in mine.state().items():
+            np.testing.assert_array_equal(array, its.state()[name], err_msg=name)
+
+
+def test_without_the_state_it_would_not_be_so():
+    one, other = shard(POLICIES[0]), shard(POLICIES[0])
+    change(one, np.random.default_rng(0), 40)
+    for chunk in one.snapshot():
+        other.load(chunk.table, chunk)
+    for store in (one, other):
+        change(store, np.random.default_rng(1), 10)
+    mine, its = content(one.snapshot()), content(other.snapshot())
+    assert any(not np.array_equal(mine[t][0], its[t][0]) for t in "abc")
+
+
+def test_a_row_that_was_left_out_starts_anew():
+    one, other = shard(POLICIES[0]), shard(POLICIES[0])
+    change(one, np.random.default_rng(0), 10)
+    for mine, its in zip(one.groups, other.groups, strict=True):
+        its.restore(mine.state())
+    [first, *_] = one.export("a")
+    np.testing.assert_array_equal(other.peek("a", first.ids)[0], shard(POLICIES[0]).peek("a", first.ids)[0])
+
+
+def test_overwriting_rows_is_no_use_of_them():
+    store = shard(POLICIES[0])
+    change(store, np.random.default_rng(0), 5)
+    before = store.groups[0].state()
+    for chunk in list(store.export("a")):
+        store.load("a", chunk)
+    for name, array in store.groups[0].state().items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_state_that_does_not_fit_changes_nothing():
+    one, small, filled = shard(POLICIES[0]), shard(POLICIES[0], memory=3 << 17), shard(POLICIES[0])
+    change(one, np.random.default_rng(0), 40)
+    filled.lookup("a", np.array([2**60], U))
+    state = one.groups[0].state()
+    with pytest.raises(StoreError, match="does not fit"):
+        small.groups[0].restore(state)
+    with pytest.raises(StoreError, match="not those its state tells of"):
+        filled.groups[0].restore(state)
+    change(small, np.random.default_rng(1), 3)
+    assert filled.peek("a", np.array([2**60], U))[1].all()
