@@ -7,6 +7,7 @@ from torch import nn
 
 from satrap.models import WideDeep
 from satrap.models.layers import mlp
+from satrap.models.linear import Linear
 from tests.models.helpers import make_batch, make_schema
 
 
@@ -14,7 +15,7 @@ def test_mlp_layers_and_initial_weights():
     torch.manual_seed(0)
     network, width = mlp(300, [200, 100], dropout=0.1, batch_norm=True)
     assert width == 100
-    assert [type(layer) for layer in network] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout] * 2
+    assert [type(layer) for layer in network] == [Linear, nn.BatchNorm1d, nn.ReLU, nn.Dropout] * 2
     bound = math.sqrt(6 / (300 + 200))
     assert 0.99 * bound < network[0].weight.abs().max() <= bound
     assert (network[0].bias == 0).all()

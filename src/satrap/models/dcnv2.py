@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.models.linear import Linear
 from satrap.schema import Schema
 
 
@@ -22,8 +23,8 @@ class CrossLayer(nn.Module):
 
     def __init__(self, width: int, rank: int | None) -> None:
         super().__init__()
-        down = [] if rank is None else [xavier(nn.Linear(width, rank, bias=False))]
-        self.project = nn.Sequential(*down, xavier(nn.Linear(rank or width, width)))
+        down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
+        self.project = nn.Sequential(*down, xavier(Linear(rank or width, width)))
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:
         """Return float32[size, width] from the input of the first and of this layer, both that shape."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
+from satrap.models.linear import Linear
 from satrap.schema import Schema
 
 
@@ -114,7 +115,7 @@ def mlp(
         raise ConfigError(f"dropout must be at least 0 and below 1, got {dropout!r}")
     layers: list[nn.Module] = []
     for size in hidden:
-        layers.append(xavier(nn.Linear(width, size)))
+        layers.append(xavier(Linear(width, size)))
         layers += [nn.BatchNorm1d(size)] if batch_norm else []
         layers.append(nn.ReLU())
         layers += [nn.Dropout(dropout)] if dropout else []
