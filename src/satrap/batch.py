@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +134,7 @@ class EmbeddedBatch:
         label_mask: bool[size, labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights, or None.
         source: the host batch, for models that want ids or groups.
+        beside: makes what `flat` returns without a copy of the pooled features; None: it is put together.
     """
 
     size: int
@@ -144,6 +145,7 @@ class EmbeddedBatch:
     label_mask: Tensor | None = None
     weights: Tensor | None = None
     source: Batch | None = None
+    beside: Callable[[], Tensor] | None = None
 
     def __getitem__(self, feature: str) -> Tensor:
         """Return the pooled embedding of a feature, float32[size, dim]."""
@@ -166,6 +168,8 @@ class EmbeddedBatch:
 
     def flat(self) -> Tensor:
         """Return float32[size, sum of dims + numeric]: all pooled features side by side, then the numbers."""
+        if self.beside is not None:
+            return self.beside()
         names = self.pooled()
         for block_names, block in self.blocks:
             if block_names == names:

@@ -174,6 +174,40 @@ def test_stack_is_the_block_itself() -> None:
     torch.testing.assert_close(embedded.stack()[:, 0], embedded["b"])
 
 
+def test_flat_is_the_stack_side_by_side_to_the_bit_with_the_same_gradients() -> None:
+    kinds = {
+        "a": {},
+        "m": {"multi": True, "pooling": "mean"},
+        "b": {},
+        "c": {},
+        "x": {"multi": True, "pooling": "max"},
+    }
+    features = {name: satrap.Categorical(dim=5, **kind) for name, kind in kinds.items()}
+    schema = satrap.Schema(labels=[], features={**features, "n": satrap.Numeric(), "k": satrap.Numeric()})
+    shard, plan, embeddings = make(schema)
+    rng, size = np.random.default_rng(5), 7
+    bounds = np.array([0, 2, 2, 5, 6, 9, 9, 12])
+    ids = {
+        name: satrap.Jagged(
+            rng.integers(0, 6, 12 if kind else size).astype(np.uint64), bounds if kind else None
+        )
+        for name, kind in kinds.items()
+    }
+    batch = Batch(size=size, ids=ids, numeric=rng.random((size, 2), dtype=np.float32))
+    upstream = torch.from_numpy(rng.standard_normal((size, 5 * 5 + 2)).astype(np.float32))
+    ticket, found = plan.ticket(batch), []
+    for whole in (True, False):
+        rows = embeddings.rows([shard.lookup_group(r.group, r.ids, r.splits) for r in ticket.requests])
+        embedded = embeddings.embed(ticket, rows)
+        assert embedded.beside is not None
+        flat = embedded.flat() if whole else torch.cat([embedded.stack().flatten(1), embedded.numeric], dim=1)
+        flat.backward(upstream)
+        found.append((flat.detach(), rows[0].grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert found[0][1].abs().max() > 0  # some rows are never the largest
+
+
 def test_models_may_widen_rows_but_not_disagree() -> None:
     schema = satrap.Schema(
         labels=[],

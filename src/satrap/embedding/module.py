@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import EmbeddingPlan, Ticket
-from satrap.embedding.pooling import Bag, merge_runs, pool_features
+from satrap.embedding.pooling import Bag, merge_runs, pool_beside, pool_features
 from satrap.schema import Categorical
 
 
@@ -44,35 +46,47 @@ class Embeddings:
         ]
 
     def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
-        """Pool the rows of a batch.
+        """Return the model's input; rows are pooled when it first asks for them.
 
         Args:
             ticket: the batch and its inverse.
             rows: float32[distinct, dim] per request, as `rows` returns them.
 
         Returns:
-            The model's input; one block float32[size, features, dim] per table group.
+            One block float32[size, features, dim] per table group; on the CPU, where one group holds all
+            features, `flat` is pooled straight into its place.
         """
-        batch = ticket.batch
-        blocks: list[tuple[tuple[str, ...], Tensor]] = []
-        found: dict[str, Tensor | JaggedRows] = {}
-        for group, names in self._pooled:
-            block = pool_features(rows[group], merge_runs([self._bag(ticket, name) for name in names]))
-            blocks.append((tuple(names), block))
-            found.update(zip(names, block.unbind(1), strict=True))
-        for name in self._jagged:
-            found[name] = self._jagged_rows(ticket, name, rows)
-        numeric = self._to_device(batch.numeric)
+        batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
+        numeric = torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers
+        blocks = LazyBlocks(partial(self._blocks, ticket, rows))
+        whole = self.device.type == "cpu" and len(self._pooled) == 1 and not self._jagged
         return EmbeddedBatch(
             size=batch.size,
-            embeddings={name: found[name] for name in self._order},
-            numeric=torch.zeros(batch.size, 0, device=self.device) if numeric is None else numeric,
+            embeddings=LazyFeatures(self._order, blocks, partial(self._jagged_of, ticket, rows)),
+            numeric=numeric,
             blocks=blocks,
             labels=self._to_device(batch.labels),
             label_mask=self._to_device(batch.label_mask),
             weights=self._to_device(batch.weights),
             source=batch,
+            beside=partial(self._beside, ticket, rows, numeric) if whole else None,
         )
+
+    def _blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
+        return [
+            (tuple(names), pool_features(rows[group], self._bags(ticket, names)))
+            for group, names in self._pooled
+        ]
+
+    def _jagged_of(self, ticket: Ticket, rows: Sequence[Tensor]) -> dict[str, JaggedRows]:
+        return {name: self._jagged_rows(ticket, name, rows) for name in self._jagged}
+
+    def _beside(self, ticket: Ticket, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
+        [(group, names)] = self._pooled
+        return pool_beside(rows[group], self._bags(ticket, names), numeric)
+
+    def _bags(self, ticket: Ticket, names: Sequence[str]) -> list[Bag]:
+        return merge_runs([self._bag(ticket, name) for name in names])
 
     def _to_device(self, array: npt.NDArray[Any] | None) -> Tensor | None:
         return None if array is None else torch.from_numpy(array).to(self.device)

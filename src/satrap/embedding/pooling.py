@@ -81,18 +81,39 @@ def pool_features(rows: Tensor, bags: Sequence[Bag]) -> Tensor:
         bags: the features in order, all of the same number of samples.
     """
     if rows.device.type == "cpu":
-        return _KernelPooling.apply(rows, bags)  # type: ignore[no-any-return,no-untyped-call]
+        empty = rows.new_empty(bags[0].size, 0)
+        return _KernelPooling.apply(rows, bags, empty).unflatten(1, (-1, rows.shape[1]))  # type: ignore[no-any-return,no-untyped-call]
     return torch.cat([_torch_pool(rows, bag) for bag in bags], dim=1)
+
+
+def pool_beside(rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
+    """Return float32[size, features * dim + numbers]: pooled features side by side, then the numbers.
+
+    Written in place: no copy of the pooled features, forward or backward. On the CPU only.
+
+    Args:
+        rows: float32[distinct, dim], differentiable.
+        bags: the features in order.
+        numeric: float32[size, numbers], constant.
+    """
+    return _KernelPooling.apply(rows, bags, numeric)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _as_block(flat: npt.NDArray[np.float32], features: int, dim: int) -> npt.NDArray[np.float32]:
+    """Return the first columns of float32[size, ...] as a view float32[size, features, dim]."""
+    return np.lib.stride_tricks.as_strided(flat, (len(flat), features, dim), (flat.strides[0], 4 * dim, 4))
 
 
 class _KernelPooling(torch.autograd.Function):
     """Pooling by the store's kernels."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag]) -> Tensor:
-        source = rows.detach().numpy()
-        target = floats(bags[0].size, sum(bag.features for bag in bags), rows.shape[1])
-        first, argmaxes = 0, []
+    def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
+        source, (distinct, dim) = rows.detach().numpy(), rows.shape
+        features = sum(bag.features for bag in bags)
+        out = floats(bags[0].size, features * dim + numeric.shape[1])
+        out[:, features * dim :] = numeric.numpy()
+        target, first, argmaxes = _as_block(out, features, dim), 0, []
         for bag in bags:
             argmax = None
             if bag.plain:
@@ -110,16 +131,17 @@ class _KernelPooling(torch.autograd.Function):
                 )[1]
             argmaxes.append(argmax)
             first += bag.features
-        ctx.bags, ctx.argmaxes, ctx.distinct = bags, argmaxes, len(rows)
-        return torch.from_numpy(target)
+        ctx.bags, ctx.argmaxes, ctx.distinct, ctx.dim = bags, argmaxes, distinct, dim
+        return torch.from_numpy(out)
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
-        gradient = outputs[0].contiguous().numpy()
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None]:
+        features = sum(bag.features for bag in ctx.bags)
+        gradient = _as_block(outputs[0].contiguous().numpy(), features, ctx.dim)
         if len(ctx.bags) == 1 and ctx.bags[0].plain:
             alone = gather_features_backward(gradient, ctx.bags[0].inverse, ctx.distinct)
-            return torch.from_numpy(alone), None
-        into = floats(ctx.distinct, gradient.shape[2])
+            return torch.from_numpy(alone), None, None
+        into = floats(ctx.distinct, ctx.dim)
         into[:] = 0
         first = 0
         for bag, argmax in zip(ctx.bags, ctx.argmaxes, strict=True):
@@ -138,7 +160,7 @@ class _KernelPooling(torch.autograd.Function):
                     into=into,
                 )
             first += bag.features
-        return torch.from_numpy(into), None
+        return torch.from_numpy(into), None, None
 
 
 def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:

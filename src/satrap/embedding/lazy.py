@@ -1,0 +1,72 @@
+"""Pooled features that are computed when a model first asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import overload
+
+from torch import Tensor
+
+from satrap.batch import JaggedRows
+
+Block = tuple[tuple[str, ...], Tensor]
+"""Names of features, and float32[size, features, dim] of them."""
+
+
+class LazyBlocks(Sequence[Block]):
+    """Blocks of pooled features, made at first use.
+
+    Args:
+        make: returns them.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[Block]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Sequence[Block]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Block]: ...
+
+    def __getitem__(self, index: int | slice) -> Block | Sequence[Block]:
+        return self._made[index]
+
+
+class LazyFeatures(Mapping[str, Tensor | JaggedRows]):
+    """Feature -> its embedding, from blocks made at first use.
+
+    Args:
+        order: names, in the order of the mapping.
+        blocks: of the pooled features.
+        jagged: returns the others.
+    """
+
+    def __init__(
+        self, order: Sequence[str], blocks: LazyBlocks, jagged: Callable[[], Mapping[str, JaggedRows]]
+    ) -> None:
+        self._order, self._blocks, self._jagged = order, blocks, jagged
+
+    @cached_property
+    def _found(self) -> dict[str, Tensor | JaggedRows]:
+        found: dict[str, Tensor | JaggedRows] = dict(self._jagged())
+        for names, block in self._blocks:
+            found.update(zip(names, block.unbind(1), strict=True))
+        return found
+
+    def __getitem__(self, name: str) -> Tensor | JaggedRows:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
