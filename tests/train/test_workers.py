@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import satrap
 from satrap.batch import Batch, Jagged
 from satrap.dense import Workers
-from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
 from satrap.train import Observer, Progress, Result, Trainer
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, make_batches, make_schema
@@ -73,12 +74,14 @@ def distributed(
     *,
     epochs: int = 1,
     observers: Callable[[int], Sequence[Observer]] = lambda _: (),
+    limits: Limits | None = None,
+    deadline: float = 10.0,
     **arguments: Any,
 ) -> list[Answer]:
     """Train with worker threads and shard servers; return what each worker ended with."""
     mode = "sync" if arguments.get("mode") == "sync" else "hybrid"
     with ExitStack() as stack:
-        servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(shards)]
+        servers = [stack.enter_context(ShardServer("127.0.0.1:0", limits=limits)) for _ in range(shards)]
         addresses = [server.address for server in servers]
 
         def work(workers: Workers) -> Answer:
@@ -91,7 +94,7 @@ def distributed(
                     mode=mode,
                     rank=workers.rank,
                     world=world,
-                    deadline=10,
+                    deadline=deadline,
                 )
 
             # Building a model draws from PyTorch's one generator: one at a time.
@@ -268,6 +271,33 @@ class StopAt(Observer):
     def step(self, progress: Progress) -> None:
         if progress.step == self.at:
             self.trainers[0].request_stop()
+
+
+class Slow(Batches):
+    """A data set that takes its time before each batch."""
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        for batch in self.items:
+            time.sleep(0.5)
+            yield batch
+
+
+def test_a_worker_may_evaluate_for_longer_than_every_deadline() -> None:
+    """Rank 1 has nothing to evaluate: it waits at the end, where only a sign of life has a deadline."""
+    parts = [make_batches(6, size=16, seed=rank) for rank in range(2)]
+    held = [Slow(make_batches(5, size=16, seed=50)), Batches([])]
+    answers = distributed(
+        2,
+        2,
+        lambda rank: Batches(parts[rank]),
+        lambda rank: held[rank],
+        mode="sync",
+        epochs=2,
+        limits=Limits(wait=0.7),
+        deadline=1.5,
+    )
+    assert [len(answer.result.history) for answer in answers] == [2, 2]
+    assert answers[0].digest == answers[1].digest
 
 
 def test_a_stop_of_one_stops_all_after_the_same_step() -> None:

@@ -44,8 +44,12 @@ class DenseStep:
     Args:
         model: the network.
         make: makes its optimizer from the list of trainable parameters, or None.
-        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With several
-            workers the rows of each worker count by themselves: a row that two workers use is not summed.
+        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With W
+            workers it is the root of |d|^2 + sum over workers of |g_w / W|^2, where d is the mean gradient of
+            the parameters and g_w what worker w pushes for its rows. In `hybrid` each push is one update.
+            In `sync` a row that several workers use gets one update of the summed gradient, whose norm is
+            not asked of the shards: at most sqrt(W) times what is counted here, less where gradients of
+            different workers point apart.
         workers: that take the step together, default one alone.
     """
 

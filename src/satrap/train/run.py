@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,7 @@ LOSS_DECAY = 0.98
 """The loss shown is an average over about 1 / (1 - 0.98) = 50 steps."""
 
 STATISTICS_SECONDS = 0.5
-"""Between two looks at the store's counters: each waits for the shards to answer."""
+"""Between two looks at the store's counters. A thread waits for the answer."""
 
 Rows = npt.NDArray[np.float32]
 
@@ -84,6 +84,8 @@ class Run:
         self._kept_is_current = False
         self.pauses: Sequence[float] = ()
         self._exchange: Exchange | None = None
+        self._asker = ThreadPoolExecutor(1, "satrap-statistics")
+        self._asked: Future[Mapping[str, Any]] | None = None
 
     @property
     def steps(self) -> int:
@@ -101,6 +103,7 @@ class Run:
         try:
             yield
         finally:
+            self._asker.shutdown(wait=False)
             if self._kept is not None:
                 self._kept.cleanup()
 
@@ -150,7 +153,7 @@ class Run:
             self._refuse()
         progress.samples_per_second = progress.samples / self._clock.seconds
         if progress.step == 1 or self._clock.seconds - self._looked_at >= STATISTICS_SECONDS:
-            self._look_at_store()
+            self._look_at_store(wait=False)
             if turn.ticket is not None:
                 self._length.look(turn.ticket.batch, progress)
         if self._length.total is not None:
@@ -180,11 +183,21 @@ class Run:
                 fix="lower the learning rates, set training.clip_norm, or check the numeric features",
             )
 
-    def _look_at_store(self) -> None:
+    def _look_at_store(self, *, wait: bool = True) -> None:
+        """Take note of the store's counters: of now, or what was asked for at the last look."""
         if self._exchange is None or self.workers.rank > 0:
             return
         self._looked_at = self._clock.seconds
-        statistics, progress = self._exchange.statistics(), self.progress
+        if wait:
+            self._asked = None  # its answer would be older
+            self._note(self._exchange.statistics())
+        elif self._asked is None or self._asked.done():
+            if self._asked is not None:
+                self._note(self._asked.result())
+            self._asked = self._asker.submit(self._exchange.statistics)
+
+    def _note(self, statistics: Mapping[str, Any]) -> None:
+        progress = self.progress
         progress.rows = int(statistics["rows"])
         progress.memory_bytes = int(statistics["bytes"])
         self._load.look(statistics, progress, self._own_samples)

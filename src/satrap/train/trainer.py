@@ -22,6 +22,7 @@ from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Work
 from satrap.embedding import EmbeddingPlan, Embeddings, Ticket, tables_of
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LocalExchange, Request
+from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
 from satrap.optim import Constant, Optimizer, Schedule
 from satrap.schema import Schema, Table
@@ -100,7 +101,8 @@ class Trainer:
         admission: which new ids get a row, default all.
         eviction: which rows go once `memory` is used up; None: none, and training then ends with an error.
         lr_schedule: factor on all learning rates by the number of steps done, default 1.
-        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping.
+        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. What it
+            is exactly with several workers says `satrap.dense.DenseStep`.
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
@@ -146,6 +148,7 @@ class Trainer:
         self.mode, self.staleness = mode, staleness_of(mode, staleness)
         self.embedding_optimizer, self.seed, self.initial_scale = embedding_optimizer, seed, initial_scale
         self.device = _device(device)
+        keep_freed_memory()
         torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
         self.model = model.to(self.device)
         self.control = PlateauControl(plateau, patience)

@@ -14,6 +14,7 @@ from satrap.exchange.servers.frames import Buffer
 from satrap.exchange.servers.payload import NO_ROWS, Section, unpack
 from satrap.exchange.servers.split import Part
 from satrap.exchange.servers.wire import from_wire, place
+from satrap.store import floats
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class Lookup:
         shards: int,
     ) -> None:
         self._call, self._requests, self._splits, self._left = call, requests, splits, shards
-        self._rows = [np.empty((len(r.ids), groups[r.group].dim), np.float32) for r in requests]
+        self._rows = [floats(len(r.ids), groups[r.group].dim) for r in requests]
 
     def answer(self, shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
         """Take the answer of one shard."""

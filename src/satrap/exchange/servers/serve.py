@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import signal
 import sys
 from contextlib import nullcontext
@@ -14,10 +13,8 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers.security import read_key, split_address
 from satrap.exchange.servers.server import Limits, ShardServer
 from satrap.exchange.servers.service import Service
+from satrap.memory import keep_freed_memory
 from satrap.openmetrics import SERVER_VALUES, Endpoint
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of `mallopt`'s parameters, from malloc.h."""
 
 
 def serve(
@@ -42,7 +39,7 @@ def serve(
         ExchangeError: the thread that executes requests has died.
     """
     key = read_key(key_file) if key_file else None
-    _keep_freed_memory()
+    keep_freed_memory()
     service = service or Service()
     server = ShardServer(listen, key=key, limits=limits, service=service)
 
@@ -70,18 +67,6 @@ def _endpoint(server: ShardServer, role: str, metrics: str) -> Endpoint:
         raise
     print(f"satrap {role} metrics on http://{endpoint.address}/metrics", flush=True)
     return endpoint
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library reuse the memory of messages instead of returning it to the system each time.
-
-    Every message is one block of some megabytes; mapping it anew costs a page fault per 4 KiB, which was
-    measured to be a fifth of a shard's time at 64 weights per row.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc; others decide for themselves
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_TRIM_THRESHOLD, 512 << 20)
 
 
 def main() -> int:

@@ -165,7 +165,8 @@ class ShardServer:
         else:
             with self._context.socket(zmq.PUSH) as ringer:
                 ringer.connect("inproc://bell")
-                ringer.send(b"")
+                with contextlib.suppress(zmq.Again):  # the thread has seen the wish by itself, and ended
+                    ringer.send(b"", zmq.NOBLOCK)
                 self._thread.join()
         self._context.term()
 

@@ -1,0 +1,26 @@
+"""Freed blocks of a batch's size are used again without page faults."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource
+import numpy as np
+from satrap.memory import keep_freed_memory
+keep_freed_memory()
+faults = []
+for _ in range(5):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(27 << 20, np.uint8)[:] = 1
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(faults[-1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide for themselves")
+def test_a_block_is_faulted_in_once():
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 8
