@@ -35,12 +35,14 @@ def one(recipe: Path, mode: str, seed: int, settings: Sequence[str]) -> dict[str
         "mode": mode,
         "seed": seed,
         "test_auc": outcome.test["auc"],
+        "test": dict(outcome.test),
         "validation_auc": [metrics["auc"] for metrics in result.history],
         "samples": result.samples,
         "samples_per_second": round(result.samples_per_second),
         "staleness": dict(result.staleness),
         "traffic": dict(result.traffic),
         "training_auc": [[s["samples"], s["auc"]] for s in steps if s["auc"] is not None],
+        "training_loss": [[s["samples"], s["loss"]] for s in steps if s["loss"] is not None],
     }
 
 
