@@ -51,6 +51,11 @@ format: setup
 bench: setup
 	$(BIN)/python -m benchmarks.train_vs_pytorch
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.exchange
+	$(BIN)/python -m benchmarks.persia
+	$(BIN)/python -m benchmarks.delay
+	$(BIN)/python -m benchmarks.modes
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,33 @@
+"""A shard server that tells, at every SIGUSR1, where its time went: one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+from benchmarks.persia.stages import Stages
+from satrap.exchange.servers.serve import serve
+
+SERVERS = "satrap.exchange.servers"
+PLACES = (
+    ("receive and check", f"{SERVERS}.server:ShardServer", "_receive"),
+    ("lookup", "satrap.store:Shard", "lookup_group"),
+    ("rows to 16 bits", f"{SERVERS}.service", "to_wire"),
+    ("gradients to 32 bits", f"{SERVERS}.service", "from_wire"),
+    ("update", "satrap.store:Shard", "update_group"),
+    ("checksum of answers", f"{SERVERS}.session:Answer", "of"),
+    ("send", f"{SERVERS}.server:ShardServer", "_send"),
+)
+
+
+def main() -> None:
+    stages = Stages()
+    for stage, place, name in PLACES:
+        stages.wrap(stage, place, name)
+    signal.signal(signal.SIGUSR1, lambda *_: print(json.dumps(stages.snapshot()), flush=True))
+    serve(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
