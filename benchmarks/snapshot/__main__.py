@@ -6,7 +6,8 @@ For each table size: MB/s of a save and of a load (verified), beside the disk's 
 bytes in the same run (the median of each, taken in turn), fsync included: through the system's page cache in
 blocks of 1 MiB, as `dd conv=fsync` does, and past it in blocks of 8 MiB, as `dd oflag=direct` does, where the
 disk can; and the pause: the time from asking for a cut until the next lookup can be issued, beside the
-longest step of 10,000 rows (lookup and update) while the cut is being written.
+longest step of 10,000 rows (lookup and update) while the cut is being written. Then the bytes of a delta
+after a part of a million rows was touched, beside those of the full snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import torch
 
 import satrap
 from benchmarks.record import write
-from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
 from satrap.exchange import LocalExchange, Request
 from satrap.store import Shard
 
@@ -149,6 +150,36 @@ def measure(rows: int, dim: int, folder: Path) -> dict[str, float]:
     return found
 
 
+def deltas(rows: int, dim: int, folder: Path) -> list[dict[str, float]]:
+    """Size and time of a delta after so many rows were touched, beside the full snapshot's."""
+    exchange, series = filled(rows, dim), Series(str(folder / "series"), keep=9)
+    shard, random, found = exchange.shard, np.random.default_rng(1), []
+    ids = np.concatenate([chunk.ids for chunk in shard.export("user")])
+
+    def save(step: int) -> tuple[int, float]:
+        start = time.perf_counter()
+        taken = shard.changes.take(full=not step)
+        state = Checkpoint(
+            {"steps": step},
+            {"w": torch.zeros(8)},
+            {},
+            ((chunk.table, chunk) for chunk in taken.chunks),
+            deleted=None if taken.full else taken.deleted,
+        )
+        return series.write(step, state).bytes, 1e3 * (time.perf_counter() - start)
+
+    full, full_ms = save(0)
+    for step, share in enumerate((0.001, 0.01, 0.1, 0.5), 1):
+        touched = random.choice(ids, int(share * rows), replace=False)
+        shard.lookup("user", touched)
+        shard.update("user", touched, np.full((len(touched), dim), 1e-3, np.float32))
+        size, taken_ms = save(step)
+        found.append({"rows": rows, "touched": len(touched), "bytes": size, "full_bytes": full})
+        found[-1] |= {"bytes_per_touched_row": size / len(touched), "ms": taken_ms, "full_ms": full_ms}
+    exchange.close()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -162,8 +193,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             results.append(measure(rows, given.dim, Path(folder)))
         print({key: round(value, 2) for key, value in results[-1].items()}, flush=True)
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        changes = deltas(1_000_000, given.dim, Path(folder))
+    for one in changes:
+        print({key: round(value, 2) for key, value in one.items()}, flush=True)
     parameters = {"rows": given.rows, "dim": given.dim, "repeats": REPEATS}
-    print(write(Path(__file__).parent / "results", parameters, {"tables": results}))
+    print(write(Path(__file__).parent / "results", parameters, {"tables": results, "deltas": changes}))
 
 
 if __name__ == "__main__":

@@ -84,6 +84,34 @@ def test_verify_and_repair(run: Path) -> None:
     assert satrap("checkpoint", "verify", run).code == 0
 
 
+def test_deltas_are_shown_compacted_and_exported(tmp_path: Path) -> None:
+    recipe = make_recipe(
+        tmp_path, STEPPED.replace("every_steps: 10", "every_steps: 1000, delta_every_steps: 6")
+    )
+    assert satrap("train", recipe, "--output", tmp_path / "run").code == 0
+    series = tmp_path / "run" / "checkpoints"
+    shown = json.loads(satrap("checkpoint", "inspect", series, "--json").out)
+    newest = max(shown)
+    deltas = {name: entry["delta"] for name, entry in shown.items()}
+    assert [name for name, delta in deltas.items() if delta is None] == [min(shown)]
+    assert deltas[newest]["number"] == len(shown) - 1 >= 2
+    assert f"changes since {deltas[newest]['follows']}" in satrap("checkpoint", "inspect", series).out
+    before = rows_of(series / newest)
+    assert satrap("checkpoint", "export", series, "--output", tmp_path / "one", "--state").code == 0
+    damage(series / deltas[newest]["follows"])
+    satrap("checkpoint", "verify", series).assert_refused("2 of", "damaged", newest, code=1)
+    damage(series / deltas[newest]["follows"])  # the same bit again: it is as it was
+    answer = satrap("checkpoint", "compact", series, "--prune")
+    assert answer.code == 0, answer.err
+    assert "1 snapshots are kept" in answer.out
+    assert [path.name for path in series.iterdir() if path.name.startswith("step")] == [newest]
+    assert rows_of(series / newest) == before
+    assert satrap("checkpoint", "verify", series).code == 0
+    assert satrap("checkpoint", "export", series, "--output", tmp_path / "two", "--state").code == 0
+    for file in (tmp_path / "one").glob("*.parquet"):
+        assert pq.read_table(file).equals(pq.read_table(tmp_path / "two" / file.name))
+
+
 def test_nothing_good_is_left(run: Path) -> None:
     for place in (run / "checkpoints").iterdir():
         damage(place)

@@ -134,9 +134,9 @@ def undisturbed(fit: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
 
 
 def killed_and_resumed(
-    place: Path, every: int, kill: int, fit: Mapping[str, Any], **arguments: Any
+    place: Path, every: int, kill: int, fit: Mapping[str, Any], delta: int | None = None, **arguments: Any
 ) -> dict[str, Any]:
-    plan = Checkpointing(str(place), every_steps=every)
+    plan = Checkpointing(str(place), every_steps=every, delta_every_steps=delta)
     trainer = make_trainer(**arguments)
     with pytest.raises(KilledError):
         trainer.fit(train_data(), **fit, checkpoint=plan, observers=[KillAt(kill)])
@@ -164,6 +164,41 @@ def test_resumed_equals_undisturbed(mode: str, staleness: int, every: int, kill:
     expected = undisturbed(fit, **arguments)
     assert expected["counts"][0] == STEPS * EPOCHS
     assert_same(expected, killed_and_resumed(tmp_path, every, kill, fit, **arguments))
+
+
+@pytest.mark.parametrize(("every", "delta", "kill"), [(20, 3, 19), (20, 3, 29), (100, 4, 38), (15, 5, 31)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_resumed_from_deltas_equals_undisturbed(
+    every: int, delta: int, kill: int, dtype: str, tmp_path: Path
+) -> None:
+    fit = {"epochs": EPOCHS, "validation": validation_data()}
+    arguments: dict[str, Any] = {"mode": "hybrid", "staleness": 2, "embedding_dtype": dtype}
+    left = killed_and_resumed(tmp_path, every, kill, fit, delta, **arguments)
+    assert_same(undisturbed(fit, **arguments), left)
+
+
+def test_a_delta_that_fails_is_made_up_for_by_the_next(tmp_path: Path) -> None:
+    """Full at 3 by want of anything to follow, deltas at 6, 9 (fails) and 12, then killed."""
+    told: list[str] = []
+    plan = Checkpointing(str(tmp_path), None, 2, told.append, 3)
+    trainer = make_trainer()
+    failing = faults.armed("checkpoint.data_written", faults.fail(lambda: OSError(28, "no space")), at=3)
+    with failing, pytest.raises(KilledError):
+        trainer.fit(train_data(), epochs=1, checkpoint=plan, observers=[KillAt(14)])
+    trainer.close()
+    assert [("no space" in text) for text in told] == [True]
+    series = Series(str(tmp_path))
+    assert series.steps() == [3, 6, 12]
+    links = [series.manifest(step).delta for step in series.steps()]
+    assert [link and (link.number, link.previous) for link in links] == [
+        None,
+        (1, "step-00000003"),
+        (2, "step-00000006"),
+    ]
+    again = make_trainer()
+    left = everything(again, again.fit(train_data(), epochs=1, checkpoint=plan, resume=True))
+    again.close()
+    assert_same(undisturbed({"epochs": 1}), left)
 
 
 def test_staleness_matters_here() -> None:

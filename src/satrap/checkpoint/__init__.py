@@ -11,6 +11,11 @@ data-<token>/
     table-000.arrow        rows of the first table: id, weights, state (Arrow IPC)
 ```
 
+A delta holds in its `table-*.arrow` only the rows that changed since the snapshot before, and in
+`deleted.safetensors`, by table, the ids that have no row any more; its manifest names that snapshot and its
+id, so that nothing else can take its place. Rows of a table lie in order of (bucket, id), so that a full
+snapshot and its deltas are merged as they are read.
+
 A folder without a manifest holds no checkpoint. Saving over an older checkpoint writes new data first,
 exchanges the manifest in one step, and only then removes the old data. `Series` keeps the numbered snapshots
 of a run, `step-00001000/` and so on, each of them such a folder.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
 import os
 import shutil
+import sys
+from collections.abc import Iterator
 from typing import IO, Any, Protocol
 
 from satrap.faults import hit
@@ -30,8 +35,18 @@ class Disk(Protocol):
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, durably; it may exist."""
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a whole file in one step, durably: readers see the old or the new content, never a mix."""
+    def close(self, file: IO[bytes]) -> None:
+        """Close a file that is written."""
+
+    def abandon(self, file: IO[bytes]) -> None:
+        """Close a file that will never be whole; raises nothing."""
+
+    def put(self, path: str, data: bytes, *, new: bool = False) -> None:
+        """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
+
+        Raises:
+            FileExistsError: it is to be new, and there is one.
+        """
 
     def remove(self, path: str) -> None:
         """Remove a file, or a folder and all in it."""
@@ -86,13 +101,24 @@ class LocalDisk:
         os.makedirs(path, exist_ok=True)
         self.sync_folder(above)
 
-    def put(self, path: str, data: bytes) -> None:
+    def close(self, file: IO[bytes]) -> None:
+        """See `Disk.close`."""
+        file.close()
+
+    def abandon(self, file: IO[bytes]) -> None:
+        """See `Disk.abandon`."""
+        with contextlib.suppress(OSError):
+            file.close()
+
+    def put(self, path: str, data: bytes, *, new: bool = False) -> None:
         """See `Disk.put`: a file beside it is written, made durable, and takes the name."""
-        new = path + ".new"
-        with self.create(new) as file:
+        beside = path + ".new"
+        with self.create(beside) as file:
             self.write(file, memoryview(data))
             self.sync(file)
-        self.replace(new, path)
+        if new and os.path.exists(path):
+            raise FileExistsError(errno.EEXIST, "another process has written it meanwhile", path)
+        self.replace(beside, path)
         self.sync_folder(os.path.dirname(path))
 
     def replace(self, source: str, target: str) -> None:
@@ -135,8 +161,52 @@ def _write_back(file: IO[bytes], start: int, size: int) -> None:
             os.posix_fadvise(file.fileno(), 0, start - UNWRITTEN, os.POSIX_FADV_DONTNEED)
 
 
+_FOREIGN = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("aiohttp", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+)
+"""Errors of object stores' clients that are no OSError."""
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Raise what goes wrong with a store as the OSError it should have been."""
+    try:
+        yield
+    except tuple(
+        getattr(sys.modules[module], name) for module, name in _FOREIGN if module in sys.modules
+    ) as e:
+        raise ConnectionError(f"{type(e).__name__}: {e}") from e
+
+
+class RemoteFile(io.RawIOBase):
+    """A file of a store, open for reading.
+
+    Args:
+        file: as fsspec opened it.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes; fewer at the end."""
+        with _told():
+            return self._file.read(size)
+
+    def close(self) -> None:
+        """Close the file."""
+        with _told():
+            self._file.close()
+        super().close()
+
+
 class RemoteDisk:
     """Any fsspec file system: a file is durable once it is closed, and appears whole.
+
+    Nothing is taken from fsspec's cache of listings: another process may have written.
 
     Args:
         fs: the file system.
@@ -148,13 +218,15 @@ class RemoteDisk:
     def create(self, path: str) -> IO[bytes]:
         """See `Disk.create`."""
         hit("disk.create")
-        file: IO[bytes] = self.fs.open(path, "wb")
+        with _told():
+            file: IO[bytes] = self.fs.open(path, "wb")
         return file
 
     def write(self, file: IO[bytes], data: memoryview) -> None:
         """See `Disk.write`."""
         hit("disk.write")
-        file.write(data)
+        with _told():
+            file.write(data)
 
     def sync(self, file: IO[bytes]) -> None:
         """Do nothing: closing the file makes it durable."""
@@ -165,32 +237,58 @@ class RemoteDisk:
     def make_folder(self, path: str) -> None:
         """See `Disk.make_folder`."""
         hit("disk.make_folder")
-        self.fs.makedirs(path, exist_ok=True)
+        with _told():
+            self.fs.makedirs(path, exist_ok=True)
 
-    def put(self, path: str, data: bytes) -> None:
-        """See `Disk.put`."""
+    def close(self, file: IO[bytes]) -> None:
+        """See `Disk.close`; an upload in parts is completed here."""
+        with _told():
+            file.close()
+
+    def abandon(self, file: Any) -> None:
+        """See `Disk.abandon`: an upload in parts is given up, so that no part stays."""
+        with contextlib.suppress(OSError, NotImplementedError), _told():
+            discard = getattr(file, "discard", None)
+            if discard is not None:
+                discard()
+        with contextlib.suppress(AttributeError):
+            file.closed = True  # else the garbage collector would complete the upload
+
+    def put(self, path: str, data: bytes, *, new: bool = False) -> None:
+        """See `Disk.put`; a new file is put on the condition that there is none, if the store knows that."""
         hit("disk.replace")
-        self.fs.pipe_file(path, data)
+        with _told():
+            if new:
+                with contextlib.suppress(NotImplementedError, TypeError, ValueError):
+                    self.fs.pipe_file(path, data, mode="create")
+                    return
+            self.fs.pipe_file(path, data)
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
         hit("disk.remove")
-        self.fs.rm(path, recursive=True)
+        with _told():
+            self.fs.invalidate_cache()
+            self.fs.rm(path, recursive=True)
 
     def list(self, path: str) -> list[str]:
         """See `Disk.list`."""
         hit("disk.list")
-        self.fs.invalidate_cache()
-        if not self.fs.isdir(path):
-            return []
-        return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in self.fs.ls(path, detail=False))
+        with _told():
+            self.fs.invalidate_cache()
+            if not self.fs.isdir(path):
+                return []
+            found = self.fs.ls(path, detail=False)
+        return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in found)
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
-        return bool(self.fs.exists(path))
+        with _told():
+            self.fs.invalidate_cache()
+            return bool(self.fs.exists(path))
 
     def open(self, path: str) -> IO[bytes]:
         """See `Disk.open`."""
         hit("disk.read")
-        file: IO[bytes] = self.fs.open(path, "rb")
-        return file
+        with _told():
+            return RemoteFile(self.fs.open(path, "rb"))  # type: ignore[return-value]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from satrap.checkpoint.ahead import ahead
-from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS, Chunk, bucket_of
@@ -62,44 +62,38 @@ def write_tables(
     return files
 
 
-def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
-    """Yield the verified rows of some fixed buckets; files that hold none of them are not opened.
+def read_chunks(
+    storage: Storage, manifest: Manifest, table: str | None = None, buckets: range = range(BUCKETS)
+) -> Iterator[tuple[str, Chunk]]:
+    """Yield (table, verified rows) of all tables, or of one, as the files of one checkpoint hold them.
 
     Args:
-        url: of a checkpoint.
-        buckets: which, all by default.
+        storage: of the checkpoint.
+        manifest: its manifest.
+        table: which; default all.
+        buckets: fixed buckets of the rows, all by default; files that hold none of them are not opened.
 
     Raises:
-        CheckpointError: there is no checkpoint, or a file is missing or damaged.
+        CheckpointError: a file is missing or damaged.
     """
-    storage = Storage(url)
-    manifest = read_manifest(storage)
     for name, entry in manifest.files.items():
         first, end = entry.buckets or (0, BUCKETS)
-        if not entry.table or end <= buckets.start or first >= buckets.stop:
+        if (
+            not entry.table
+            or table not in (None, entry.table)
+            or end <= buckets.start
+            or first >= buckets.stop
+        ):
             continue
         for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-            yield chunk if first >= buckets.start and end <= buckets.stop else _within(chunk, buckets)
+            inside = first >= buckets.start and end <= buckets.stop
+            yield entry.table, chunk if inside else _within(chunk, buckets)
 
 
 def _within(chunk: Chunk, buckets: range) -> Chunk:
     numbers = bucket_of(chunk.table, chunk.ids)
     rows = np.flatnonzero((numbers >= buckets.start) & (numbers < buckets.stop))
     return Chunk(chunk.table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])
-
-
-def read_chunks(
-    storage: Storage, manifest: Manifest, table: str | None = None
-) -> Iterator[tuple[str, Chunk]]:
-    """Yield (table, verified rows) of all tables, or of one.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
-    for name, entry in manifest.files.items():
-        if entry.table and table in (None, entry.table):
-            for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-                yield entry.table, chunk
 
 
 def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:

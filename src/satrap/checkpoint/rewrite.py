@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from satrap.checkpoint.chain import DELETED, open_chain
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_table
@@ -51,7 +54,38 @@ def rewrite(
             name = _free(old, files, table)
             whole = (chunk for part in ((first,), chunks) for chunk in part)
             files[name] = write_table(storage, f"{folder}/{name}", table, whole)
-        manifest = Manifest(folder, old.settings, dict(sorted(files.items(), key=lambda f: f[0])))
+        manifest = replace(old, data=folder, files=dict(sorted(files.items(), key=lambda f: f[0])))
+        commit(storage, manifest)
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
+    return manifest
+
+
+def compact(url: str) -> Manifest:
+    """Make a delta a full snapshot: it then needs none of those before it. What follows it still does.
+
+    Args:
+        url: of the snapshot; a full one stays as it is.
+
+    Raises:
+        CheckpointError: damaged, a snapshot before it is missing, or it cannot be written; it is as before.
+    """
+    chain = open_chain(url)
+    storage, old = chain.members[-1]
+    if old.delta is None:
+        return old
+    folder = f"data-{secrets.token_hex(4)}"
+    try:
+        storage.make_folder(folder)
+        files: dict[str, FileEntry] = {}
+        for name, entry in old.files.items():
+            if not entry.table and name != DELETED:
+                files[name] = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+        tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
+        for number, (table, pairs) in enumerate(tables):
+            name = f"table-{number:03d}.arrow"
+            files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
+        manifest = replace(old, data=folder, files=files, delta=None)
         commit(storage, manifest)
     except OSError as error:
         raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
@@ -79,7 +113,7 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
             for name, entry in old.files.items()
             if not entry.table
         }
-        manifest = Manifest(folder, old.settings, files | rows(storage, folder, old))
+        manifest = replace(old, data=folder, files=files | rows(storage, folder, old))
         found: dict[str, int] = {}
         for table, chunk in read_chunks(storage, manifest):
             found[table] = found.get(table, 0) + len(chunk.ids)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
-from satrap.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.storage import Storage, UnreachableError
 from satrap.errors import CheckpointError
 from satrap.faults import hit
 
@@ -25,18 +24,22 @@ class Series:
     step, checkpoint = series.read()        # the newest one
     ```
 
+    A snapshot that holds only what changed (`Checkpoint.deleted` is given) is a delta: it follows the one
+    that this object wrote or read last. `keep` counts full snapshots, each with the deltas after it.
+
     A snapshot may name another checkpoint, `settings["best"]` (such as "best-00000800", the best weights so
     far, written by `write` with `best=True`), which is kept as long as a snapshot names it.
 
     Args:
         url: folder or fsspec URL.
-        keep: how many snapshots stay, at least 1.
+        keep: how many full snapshots stay, at least 1, with the deltas that follow them.
         options: passed to the file system.
     """
 
     def __init__(self, url: str, *, keep: int = 2, **options: Any) -> None:
         self.url, self.keep, self._options = url.rstrip("/"), keep, options
         self._storage = Storage(url, **options)
+        self._last: tuple[str, Manifest] | None = None
 
     def place(self, step: int, *, best: bool = False) -> str:
         """Return the URL of a snapshot, written or not."""
@@ -63,13 +66,36 @@ class Series:
         """Commit a snapshot, then remove the oldest ones and what dead attempts left behind.
 
         Raises:
-            CheckpointError: it cannot be written; the older ones are untouched.
+            CheckpointError: it cannot be written, or is a delta and `followable` is False; the older ones are
+                untouched.
         """
-        manifest = write_checkpoint(self.place(step, best=best), checkpoint, **self._options)
+        link = None if checkpoint.deleted is None else self._link(step)
+        manifest = write_checkpoint(self.place(step, best=best), checkpoint, link=link, **self._options)
         if not best:
+            self._last = name_of(step), manifest
             self.prune()
         hit("checkpoint.pruned")
         return manifest
+
+    def followable(self, step: int) -> bool:
+        """Return whether a delta of this step would have another snapshot to follow."""
+        try:
+            return (
+                self._last is not None and self._last[0] != name_of(step) and self._committed(self._last[0])
+            )
+        except OSError:
+            return False
+
+    def _link(self, step: int) -> Link:
+        if self._last is None or not self.followable(step):
+            raise CheckpointError(
+                f"delta {name_of(step)} has no snapshot to follow",
+                where=self.url,
+                fix="write a full snapshot first",
+            )
+        previous, before = self._last
+        number = 1 if before.delta is None else before.delta.number + 1
+        return Link(name_of(step), number, previous, before.id)
 
     def read(self, step: int | None = None) -> tuple[int, Checkpoint]:
         """Return (step, snapshot) of the newest snapshot, or of a given one.
@@ -80,7 +106,9 @@ class Series:
         chosen = self.latest() if step is None else step
         if chosen is None:
             raise CheckpointError("there are no snapshots", where=self.url)
-        return chosen, read_checkpoint(self.place(chosen), **self._options)
+        checkpoint = read_checkpoint(self.place(chosen), **self._options)
+        self._last = name_of(chosen), self.manifest(chosen)
+        return chosen, checkpoint
 
     def read_best(self, name: str) -> Checkpoint:
         """Return the checkpoint that a snapshot names in `settings["best"]`."""
@@ -94,15 +122,19 @@ class Series:
         """
         return read_manifest(Storage(self.place(step), **self._options))
 
-    def verify(self, step: int) -> Manifest:
-        """Read every byte of a snapshot and of the best weights it names.
+    def verify(self, step: int, *, known: set[str] | None = None) -> Manifest:
+        """Read every byte of a snapshot, of those it builds on, and of the best weights it names.
+
+        Args:
+            step: of the snapshot.
+            known: see `satrap.checkpoint.verify`.
 
         Raises:
             CheckpointError: the first damage found.
         """
-        manifest = verify(self.place(step), **self._options)
+        manifest = verify(self.place(step), known=known, **self._options)
         if best := manifest.settings.get("best"):
-            verify(f"{self.url}/{best}", **self._options)
+            verify(f"{self.url}/{best}", known=known, **self._options)
         return manifest
 
     def repair(self) -> tuple[int | None, dict[int, CheckpointError]]:
@@ -111,11 +143,17 @@ class Series:
         Returns:
             (step of the newest good snapshot or None, step -> damage of those that were removed). Nothing is
             removed if no good one is left.
+
+        Raises:
+            UnreachableError: the store does not answer; nothing was removed.
         """
         found: dict[int, CheckpointError] = {}
+        known: set[str] = set()
         for step in reversed(self.steps()):
             try:
-                self.verify(step)
+                self.verify(step, known=known)
+            except UnreachableError:
+                raise
             except CheckpointError as error:
                 found[step] = error
                 continue
@@ -134,10 +172,11 @@ class Series:
                 will name.
         """
         try:
-            steps = self.steps()[-self.keep :]
-            kept = {name_of(step) for step in steps} | self._named_by(steps)
-            newest = -1 if finished else max(steps, default=0)
-            for name in self._storage.names():
+            manifests = self._newest()
+            kept = manifests.keys() | {str(m.settings.get("best")) for m in manifests.values()}
+            newest = -1 if finished else max((int(name[5:]) for name in manifests), default=0)
+            names = sorted(self._storage.names(), key=lambda name: (len(name), name), reverse=True)
+            for name in names:  # from the newest: a delta goes before what it follows
                 own = _OWN.fullmatch(name)
                 if own and name not in kept and not (own[1] == "best" and int(own[2]) >= newest > -1):
                     self._remove(name)
@@ -146,8 +185,17 @@ class Series:
         except (OSError, CheckpointError):
             return
 
-    def _named_by(self, steps: Iterable[int]) -> set[str]:
-        return {str(best) for step in steps if (best := self.manifest(step).settings.get("best"))}
+    def _newest(self) -> dict[str, Manifest]:
+        """Return the manifests of the newest `keep` full snapshots, of what follows them, and builds on."""
+        every = {name_of(step): self.manifest(step) for step in self.steps()}
+        full = [name for name, manifest in every.items() if manifest.delta is None]
+        first = full[-self.keep] if len(full) >= self.keep else next(iter(every), "")
+        kept: dict[str, Manifest] = {}
+        for name in [name for name in every if int(name[5:]) >= int(first[5:])]:
+            while name in every and name not in kept:
+                kept[name] = every[name]
+                name = link.previous if (link := every[name].delta) is not None else name
+        return kept
 
     def _committed(self, name: str) -> bool:
         return self._storage.exists(f"{name}/{MANIFEST}")

@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from torch import Tensor
 
 from satrap.checkpoint.ahead import ahead
+from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
-from satrap.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
 from satrap.checkpoint.parts import read_chunks, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.errors import CheckpointError, SatrapError
@@ -49,6 +52,8 @@ class Checkpoint:
         extra: name -> tensor, what else is needed to go on exactly: random generators, lookups in flight.
         others: the same of the workers after the first.
         rows: given (storage, data folder), writes the rows in place of `chunks` and returns their files.
+        deleted: None: `chunks` are all rows. Else they are those that changed since the snapshot before, and
+            this is, by table, the ids (uint64) that had a row then and have none now.
     """
 
     settings: dict[str, Any]
@@ -58,14 +63,18 @@ class Checkpoint:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
     others: Sequence[Mapping[str, Tensor]] = ()
     rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
+    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
 
 
-def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manifest:
+def write_checkpoint(
+    url: str, checkpoint: Checkpoint, *, link: Link | None = None, **options: Any
+) -> Manifest:
     """Write a checkpoint; an older one at the same place is replaced in one step.
 
     Args:
         url: folder or fsspec URL.
         checkpoint: what to write; its chunks are consumed.
+        link: what it follows, if `checkpoint.deleted` says that it is a delta.
         options: passed to the file system.
 
     Raises:
@@ -74,13 +83,15 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manife
     storage = Storage(url, **options)
     folder = f"data-{secrets.token_hex(4)}"  # nobody else's: the leftovers of a dead attempt stay apart
     try:
+        new = not storage.exists(MANIFEST)
         try:
             storage.make_folder(folder)
-            manifest = Manifest(folder, checkpoint.settings, _write_data(storage, folder, checkpoint))
+            files = _write_data(storage, folder, checkpoint)
+            manifest = Manifest(folder, checkpoint.settings, files, link)
         except (OSError, SatrapError):  # the latter from shards that write their rows
             _discard(storage, [folder])
             raise
-        commit(storage, manifest)
+        commit(storage, manifest, new=new)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint could not be written: {error}",
@@ -91,15 +102,21 @@ def write_checkpoint(url: str, checkpoint: Checkpoint, **options: Any) -> Manife
     return manifest
 
 
-def commit(storage: Storage, manifest: Manifest) -> None:
+def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
     """Make complete files the checkpoint of a folder, then remove what they replace.
 
+    Args:
+        storage: the folder.
+        manifest: what they are.
+        new: there must not be a checkpoint yet.
+
     Raises:
+        FileExistsError: there is one.
         OSError: the manifest may or may not be in place, so that nothing may be removed.
     """
     storage.sync_folder(manifest.data)
     hit("checkpoint.data_written")
-    write_manifest(storage, manifest)
+    write_manifest(storage, manifest, new=new)
     hit("checkpoint.committed")
     clean(storage, manifest)
 
@@ -128,6 +145,7 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
         OPTIMIZER: pack_optimizer(checkpoint.optimizer),
         **({EXTRA: pack_tensors(checkpoint.extra)} if checkpoint.extra else {}),
         **{worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)},
+        **({DELETED: pack_deleted(checkpoint.deleted)} if checkpoint.deleted is not None else {}),
     }
     for name, data in parts.items():
         files[name] = write_file(storage, f"{folder}/{name}", data)
@@ -150,11 +168,14 @@ def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:
     """Open a checkpoint. Every byte is verified as it is read, once; rows while `chunks` is consumed.
 
+    Of a delta the rows are those of the snapshots it builds on, too: what a full snapshot would have held.
+
     Raises:
-        CheckpointError: no checkpoint there, an unknown format, or damage; it names file and bytes.
+        CheckpointError: no checkpoint there, an unknown format, a delta without what it follows, or damage;
+            it names file and bytes.
     """
-    storage = Storage(url, **options)
-    manifest = read_manifest(storage)
+    chain = open_chain(url, **options)
+    storage, manifest = chain.members[-1]
 
     def tensors(name: str) -> dict[str, Tensor]:
         return unpack_tensors(read_part(storage, manifest, name))
@@ -166,7 +187,7 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
             settings=dict(manifest.settings),
             model=tensors(MODEL),
             optimizer=unpack_optimizer(read_part(storage, manifest, OPTIMIZER)),
-            chunks=ahead(read_chunks(storage, manifest)),
+            chunks=ahead(chain.chunks()),
             extra=tensors(EXTRA) if EXTRA in manifest.files else {},
             others=[tensors(name) for name in itertools.takewhile(manifest.files.__contains__, following)],
         )
@@ -185,18 +206,34 @@ def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
 
 
-def verify(url: str, **options: Any) -> Manifest:
-    """Read a whole checkpoint; return its manifest if every byte is as it was written.
+def verify(url: str, *, known: set[str] | None = None, **options: Any) -> Manifest:
+    """Read a whole checkpoint and those it builds on; return its manifest if every byte is as it was written.
+
+    Args:
+        url: of the checkpoint.
+        known: data folders found good before, which are not read again; those found good now are added.
+        options: passed to the file system.
 
     Raises:
         CheckpointError: the first damage found.
     """
-    storage = Storage(url, **options)
-    checkpoint = read_checkpoint(url, **options)
-    for _ in checkpoint.chunks:
-        pass
-    manifest = read_manifest(storage)
+    good = set() if known is None else known
+    chain = open_chain(url, **options)
+    for storage, manifest in chain.members:
+        if storage.path(manifest.data) not in good:
+            _verify_files(storage, manifest)
+            good.add(storage.path(manifest.data))
+    return chain.members[-1][1]
+
+
+def _verify_files(storage: Storage, manifest: Manifest) -> None:
     for name, entry in manifest.files.items():
-        if not entry.table and name not in (MODEL, OPTIMIZER) and not is_worker_file(name):
-            storage.read(f"{manifest.data}/{name}", entry)
-    return manifest
+        if entry.table:
+            continue
+        data = storage.read(f"{manifest.data}/{name}", entry)
+        try:
+            unpack_optimizer(data) if name == OPTIMIZER else unpack_tensors(data)
+        except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
+            raise damaged(storage.path(f"{manifest.data}/{name}"), str(error)) from error
+    for _ in read_chunks(storage, manifest):
+        pass

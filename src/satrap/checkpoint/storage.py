@@ -145,6 +145,8 @@ class BlockReader(io.RawIOBase):
             return False
         try:
             data = _read_full(self._raw, want)
+        except (ConnectionError, TimeoutError) as error:
+            raise unreachable(self._where, error) from error
         except OSError as error:
             raise damaged(self._where, f"bytes {start} to {start + want - 1}: {error}") from error
         if len(data) < want:
@@ -187,6 +189,17 @@ def damaged(where: str, how: str) -> CheckpointError:
     )
 
 
+class UnreachableError(CheckpointError):
+    """A store does not answer: nothing is known about what it holds."""
+
+
+def unreachable(where: str, error: OSError) -> UnreachableError:
+    """Return the error that says so."""
+    return UnreachableError(
+        f"the store cannot be read: {error}", where=where, fix="try again when it can be reached"
+    )
+
+
 class Storage:
     """A folder of files; names are relative, with "/".
 
@@ -224,10 +237,15 @@ class Storage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BlockWriter]:
         """Open a new file for writing; it is durable when the block ends without an error."""
-        with self.disk.create(self.path(name)) as raw:
+        raw = self.disk.create(self.path(name))
+        try:
             writer = BlockWriter(self.disk, raw)
             yield writer
             writer.finish()
+            self.disk.close(raw)
+        except BaseException:
+            self.disk.abandon(raw)
+            raise
 
     def make_folder(self, name: str) -> None:
         """Make a folder, and those above it, durably."""
@@ -237,9 +255,13 @@ class Storage:
         """Make the names in a folder durable."""
         self.disk.sync_folder(self.path(name))
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a whole file in one step: readers see the old or the new content, never a mix."""
-        self.disk.put(self.path(name), data)
+    def put(self, name: str, data: bytes, *, new: bool = False) -> None:
+        """Write a whole file in one step: readers see the old or the new content, never a mix.
+
+        Raises:
+            FileExistsError: it is to be new, and there is one.
+        """
+        self.disk.put(self.path(name), data, new=new)
 
     def open(self, name: str, entry: FileEntry) -> BlockReader:
         """Open a file for verified reading.

@@ -1,4 +1,4 @@
-"""`satrap checkpoint`: look at snapshots, verify, repair and reshard them, move rows, forget one."""
+"""`satrap checkpoint`: look at snapshots, verify, repair, compact, reshard them, move rows, forget one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ folder = click.argument("folder", metavar="DIR")
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect, verify, repair, reshard, export, import checkpoints; forget a row.
+    """Inspect, verify, repair, compact, reshard, export, import checkpoints; forget a row.
 
     DIR is a run folder, a folder of snapshots, or one checkpoint; a path or a URL.
     """
@@ -41,6 +41,9 @@ def inspect(folder: str, as_json: bool) -> None:
             "bytes": manifest.bytes,
             "files": {file: entry.bytes for file, entry in manifest.files.items()},
             "rows": manifest.rows(),
+            "delta": None
+            if manifest.delta is None
+            else {"number": manifest.delta.number, "follows": manifest.delta.previous},
         }
     if as_json:
         click.echo(json.dumps(shown, indent=2))
@@ -48,8 +51,10 @@ def inspect(folder: str, as_json: bool) -> None:
     for name, one in shown.items():
         kind = "to go on from" if one["resumable"] else "weights"
         click.echo(f"{name}: step {one['step']:,}, {one['bytes']:,} bytes, {kind}")
+        if one["delta"]:
+            click.echo(f"  delta {one['delta']['number']}, changes since {one['delta']['follows']}")
         for table, rows in one["rows"].items():
-            click.echo(f"  {table:<24} {rows:>12,} rows")
+            click.echo(f"  {table:<24} {rows:>12,} rows{' changed' if one['delta'] else ''}")
 
 
 @checkpoint.command()
@@ -62,9 +67,10 @@ def verify(folder: str, as_json: bool) -> None:
     from satrap.checkpoint.places import find
 
     damage: dict[str, str | None] = {}
+    known: set[str] = set()
     for name, place in find(folder).items():
         try:
-            verify_one(place)
+            verify_one(place, known=known)
             damage[name] = None
         except CheckpointError as error:
             damage[name] = f"{error.what}: {error.where}"
@@ -99,6 +105,28 @@ def repair(folder: str) -> None:
     for step, error in removed.items():
         click.echo(f"removed step {step:,}: {error.what}: {error.where}")
     click.echo(f"the newest snapshot is of step {good:,} and good")
+
+
+@checkpoint.command()
+@folder
+@click.option("--prune", is_flag=True, help="Remove the snapshots before it, which it no longer needs.")
+@debug_option
+def compact(folder: str, prune: bool) -> None:
+    """Make the newest snapshot, if it is a delta, a full one."""
+    from satrap.checkpoint.places import series_in
+    from satrap.checkpoint.rewrite import compact as compact_one
+
+    series = series_in(folder)
+    step = series.latest()
+    if step is None:
+        raise CheckpointError("there are no snapshots", where=folder, fix="give the folder of a run")
+    rows = compact_one(series.place(step)).rows()
+    if prune:
+        series.keep = 1
+        series.prune()
+    for table, count in rows.items():
+        click.echo(f"  {table:<24} {count:>12,} rows")
+    click.echo(f"the snapshot of step {step:,} is full; {len(series.steps())} snapshots are kept")
 
 
 @checkpoint.command()

@@ -330,8 +330,10 @@ class Checkpoint(Keys):
     """Where they go: a folder (seen from the current one) or URL; default `checkpoints` in the run folder."""
     every_steps: Positive | None = None
     """Steps between two; default: only when the run is stopped by SIGTERM."""
+    delta_every_steps: Positive | None = None
+    """Steps between two deltas: snapshots of what changed since the one before. Default: none."""
     keep: Positive | None = None
-    """How many are kept; default 2."""
+    """How many full ones are kept, each with the deltas after it; default 2."""
 
 
 class About(Keys):

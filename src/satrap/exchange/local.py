@@ -15,6 +15,8 @@ from satrap.store import Chunk, Shard, Slots
 
 Done = Callable[[], None]
 
+CHUNK_ROWS = 16384
+"""Rows of a cut that are read at once."""
 REMEMBERED = 256
 """Lookups whose slots are kept for their update; a batch that is never updated is forgotten in time."""
 
@@ -115,20 +117,29 @@ class LocalExchange:
         self.flush()
         return ((chunk.table, chunk) for chunk in self.shard.snapshot())
 
-    def cut(self) -> Cut:
+    def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Exchange.cut`."""
         from satrap.checkpoint.parts import write_tables
 
         self.flush()
-        chunks = self.shard.snapshot()
         tables = [table for group in self.shard.groups for table in group.tables]
+        if delta is None:
+            chunks = self.shard.snapshot()
+            return Cut(
+                state_of(self.shard), lambda storage, folder: write_tables(storage, folder, chunks, tables)
+            )
+        changes = self.shard.changes
+        taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
         return Cut(
-            state_of(self.shard), lambda storage, folder: write_tables(storage, folder, chunks, tables)
+            state_of(self.shard),
+            lambda storage, folder: write_tables(storage, folder, taken.chunks, tables),
+            None if taken.full else taken.deleted,
+            lambda: changes.put_back(taken),
         )
 
     def read(self, url: str) -> None:
         """See `Exchange.read`."""
-        from satrap.checkpoint.parts import read_buckets
+        from satrap.checkpoint.chain import read_buckets
 
         for chunk in read_buckets(url):
             self.load(chunk.table, chunk)

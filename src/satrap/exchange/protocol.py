@@ -57,10 +57,15 @@ class Cut:
         state: by name, what the store(s) need besides their rows to go on exactly; see `restore_state`.
         write: given the storage of a checkpoint and the name of its data folder, writes the rows there and
             returns the files; raises CheckpointError or OSError. May be called in another thread.
+        deleted: None: `write` writes all rows. Else those that changed since the cut before, and this is, by
+            table, the ids that had a row then and have none now.
+        put_back: to be called if the rows could not be kept: the next cut of changes holds them, too.
     """
 
     state: Mapping[str, npt.NDArray[Any]]
     write: Callable[[Storage, str], Mapping[str, FileEntry]]
+    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
+    put_back: Callable[[], None] = lambda: None
 
 
 class Exchange(Protocol):
@@ -100,10 +105,14 @@ class Exchange(Protocol):
     def snapshot(self) -> Iterator[tuple[str, Chunk]]:
         """Yield every row as (table, chunk), after everything issued so far has been applied."""
 
-    def cut(self) -> Cut:
+    def cut(self, *, delta: bool | None = None) -> Cut:
         """Return a consistent cut, after everything issued so far has been applied; the next one ends it.
 
         It takes no time that grows with the rows: they are copied when they change before they are written.
+
+        Args:
+            delta: True: only what changed since the cut before, if that is known; False: all rows, and from
+                now on changes are noted; None: all rows.
         """
 
     def read(self, url: str) -> None:

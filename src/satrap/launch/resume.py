@@ -35,7 +35,13 @@ MAY_CHANGE = (
 def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
     """Return where a run's snapshots go: where the recipe says, else `checkpoints` in the run folder."""
     keys = recipe.sections.checkpoint
-    return Checkpointing(keys.url or str(folder.checkpoints), keys.every_steps, keys.keep or KEPT, notice)
+    return Checkpointing(
+        keys.url or str(folder.checkpoints),
+        keys.every_steps,
+        keys.keep or KEPT,
+        notice,
+        keys.delta_every_steps,
+    )
 
 
 def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:

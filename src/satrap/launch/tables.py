@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError, safe_open
 
+from satrap.checkpoint.chain import Chain, open_chain
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks
 from satrap.checkpoint.places import find
-from satrap.checkpoint.rewrite import forget, rewrite
+from satrap.checkpoint.rewrite import compact, forget, rewrite
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
@@ -44,29 +45,29 @@ def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
         ConfigError: the folder holds something.
         CheckpointError: the checkpoint is damaged.
     """
-    folder, storage = Path(output), Storage(url)
+    folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError("the output folder is not empty", where=str(folder), fix="choose another --output")
-    manifest = read_manifest(storage)
+    chain = open_chain(url)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for name in (MODEL, OPTIMIZER) if state else (MODEL,):
-        (folder / name).write_bytes(read_part(storage, manifest, name))
+        (folder / name).write_bytes(read_part(*chain.members[-1], name))
         files.append(folder / name)
-    for number, table in enumerate(manifest.rows()):
+    for number, table in enumerate(chain.tables):
         safe = (
             table
             if all(c.isalnum() or c in "-_." for c in table) and table[0] != "."
             else f"table-{number:03d}"
         )
-        files.append(_export_table(storage, manifest, table, folder / f"{safe}.parquet", state))
+        files.append(_export_table(chain, table, folder / f"{safe}.parquet", state))
     return files
 
 
-def _export_table(storage: Storage, manifest: Manifest, table: str, path: Path, state: bool) -> Path:
+def _export_table(chain: Chain, table: str, path: Path, state: bool) -> Path:
     writer = None
     try:
-        for _, chunk in read_chunks(storage, manifest, table):
+        for _, chunk in chain.chunks(table):
             columns = {"id": pa.array(chunk.ids), "weights": _lists(chunk.weights)}
             if state and chunk.state.shape[1]:
                 columns["state"] = _lists(chunk.state)
@@ -106,8 +107,8 @@ def import_rows(
         DataError: the file cannot be read or does not fit.
         CheckpointError: the checkpoint is damaged.
     """
+    manifest = compact(url)  # of a delta: its rows alone are no table
     storage = Storage(url)
-    manifest = read_manifest(storage)
     salt = manifest.settings.get("schema", {}).get("salt", 0)
     path = Path(file)
     if path.suffix == ".safetensors":

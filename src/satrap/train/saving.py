@@ -63,15 +63,19 @@ class Checkpointing:
         every_steps: steps between two snapshots; None: only when `Trainer.request_stop` is called.
         keep: how many stay, default 2.
         notice: told about failed saves; default a RuntimeWarning.
+        delta_every_steps: steps between two deltas: snapshots that hold only what changed since the one
+            before. One of `every_steps` is full, and so is the first of each process. Default: none. With
+            shard servers every snapshot is full.
     """
 
     url: str
     every_steps: int | None = None
     keep: int = 2
     notice: Callable[[str], None] = _warn
+    delta_every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "keep"):
+        for name in ("every_steps", "keep", "delta_every_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"checkpoint: {name} must be >= 1, got {value}")
@@ -102,7 +106,8 @@ class Saver:
         self.pauses: list[float] = []
         self._replay: deque[tuple[int, list[tuple[npt.NDArray[np.uint64], Rows]]]] = deque()
         self._writer = Background()
-        self._due = False
+        self._due = self._full = False
+        self._put_back: Callable[[], None] = lambda: None
         self._apart = trainer.mode == "async" and self._workers.world > 1
         self._called_at = 0.0
 
@@ -156,15 +161,18 @@ class Saver:
             return
         if error := self._writer.failure():
             self._report(error)
-        every = self._plan.every_steps
-        if every is not None and self._trainer.run.steps % every == 0:
-            self._due = True
+        self._due |= self._is_time(self._plan.delta_every_steps)
+        if self._is_time(self._plan.every_steps):
+            self._due = self._full = True
         if self._apart:
             self._stepped_apart(stop)
         elif stop:
             raise StopRequested
         elif self._due and not self._any(self._writer.busy):  # a late one waits: training does not
             self._start()
+
+    def _is_time(self, every: int | None) -> bool:
+        return every is not None and self._trainer.run.steps % every == 0
 
     def _any(self, flag: bool) -> bool:
         """Return whether it is true of any worker; they must be in step."""
@@ -243,7 +251,11 @@ class Saver:
 
     def _write(self, step: int, checkpoint: Checkpoint) -> None:
         assert self.series is not None
-        self.series.write(step, checkpoint)
+        try:
+            self.series.write(step, checkpoint)
+        except SatrapError:
+            self._put_back()
+            raise
 
     def save(self) -> None:
         """Write a snapshot now.
@@ -274,7 +286,7 @@ class Saver:
         trainer, workers, begun = self._trainer, self._workers, time.perf_counter()
         trainer.exchange.flush()
         workers.meet("cut")
-        cut = trainer.exchange.cut() if workers.rank == 0 else None
+        cut = trainer.exchange.cut(delta=self._as_delta()) if workers.rank == 0 else None
         run, extra = self._own_state()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
         checkpoint = None if cut is None else self._whole(cut, run, extra, others)
@@ -282,9 +294,17 @@ class Saver:
         trainer.run.pauses = self.pauses
         return checkpoint
 
+    def _as_delta(self) -> bool | None:
+        """Return whether the snapshot of now may hold changes only; None: never."""
+        full, self._full = self._full, False
+        if self._plan is None or self._plan.delta_every_steps is None or self.series is None:
+            return None
+        return not full and self.series.followable(self._trainer.run.steps)
+
     def _whole(
         self, cut: Cut, run: dict[str, Any], extra: dict[str, Tensor], others: Sequence[bytes]
     ) -> Checkpoint:
+        self._put_back = cut.put_back
         described = self._trainer.describe()
         peers = [unpack_worker(data) for data in others]
         described.settings |= {"run": run, "peers": [peer for peer, _ in peers]}
@@ -299,6 +319,7 @@ class Saver:
             extra,
             [tensors for _, tensors in peers],
             cut.write,
+            cut.deleted,
         )
 
     def _own_state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -12,7 +12,7 @@ import pytest
 
 from satrap import faults
 from satrap.checkpoint import Checkpoint, read_checkpoint, verify, write_checkpoint
-from satrap.checkpoint.parts import read_buckets
+from satrap.checkpoint.chain import read_buckets
 from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.exchange import Exchange, Request
 from satrap.exchange.servers import ShardMap

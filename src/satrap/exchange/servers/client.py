@@ -189,7 +189,7 @@ class ServersExchange:
             coming = self._one(shard, Kind.EXPORT, [pack_text({})])
             yield unpack_chunk(parts)
 
-    def cut(self) -> Cut:
+    def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Exchange.cut`. Each shard writes its own rows, all at the same time."""
         self.flush()
         number = secrets.randbits(48)

@@ -116,7 +116,7 @@ def _write(config: ShardConfig, chunks: Iterator[Chunk], url: str, folder: str) 
 
 
 def _read(config: ShardConfig, store: Shard, url: str, stopping: threading.Event) -> Result:
-    from satrap.checkpoint.parts import read_buckets
+    from satrap.checkpoint.chain import read_buckets
 
     rows = 0
     for chunk in _until(read_buckets(url, config.map.buckets(config.shard)), stopping):

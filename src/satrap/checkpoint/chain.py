@@ -1,0 +1,152 @@
+"""A snapshot with all it builds on: a full one, then the deltas that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from satrap.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from satrap.checkpoint.merging import merge
+from satrap.checkpoint.parts import read_chunks
+from satrap.checkpoint.storage import Storage, damaged
+from satrap.errors import CheckpointError
+from satrap.store import BUCKETS, Chunk
+
+Ids = npt.NDArray[np.uint64]
+
+DELETED = "deleted.safetensors"
+"""File of a delta: by table, ids that had a row in the snapshot before and have none now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Snapshots that belong together, the full one first; made by `open_chain`.
+
+    Attributes:
+        members: (folder, its manifest) of each.
+    """
+
+    members: tuple[tuple[Storage, Manifest], ...]
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables, in the order of their files."""
+        names: dict[str, str] = {}
+        for _, manifest in self.members:
+            names = {e.table: file for file, e in manifest.files.items() if e.table} | names
+        return sorted(names, key=lambda table: names[table])
+
+    def chunks(
+        self, table: str | None = None, buckets: range = range(BUCKETS)
+    ) -> Iterator[tuple[str, Chunk]]:
+        """Yield (table, verified rows) of all tables, or of one: the newest of each id, in canonical order.
+
+        Args:
+            table: which; default all.
+            buckets: fixed buckets of the rows; default all.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        if len(self.members) == 1:
+            yield from read_chunks(*self.members[0], table, buckets)
+            return
+        deleted = [read_deleted(*member) for member in self.members]
+        for name in self.tables if table is None else [table]:
+            sources = [(chunk for _, chunk in read_chunks(*member, name, buckets)) for member in self.members]
+            gone = [one.get(name, np.empty(0, np.uint64)) for one in deleted]
+            yield from ((name, chunk) for chunk in merge(sources, gone))
+
+
+def pack_deleted(deleted: Mapping[str, Ids]) -> bytes:
+    """Return the content of `DELETED`: ids by table, ascending."""
+    return save({table: np.sort(ids) for table, ids in deleted.items()})
+
+
+def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
+    """Return, by table, the ids that a delta deletes; none for a full snapshot.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    if manifest.delta is None:
+        return {}
+    name = f"{manifest.data}/{DELETED}"
+    try:
+        return {k: np.sort(v) for k, v in load(storage.read(name, manifest.files[DELETED])).items()}
+    except (SafetensorError, KeyError, ValueError) as error:  # right checksums, wrong content
+        raise damaged(storage.path(name), str(error)) from error
+
+
+def open_chain(url: str, **options: Any) -> Chain:
+    """Return a checkpoint with the snapshots it builds on; reads their manifests only.
+
+    Raises:
+        CheckpointError: there is none; or a delta is missing, was copied or renamed, or is of another chain.
+    """
+    members: list[tuple[Storage, Manifest]] = []
+    at = url.rstrip("/")
+    while True:
+        storage = Storage(at, **options)
+        manifest = read_manifest(storage)
+        members.insert(0, (storage, manifest))
+        if manifest.delta is None:
+            return Chain(tuple(members))
+        at = f"{folder_above(storage)}/{manifest.delta.previous}"
+        _check_follows(storage, manifest, Storage(at, **options))
+
+
+def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
+    """Yield the verified rows of some fixed buckets of a checkpoint; all by default.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or a file is missing or damaged.
+    """
+    return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))
+
+
+def folder_above(storage: Storage) -> str:
+    """Return the URL of the folder that a checkpoint is in."""
+    url = storage.url.rstrip("/")
+    if "://" not in url:
+        url = storage.root.rstrip("/")
+    return url.rsplit("/", 1)[0]
+
+
+def _check_follows(storage: Storage, manifest: Manifest, before: Storage) -> None:
+    """Raise unless the delta belongs where it is, and follows what is there."""
+    link = manifest.delta
+    assert link is not None
+    name = storage.root.rstrip("/").rsplit("/", 1)[-1]
+    if link.name != name:
+        raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")
+    if not before.exists(MANIFEST):
+        raise _refused(f"delta {name} follows {link.previous}, which is missing", storage, "bring that back")
+    previous = read_manifest(before)
+    if previous.id != link.previous_id:
+        raise _refused(
+            f"delta {name} does not follow this {link.previous}, but another one",
+            storage,
+            "bring back the snapshots of its own run",
+        )
+    if previous.delta is not None and previous.delta.number != link.number - 1:
+        raise _refused(
+            f"delta {name} has number {link.number}, {link.previous} before it {previous.delta.number}",
+            storage,
+            "bring back the snapshots of its own run",
+        )
+
+
+def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:
+    return CheckpointError(
+        what,
+        where=storage.path(MANIFEST),
+        why="a delta is worth nothing without exactly the snapshots before it",
+        fix=f"{fix}, or use an older snapshot: satrap checkpoint repair",
+    )

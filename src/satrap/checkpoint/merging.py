@@ -1,0 +1,138 @@
+"""Rows of a full snapshot and of the deltas after it, as the one table that they are together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import CheckpointError
+from satrap.store import Chunk, bucket_of
+
+Ids = npt.NDArray[np.uint64]
+Order = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one snapshot that are not merged yet, in order of (bucket, id)."""
+
+    chunk: Chunk
+    buckets: npt.NDArray[np.int32]
+
+    def upto(self, bucket: int, id_: np.uint64) -> int:
+        """Return how many come before (bucket, id) or are that."""
+        first = int(np.searchsorted(self.buckets, bucket, "left"))
+        end = int(np.searchsorted(self.buckets, bucket, "right"))
+        return first + int(np.searchsorted(self.chunk.ids[first:end], id_, "right"))
+
+    def part(self, rows: slice) -> Rows:
+        """Return some of them."""
+        return Rows(_pick(self.chunk, rows), self.buckets[rows])
+
+
+class _Source:
+    """The rows of one snapshot, of which some are at hand."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        self._last: tuple[int, int] | None = None
+        self.rows: Rows | None = None
+        self.refill()
+
+    def refill(self) -> None:
+        """Have rows at hand, or None at the end.
+
+        Raises:
+            CheckpointError: they are not in order of (bucket, id).
+        """
+        while self.rows is None or not len(self.rows.buckets):
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self.rows = None
+                return
+            if len(chunk.ids):
+                self.rows = Rows(chunk, bucket_of(chunk.table, chunk.ids))
+                self._check(self.rows)
+
+    def _check(self, rows: Rows) -> None:
+        ids, buckets = rows.chunk.ids, rows.buckets
+        rising = (buckets[1:] > buckets[:-1]) | ((buckets[1:] == buckets[:-1]) & (ids[1:] > ids[:-1]))
+        first, last = (int(buckets[0]), int(ids[0])), (int(buckets[-1]), int(ids[-1]))
+        if not rising.all() or (self._last is not None and first <= self._last):
+            raise CheckpointError(
+                "rows are not in order of bucket and id",
+                where=f"table {rows.chunk.table!r}",
+                why="a delta could not be applied to them",
+                fix="use an older snapshot: satrap checkpoint repair",
+            )
+        self._last = last
+
+    def take(self, bucket: int, id_: np.uint64) -> Rows | None:
+        """Take away the rows up to (bucket, id)."""
+        if self.rows is None:
+            return None
+        count = self.rows.upto(bucket, id_)
+        taken, self.rows = self.rows.part(slice(0, count)), self.rows.part(slice(count, None))
+        self.refill()
+        return taken if count else None
+
+
+def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterator[Chunk]:
+    """Yield each row of one table as the newest snapshot that has it has it, in order of (bucket, id).
+
+    In memory: a chunk of each source, and the ids that were deleted.
+
+    Args:
+        sources: chunks of the full snapshot, then of each delta; each in order of (bucket, id).
+        deleted: of each of them, ids ascending that have no row any more; none of the full snapshot.
+
+    Raises:
+        CheckpointError: the rows of a source are out of order.
+    """
+    open_ = [_Source(chunks) for chunks in sources]
+    while any(source.rows for source in open_):
+        ends = [(int(s.rows.buckets[-1]), s.rows.chunk.ids[-1]) for s in open_ if s.rows is not None]
+        bucket, id_ = min(ends)
+        taken = [(age, part) for age, s in enumerate(open_) if (part := s.take(bucket, id_)) is not None]
+        chunk = _newest(taken, deleted)
+        if len(chunk.ids):
+            yield chunk
+
+
+def _newest(parts: Sequence[tuple[int, Rows]], deleted: Sequence[Ids]) -> Chunk:
+    """Return, in order, the newest row of each id that was not deleted later."""
+    alive = []
+    for age, rows in parts:
+        gone = np.zeros(len(rows.buckets), np.bool_)
+        for later in deleted[age + 1 :]:
+            gone |= _within(rows.chunk.ids, later)
+        alive.append((age, rows if not gone.any() else _rows_at(rows, np.flatnonzero(~gone))))
+    if len(alive) == 1:
+        return alive[0][1].chunk
+    ages = np.concatenate([np.full(len(rows.buckets), -age) for age, rows in alive])
+    ids = np.concatenate([rows.chunk.ids for _, rows in alive])
+    order = np.lexsort((ages, ids, np.concatenate([rows.buckets for _, rows in alive])))
+    order = order[np.append(True, ids[order][1:] != ids[order][:-1])[: len(order)]]
+    weights = np.concatenate([rows.chunk.weights for _, rows in alive])
+    state = np.concatenate([rows.chunk.state for _, rows in alive])
+    return Chunk(parts[0][1].chunk.table, ids[order], weights[order], state[order])
+
+
+def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:
+    """Return which ids are among others, which ascend."""
+    if not len(others):
+        return np.zeros(len(ids), np.bool_)
+    at = np.minimum(np.searchsorted(others, ids), len(others) - 1)
+    found: npt.NDArray[np.bool_] = others[at] == ids
+    return found
+
+
+def _rows_at(rows: Rows, at: Order) -> Rows:
+    return Rows(_pick(rows.chunk, at), rows.buckets[at])
+
+
+def _pick(chunk: Chunk, at: Order | slice) -> Chunk:
+    return Chunk(chunk.table, chunk.ids[at], chunk.weights[at], chunk.state[at])
