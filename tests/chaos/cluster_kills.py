@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +40,7 @@ WAIT = 300.0
 class Found:
     """What the loop did and saw."""
 
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: dict[str, int] = field(default_factory=dict)
     inside_saves: int = 0
     finished: int = 0
     snapshots_checked: int = 0
@@ -76,7 +75,7 @@ class ClusterLoop:
     def kill_until(self, kills: int, seconds: float | None = None) -> Found:
         """Kill that often, or until the time is up; the run under way is finished."""
         until = None if seconds is None else time.monotonic() + seconds
-        while self.found.kills.total() < kills and (until is None or time.monotonic() < until):
+        while sum(self.found.kills.values()) < kills and (until is None or time.monotonic() < until):
             self._one_run(kills, until)
         return self.found
 
@@ -89,7 +88,7 @@ class ClusterLoop:
         recipe = make_recipe(folder, recipe_text(kind), frame(8000))
         run, resume = folder / "run", False
         while True:
-            more = self.found.kills.total() < kills and (until is None or time.monotonic() < until)
+            more = sum(self.found.kills.values()) < kills and (until is None or time.monotonic() < until)
             ended = self._attempt(kind, recipe, run, resume, more)
             self._check(kind, run)
             if ended:
@@ -124,7 +123,7 @@ class ClusterLoop:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(victims[name], signal.SIGKILL)
                 killed = name.split()[0]
-                self.found.kills[killed] += 1
+                self.found.kills[killed] = self.found.kills.get(killed, 0) + 1
                 self.found.inside_saves += inside
             if killed == "worker" and self.random.random() < 0.5:
                 break  # this time let it get to the end, or further
