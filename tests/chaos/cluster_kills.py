@@ -1,10 +1,10 @@
 """The kill loop of runs with shards and workers: one of their processes is killed again and again.
 
-Half of the kills come at random instants, half while a snapshot is being written. A killed worker makes the
-launcher start all workers again; after a killed shard or launcher the run is gone on with by `--resume`. Then
-every committed snapshot is read whole; two snapshots of one step, whatever was killed before them, must be
-equal, tensor by tensor and row by row; and a run that gets to its end must leave the model of an undisturbed
-run.
+Half of the kills come at random instants, half while a snapshot is being written. A killed worker or shard
+makes the launcher start all workers again; after a killed launcher the run is gone on with by `--resume`.
+Then every committed snapshot is read whole; two snapshots of one step, whatever was killed before them, must
+be equal, tensor by tensor and row by row; and a run that gets to its end must leave the model of an
+undisturbed run.
 """
 
 from __future__ import annotations

@@ -65,3 +65,32 @@ def test_it_stops_when_its_input_ends() -> None:
     process, _ = start("--stop-at-eof")
     _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "")
+
+
+def test_a_damaged_journal_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "00000000.journal").write_bytes(b"x" * 100)
+    answer = satrap("shard", "--listen", "127.0.0.1:0", "--journal", tmp_path)
+    answer.assert_refused("the journal is damaged: it does not begin as a journal does", code=1)
+
+
+def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:
+    process, address = start("--journal", str(tmp_path))
+    exchange = ServersExchange([address], [Table("a", dim=4, optimizer=SGD(lr=1.0))])
+    request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
+    [before] = exchange.lookup([request], create=True).result()
+    exchange.update([request], [np.ones((5, 4), np.float32)], lr_scale=1.0)
+    exchange.flush()
+    process.kill()
+    process.communicate()
+    again = subprocess.Popen(
+        [SATRAP, "shard", "--listen", address, "--journal", tmp_path], stdout=subprocess.PIPE, text=True
+    )
+    assert again.stdout is not None
+    assert again.stdout.readline() == (
+        "satrap shard recovering from the start of the run + journal (1 updates)\n"
+    )
+    [after] = exchange.lookup([request], create=True).result()
+    np.testing.assert_allclose(before - after, 1.0, atol=2e-3)
+    exchange.close()
+    again.terminate()
+    again.communicate(timeout=20)

@@ -86,7 +86,7 @@ def test_a_role_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
     with Started(tmp_path, "cluster.deadline=20") as run:
         for name in ("shard 0", "worker 1"):
             os.kill(run.roles[name], signal.SIGSTOP)
-            time.sleep(5)
+            time.sleep(10)
             os.kill(run.roles[name], signal.SIGCONT)
         history = run.run / "metrics.jsonl"
         lines = history.read_text().count("\n")

@@ -48,3 +48,10 @@ def test_a_worker_has_at_most_one_loader(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.workers=2", "cluster.loaders=3")
     assert error.what == "cluster.loaders is 3, but there are 2 workers"
     assert error.where == "--set cluster.loaders"
+
+
+def test_a_journal_needs_shard_servers(tmp_path: Path) -> None:
+    error = refused(tmp_path, "checkpoint.durability=journal")
+    assert error.what == "checkpoint.durability is journal, but cluster.exchange is local"
+    sections = loaded(tmp_path, "checkpoint.durability=journal", "cluster.exchange=servers").sections
+    assert sections.checkpoint.durability == "journal"

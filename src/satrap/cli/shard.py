@@ -18,8 +18,16 @@ STOP_SECONDS = 10.0
 
 @click.command()
 @server_options
+@click.option(
+    "--journal",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write every request there before it is executed, and come back from it after being killed.",
+)
 @debug_option
-def shard(listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
+def shard(
+    listen: str, key: Path | None, journal: Path | None, stop_at_eof: bool, metrics: str | None
+) -> None:
     """Serve one shard of the embedding tables until SIGTERM or Ctrl-C.
 
     The first worker that connects says which tables there are. One line on standard output tells the address
@@ -29,7 +37,7 @@ def shard(listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None)
 
     if stop_at_eof:
         end_with_input()
-    serve(listen, key_file=key, metrics=metrics)
+    serve(listen, key_file=key, journal=journal, metrics=metrics)
 
 
 def end_with_input() -> None:

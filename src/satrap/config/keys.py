@@ -315,8 +315,8 @@ class Cluster(Keys):
     deadline: Rate = 30.0
     """Seconds after which a shard or worker that does not answer is given up."""
     restarts: Count = 3
-    """How often the workers start again from the newest snapshot when one of them dies; needs
-    checkpoint.every_steps."""
+    """How often, in all, roles that were killed are started again: a shard from its journal, which needs
+    checkpoint.durability journal; all workers from a snapshot, which needs checkpoint.every_steps."""
     metrics_port: Port | None = None
     """OpenMetrics over HTTP: 0, a free port per process, printed; N, ports from N on, shards first."""
     metrics_host: str = "127.0.0.1"
@@ -334,6 +334,8 @@ class Checkpoint(Keys):
     """Steps between two deltas: snapshots of what changed since the one before. Default: none."""
     keep: Positive | None = None
     """How many full ones are kept, each with the deltas after it; default 2."""
+    durability: Literal["snapshot", "journal"] = "snapshot"
+    """What survives the death of a shard: the newest snapshot, or (journal) every update."""
 
 
 class About(Keys):

@@ -55,6 +55,13 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 fix="remove the key",
             )
         return
+    if sections.checkpoint.durability == "journal":
+        raise ConfigError(
+            "checkpoint.durability is journal, but cluster.exchange is local",
+            where=source.where(("checkpoint", "durability")),
+            why="a journal brings shard servers back; with the local exchange there is none",
+            fix="set cluster.exchange to servers, or remove the key and use checkpoint.every_steps",
+        )
     for key, most in (("shards", 1), ("workers", 1), ("loaders", 0)):
         count = getattr(sections.cluster, key)
         if count > most:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import shutil
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from satrap.checkpoint import Series
 from satrap.config import Recipe
 from satrap.errors import ExchangeError, SatrapError, error_of
+from satrap.exchange.servers.serve import RECOVERING
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.folder import RunFolder
 from satrap.launch.messages import parse, result_of, tell
@@ -62,8 +65,9 @@ def run(
 ) -> Outcome:
     """Train a recipe with the shards and workers it names, as processes of this machine.
 
-    When a worker dies in a run that takes snapshots, all workers start again from the newest one, up to
-    `cluster.restarts` times; the shards stay, and load its rows.
+    With a journal, a shard that is killed starts again and becomes what it was; all others wait. Without one,
+    or when a worker dies, all workers start again from the newest snapshot, if the run takes any; the shards
+    that are there stay, and load its rows. All that happens up to `cluster.restarts` times together.
 
     Args:
         recipe: what to do.
@@ -84,27 +88,43 @@ def run(
     try_out(recipe, schema)
     with Launcher(notice) as launcher:
         keys = recipe.sections.cluster
-        shards = launcher.start_shards([metrics_address(keys, i) for i in range(keys.shards)])
+        shutil.rmtree(folder.journals, ignore_errors=True)  # of an attempt before: this one begins anew
+        shards = launcher.start_shards(
+            [metrics_address(keys, i) for i in range(keys.shards)],
+            journals=folder.journals if recipe.sections.checkpoint.durability == "journal" else None,
+            snapshots=plan.every_steps is not None,
+            restarts=keys.restarts,
+        )
         loaders = launcher.start_loaders(folder, recipe)
         where, plain = str(folder.path.absolute()), schema.to_dict()
-        restarts = keys.restarts if plan.every_steps is not None else 0
-        for generation in itertools.count():
-            launcher.start_workers(
-                Assignment(
-                    where, plain, 0, keys.workers, "", shards, loaders, generation=generation, resume=resume
-                )
-            )
-            try:
-                return launcher.follow(folder, observers)
-            except LostWorkersError as error:
-                if generation == restarts:
-                    raise
-                step = Series(plan.url).latest()
-                launcher.regroup(error, step, f"restart {generation + 1} of {restarts}")
-                resume = step is not None
-                if not resume:
-                    folder.history_file.unlink(missing_ok=True)
-        raise AssertionError("unreachable")
+        assignment = Assignment(where, plain, 0, keys.workers, "", shards, loaders, resume=resume)
+        outcome = _follow(launcher, assignment, folder, plan, observers)
+        if launcher.restarts:
+            again = {"restarts": launcher.restarts, "repeated_steps": launcher.repeated}
+            folder.write_metrics({**outcome.metrics, **again})
+    shutil.rmtree(folder.journals, ignore_errors=True)
+    return outcome
+
+
+def _follow(
+    launcher: Launcher,
+    assignment: Assignment,
+    folder: RunFolder,
+    plan: Checkpointing,
+    observers: Sequence[Observer],
+) -> Outcome:
+    """Start the workers, and start them again from the newest snapshot, until they have ended."""
+    for generation in itertools.count():
+        launcher.start_workers(replace(assignment, generation=generation))
+        try:
+            return launcher.follow(folder, observers)
+        except LostWorkersError as error:
+            step = Series(plan.url).latest()
+            launcher.regroup(error, step)
+            assignment = replace(assignment, resume=step is not None)
+            if step is None:
+                folder.history_file.unlink(missing_ok=True)
+    raise AssertionError("unreachable")
 
 
 class Launcher:
@@ -112,6 +132,12 @@ class Launcher:
 
     Args:
         notice: called with each line of the roles' logs.
+
+    Attributes:
+        shards, workers: the roles.
+        addresses: HOST:PORT of each shard.
+        restarts: roles, or all workers together, that were started again.
+        repeated: steps that were done again because of it, about.
     """
 
     def __init__(self, notice: Notice) -> None:
@@ -128,6 +154,10 @@ class Launcher:
         self._handlers: dict[signal.Signals, Any] = {}
         self._store: Any = None
         self._step = 0
+        self.addresses: tuple[str, ...] = ()
+        self._metrics: Sequence[str | None] = ()
+        self._journals: Path | None = None
+        self._snapshots, self.restarts, self._most_restarts, self.repeated = False, 0, 0, 0
 
     def __enter__(self) -> Launcher:
         if threading.current_thread() is threading.main_thread():
@@ -152,18 +182,37 @@ class Launcher:
     def _hear(self, role: Role, kind: str, line: str) -> None:
         self._heard.put((role, kind, line))
 
-    def start_shards(self, metrics: Sequence[str | None]) -> tuple[str, ...]:
+    def start_shards(
+        self,
+        metrics: Sequence[str | None],
+        *,
+        journals: Path | None = None,
+        snapshots: bool = False,
+        restarts: int = 0,
+    ) -> tuple[str, ...]:
         """Start shard servers on free ports; return their addresses once they are ready.
 
         Args:
             metrics: HOST:PORT of each one's metrics; None without.
+            journals: folder of their journals; a shard that is killed then comes back. None: none are kept.
+            snapshots: the run takes snapshots, from which workers can start again.
+            restarts: how often roles may be started again, in all.
 
         Raises:
             ExchangeError: one does not become ready.
             KeyboardInterrupt: Ctrl-C.
         """
-        self.shards = [self._server(f"shard {i}", ["shard"], place) for i, place in enumerate(metrics)]
-        return self._ready(self.shards)
+        self._journals, self._snapshots, self._metrics = journals, snapshots, metrics
+        self._most_restarts = restarts
+        self.shards = [self._shard(i, "127.0.0.1:0") for i in range(len(metrics))]
+        self.addresses = self._ready(self.shards)
+        return self.addresses
+
+    def _shard(self, index: int, listen: str) -> Role:
+        command = ["shard"]
+        if self._journals is not None:
+            command += ["--journal", str((self._journals / f"shard-{index}").absolute())]
+        return self._server(f"shard {index}", command, self._metrics[index], listen)
 
     def start_loaders(self, folder: RunFolder, recipe: Recipe) -> tuple[str, ...]:
         """Start the loaders a recipe asks for, on free ports; return their addresses once they are ready.
@@ -215,6 +264,24 @@ class Launcher:
                 raise ExchangeError(f"{late.name} was not ready after {READY_SECONDS:g} s", where=late.traces)
         return tuple(ready[role] for role in roles)
 
+    def _restart_shards(self) -> None:
+        """Start shards again that were killed and have a journal, at their old addresses."""
+        if self._journals is None or not self.addresses:
+            return
+        for i, role in enumerate(self.shards):
+            # One that ended by itself said why, and would again.
+            if role.code is not None and role.code < 0 and self.restarts < self._most_restarts:
+                self._restart(i)
+                self._notice(f"[{role.name}] {role.ending}; training waits for it ({self._count()})")
+
+    def _restart(self, shard: int) -> None:
+        self.restarts += 1
+        self.shards[shard].end(1.0)
+        self.shards[shard] = self._shard(shard, self.addresses[shard])
+
+    def _count(self) -> str:
+        return f"restart {self.restarts} of {self._most_restarts}"
+
     def start_workers(self, assignment: Assignment) -> None:
         """Start the workers of a run.
 
@@ -227,13 +294,12 @@ class Launcher:
             line = replace(assignment, rank=rank, store=store).to_json()
             self.workers.append(Role(f"worker {rank}", command, self._hear, line))
 
-    def regroup(self, error: LostWorkersError, step: int | None, count: str) -> None:
-        """End what is left of the workers, and say what is done again.
+    def regroup(self, error: LostWorkersError, step: int | None) -> None:
+        """End what is left of the workers, start lost shards without rows, and say what is done again.
 
         Args:
             error: what happened.
             step: of the newest snapshot, None without.
-            count: which restart it is, in words.
         """
         for role in self.workers:
             role.send(signal.SIGKILL)
@@ -242,13 +308,21 @@ class Launcher:
             self._errors.pop(role, None)
         self._pass_on(None)
         self.workers = []
+        self.restarts += 1
+        for i, role in enumerate(self.shards):
+            if role.code is not None:
+                if self._journals is not None:
+                    shutil.rmtree(self._journals / f"shard-{i}", ignore_errors=True)
+                self.restarts -= 1
+                self._restart(i)
         lost = max(self._step - (step or 0), 0)
+        self.repeated += lost
         origin = (
             "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
         )
         self._notice(
             f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
-            f"{lost:,} steps are done again ({count})"
+            f"{lost:,} steps are done again ({self._count()})"
         )
 
     def _meeting_point(self) -> str:
@@ -287,6 +361,8 @@ class Launcher:
         for role, line in self._lines():
             message = parse(line)
             if message is None:
+                if RECOVERING in line:
+                    self._notice(f"[{role.name}] lost; restarting from {line.split(RECOVERING)[1]}")
                 continue
             match message["kind"]:
                 case "step":
@@ -346,7 +422,8 @@ class Launcher:
         return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
 
     def _check(self) -> None:
-        """Raise the error of a role that was lost, if one was."""
+        """Raise the error of a role that was lost, if one was that cannot come back."""
+        self._restart_shards()
         if not self._lost():
             return
         until = time.monotonic() + _SETTLE
@@ -360,7 +437,8 @@ class Launcher:
             return
         role = lost[0]
         told = self._errors.get(role)
-        if role in self.workers and not self._stop_until and all(map(self._may_return, lost)):
+        again = self._snapshots and self.addresses and self.restarts < self._most_restarts
+        if again and not self._stop_until and all(map(self._may_return, lost)):
             kind: type[ExchangeError] = LostWorkersError
         else:
             kind = ExchangeError
@@ -376,6 +454,8 @@ class Launcher:
         )
 
     def _consequence(self, lost: Role) -> str:
+        if self.restarts and self.restarts == self._most_restarts:
+            return f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
         if lost in self.shards:
             return "the rows it held are lost, and the run with them"
         if lost in self.loaders:
@@ -383,6 +463,10 @@ class Launcher:
         return "the others cannot go on alone"
 
     def _may_return(self, role: Role) -> bool:
-        """Whether a worker ended by something that need not happen again."""
+        """Whether a role ended by something that need not happen again."""
         killed = role.code is not None and role.code < 0
+        if role in self.loaders:  # they have been started again as often as they may
+            return False
+        if role in self.shards:  # a journal that brings it back no more: the newest snapshot does
+            return killed or self._journals is not None
         return killed or (role.code == PEER_LOST and isinstance(self._errors.get(role), ExchangeError))

@@ -17,7 +17,7 @@ from satrap.report.history import finite
 RUNS = "runs"
 """Folder, in the current one, of runs that name no output folder."""
 
-OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "checkpoints")
+OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "checkpoints", "journals")
 """What a run writes in its folder."""
 
 
@@ -31,6 +31,7 @@ class RunFolder:
     | `metrics.jsonl` | history |
     | `tensorboard/` | curves |
     | `model/` | network, tables and optimizer state |
+    | `journals/` | what each shard has done since the newest snapshot, while a run with journals lasts |
     | `checkpoints/` | snapshots to go on from, unless the recipe names another place |
 
     Args:
@@ -45,6 +46,7 @@ class RunFolder:
         self.curves = path / "tensorboard"
         self.model = path / "model"
         self.checkpoints = path / "checkpoints"
+        self.journals = path / "journals"
 
     def __str__(self) -> str:
         return str(self.path)

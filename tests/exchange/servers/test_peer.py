@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.servers.executor import failure
 from satrap.exchange.servers.frames import ANSWER, Code, Header, Kind, decode, digest, encode
 from satrap.exchange.servers.peer import WINDOW, Peer
 from satrap.exchange.servers.session import Answer, Session, Verdict
+from satrap.exchange.servers.turns import failure
 
 Messages = list[list[bytes]]
 
@@ -213,3 +213,33 @@ def test_silence_is_asked_about_and_then_reported() -> None:
     error = client.overdue(105.0)
     assert "shard 0 at host:1 has not answered for 5 s" in str(error)
     assert "stage: update; 1 requests wait" in str(error)
+
+
+def recovering(client: Peer, done: int, now: float) -> list[list[bytes]]:
+    answer = failure(Header(Kind.PING, client=7), Code.RECOVERING, ExchangeError("the shard is recovering"))
+    return client.receive(answer.header.answer(answer.header.kind, step=done), answer.parts, now)
+
+
+def test_a_shard_that_recovers_is_waited_for_as_long_as_it_gets_on() -> None:
+    client = peer(deadline=5.0)
+    client.request(Kind.UPDATE, [b"x"], lambda *_: None, now=100.0)
+    list(client.outgoing(100.0))
+    for now, done in ((103.0, 0), (107.0, 10), (111.0, 20)):
+        assert recovering(client, done, now) == []
+        assert client.overdue(now + 4.9) is None
+    assert recovering(client, 20, 114.0) == []  # nothing has happened since
+    assert client.overdue(116.1) is not None
+
+
+def test_a_client_that_waits_for_another_shard_says_that_it_lives_until_it_has_left() -> None:
+    client = greeted()
+    client.receive(Header(Kind.LOOKUP | ANSWER, client=7, sequence=1), [], 0.0)
+    assert list(client.outgoing(10.0)) == []
+    [[ping]] = client.outgoing(10.0, busy=True)
+    assert decode(bytes(ping), []).kind == Kind.PING
+    assert list(client.outgoing(10.5, busy=True)) == []
+    client.request(Kind.BYE, [], lambda *_: None, now=11.0)
+    assert len(list(client.outgoing(11.0))) == 1
+    client.receive(Header(Kind.BYE | ANSWER, client=7, sequence=2), [], 11.0)
+    assert list(client.outgoing(20.0, busy=True)) == []
+    assert refuse(client, Code.UNKNOWN_CLIENT, 2) == []

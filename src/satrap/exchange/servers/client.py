@@ -21,7 +21,7 @@ from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
 from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
-from satrap.exchange.servers.loop import Loop
+from satrap.exchange.servers.loop import Loop, Network
 from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
 from satrap.exchange.servers.peer import OnAnswer, Peer
 from satrap.exchange.servers.shard_map import ShardMap
@@ -80,6 +80,7 @@ class ServersExchange:
         epoch: of the shard map, default 1.
         generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
             without rows, and serve the older ones no more.
+        network: what carries the messages; default `Loop`, a thread with sockets.
 
     Raises:
         ConfigError: impossible arguments, or shards that are configured for something else.
@@ -105,6 +106,7 @@ class ServersExchange:
         heartbeat: float = 1.0,
         epoch: int = 1,
         generation: int = 0,
+        network: Callable[..., Network] = Loop,
     ) -> None:
         _check(addresses, mode, rank, world, deadline, key)
         self.wire, self.map = wire or Wire(), ShardMap(len(addresses), epoch=epoch)
@@ -128,7 +130,7 @@ class ServersExchange:
             | {"generation": generation}
             for s in range(len(addresses))
         ]
-        self._loop = Loop(peers, addresses, key=key, on_end=self._end)
+        self._loop = network(peers, addresses, key=key, on_end=self._end)
         try:
             self._greet(hellos)
         except SatrapError:
@@ -291,7 +293,7 @@ class ServersExchange:
 
     def _all(self, kind: Kind, parts: Sequence[Sequence[Buffer]] | None = None) -> list[Sequence[Buffer]]:
         shards = range(self.map.shards)
-        return [f.result() for f in [self._one(s, kind, parts[s] if parts else ()) for s in shards]]
+        return [self._loop.wait(f) for f in [self._one(s, kind, parts[s] if parts else ()) for s in shards]]
 
     def _each(self, kind: Kind, text: Mapping[str, Any]) -> list[Sequence[Buffer]]:
         return self._all(kind, [[pack_text(text)]] * self.map.shards)
@@ -335,7 +337,7 @@ class ServersExchange:
         step: int,
         lr_scale: float = 1.0,
     ) -> None:
-        now = time.monotonic()
+        now = self._loop.clock()
         self._loop.peers[shard].request(kind, parts, on_answer, now=now, step=step, lr_scale=lr_scale)
 
     def _send_lookup(

@@ -90,6 +90,7 @@ class Code(IntEnum):
     SEQUENCE = 8
     FENCED = 9
     DEADLINE = 10
+    RECOVERING = 11
 
 
 ANSWER, FAILURE = 0x80, 0xFF

@@ -7,6 +7,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -17,6 +19,7 @@ from satrap.exchange.servers.peer import Message, Peer
 from satrap.exchange.servers.security import Key
 
 Task = Callable[[], None]
+T = TypeVar("T")
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -26,6 +29,31 @@ _EVENTS = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE = 3600.0
 _PATIENCE = 3
 """Handshakes that may fail before the first answer."""
+
+
+class Network(Protocol):
+    """What carries the messages of one client; tests put a simulated one in place of `Loop`.
+
+    Attributes:
+        peers: one per shard.
+        sent_bytes, received_bytes: payload so far.
+    """
+
+    peers: Sequence[Peer]
+    sent_bytes: int
+    received_bytes: int
+
+    def clock(self) -> float:
+        """Return the time in seconds."""
+
+    def post(self, task: Task) -> None:
+        """Run a task in the thread of the network, after those posted before."""
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of a future that answers will complete."""
+
+    def stop(self) -> None:
+        """End it."""
 
 
 class Loop:
@@ -83,6 +111,14 @@ class Loop:
             raise ConfigError(f"{address!r} is no address of a shard: {error.strerror}") from error
         return socket
 
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return time.monotonic()
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of a future; not from the thread itself."""
+        return future.result()
+
     def post(self, task: Task) -> None:
         """Run a task in the thread, after those posted before."""
         self._tasks.append(task)
@@ -129,9 +165,9 @@ class Loop:
                     self._bell.recv()
             while self._tasks:
                 self._tasks.popleft()()
-            now = time.monotonic()
+            now, busy = time.monotonic(), any(peer.waiting for peer in self.peers)
             for socket, peer in peer_of.items():
-                self._send(socket, peer.outgoing(now))
+                self._send(socket, peer.outgoing(now, busy=busy))
                 if error := peer.overdue(now):
                     raise error
 

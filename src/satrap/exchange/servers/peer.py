@@ -81,7 +81,7 @@ class Peer:
         self._sequence = 0
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
-        self._unsent = 0
+        self._unsent, self._recovered, self._gone = 0, -1, False
 
     def request(
         self,
@@ -104,8 +104,13 @@ class Peer:
         """Number of requests without an answer."""
         return len(self._pending)
 
-    def outgoing(self, now: float) -> Iterator[Message]:
-        """Yield what must be sent now, in order."""
+    def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
+        """Yield what must be sent now, in order.
+
+        Args:
+            now: seconds of the client's clock.
+            busy: the client waits for a shard, be it another one: this one is told that the client lives.
+        """
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
                 if place >= WINDOW:
@@ -115,7 +120,7 @@ class Peer:
                     self._unsent -= 1
                     yield self._message(pending)
         silent = now - max(self.answered_at, self._ping_at, self._oldest())
-        if self._pending and silent >= self.heartbeat:
+        if (self._pending or (busy and self.greeted and not self._gone)) and silent >= self.heartbeat:
             yield self.ping(now)
 
     def ping(self, now: float) -> Message:
@@ -178,7 +183,7 @@ class Peer:
         del self._pending[pending.header.sequence]
         if not self.greeted:  # what answers an earlier PING is out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
-        self.answered_at = now
+        self.answered_at, self._gone = now, pending.header.kind == Kind.BYE
         pending.on_answer(parts, error)
 
     def _pong(self, header: Header, now: float) -> list[Message]:
@@ -202,6 +207,10 @@ class Peer:
         code = text.get("code")
         error = self._error(text)
         pending = self._pending.get(header.sequence) if header.client == self.client else None
+        if code == Code.RECOVERING:  # it will be asked again; it lives as long as it gets on
+            if header.step != self._recovered:
+                self._recovered, self.answered_at = header.step, now
+            return []
         if code == Code.UNKNOWN_CLIENT:
             return self._unknown(header, text, error, now)
         if code in (Code.STORE, Code.CONFIG, Code.DEADLINE):
@@ -216,6 +225,8 @@ class Peer:
         self, header: Header, text: dict[str, object], error: SatrapError, now: float
     ) -> list[Message]:
         """Tell a hello that got lost, and late news of it, from a shard that has forgotten this client."""
+        if self._gone:
+            return []
         if not self.greeted:
             return [self._again(p) for p in self._pending.values() if p.sent]
         if text.get("kind") == Kind.PING and header.sequence == self._ping:

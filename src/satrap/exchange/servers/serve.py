@@ -11,10 +11,14 @@ from types import FrameType
 
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers.security import read_key, split_address
-from satrap.exchange.servers.server import Limits, ShardServer
+from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.sessions import Limits
 from satrap.memory import keep_freed_memory
 from satrap.openmetrics import SERVER_VALUES, Endpoint
+
+RECOVERING = "recovering from "
+"""What the line says, before from what, that a shard prints when it comes back."""
 
 
 def serve(
@@ -24,8 +28,11 @@ def serve(
     limits: Limits | None = None,
     metrics: str | None = None,
     service: Service | None = None,
+    journal: Path | None = None,
 ) -> None:
     """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
+
+    If it comes back from a journal, it first prints from what, and clients wait until it has.
 
     Args:
         listen: HOST:PORT; port 0 takes a free one, which the line names.
@@ -33,15 +40,17 @@ def serve(
         limits: see `Limits`.
         metrics: HOST:PORT of an OpenMetrics endpoint, which a line before names; None: none.
         service: what executes the requests, default one with a store.
+        journal: folder, see `ShardServer`.
 
     Raises:
-        ConfigError: an address or key that cannot be used.
+        ConfigError: an address, key or journal that cannot be used.
+        CheckpointError: the journal is damaged.
         ExchangeError: the thread that executes requests has died.
     """
     key = read_key(key_file) if key_file else None
     keep_freed_memory()
     service = service or Service()
-    server = ShardServer(listen, key=key, limits=limits, service=service)
+    server = ShardServer(listen, key=key, limits=limits, service=service, journal=journal)
 
     def stop(_: int, __: FrameType | None) -> None:
         server.request_stop()
@@ -49,6 +58,8 @@ def serve(
     endpoint = _endpoint(server, service.role, metrics) if metrics else nullcontext()
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
+        if server.recovery is not None and server.recovery.active:
+            print(f"satrap shard {RECOVERING}{server.recovery}", flush=True)
         protection = "encrypted" if key else "open to this machine only"
         with endpoint:
             print(f"satrap {service.role} ready on {server.address} ({protection})", flush=True)
@@ -74,9 +85,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m satrap.exchange.servers.serve")
     parser.add_argument("listen", help="HOST:PORT")
     parser.add_argument("--key-file", type=Path)
+    parser.add_argument("--journal", type=Path)
     arguments = parser.parse_args()
     try:
-        serve(arguments.listen, key_file=arguments.key_file)
+        serve(arguments.listen, key_file=arguments.key_file, journal=arguments.journal)
     except SatrapError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

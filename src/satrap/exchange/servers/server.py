@@ -7,73 +7,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import zmq
 
-from satrap.errors import ConfigError, ExchangeError
+from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange.servers import security
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.executor import Executor, Job, failure
-from satrap.exchange.servers.frames import (
-    ANSWER,
-    FAILURE,
-    HEADER_BYTES,
-    MAX_BYTES,
-    MAX_PARTS,
-    Buffer,
-    Code,
-    FrameError,
-    Header,
-    Kind,
-    decode,
-    encode,
-)
+from satrap.exchange.servers.executor import Executor
+from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
+from satrap.exchange.servers.journal import Journal
+from satrap.exchange.servers.payload import unpack_text
+from satrap.exchange.servers.recovery import Recovery, rotate
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer, Session, Verdict
+from satrap.exchange.servers.session import Answer
+from satrap.exchange.servers.sessions import Counters, Limits, Sessions
+from satrap.exchange.servers.turns import Job, Turns
 
-_KINDS = frozenset(Kind)
 EXECUTED = tuple(kind for kind in Kind if kind < Kind.OPEN)
 """Requests to a store."""
 _TICK = 500
 """Milliseconds between looks at the wish to stop, when a signal handler asks for it."""
 _BURST = 64
 """Messages read before answers are sent again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a shard server accepts; beyond it, requests are refused or wait in the sender.
-
-    Args:
-        message_bytes: payload of one message, 256 MiB.
-        queued_bytes: received and not yet executed, 1 GiB; then nothing is read until there is room.
-        queued_messages: the same, counted, 4096.
-        answer_bytes: answers one client has not acknowledged, 1 GiB.
-        clients: that are known at a time, 1024; idle ones make room.
-        idle: seconds after which a silent client may be forgotten, 3600.
-        wait: seconds a request of `sync` waits for the other ranks, 25.
-    """
-
-    message_bytes: int = MAX_BYTES
-    queued_bytes: int = 1 << 30
-    queued_messages: int = 4096
-    answer_bytes: int = 1 << 30
-    clients: int = 1024
-    idle: float = 3600.0
-    wait: float = 25.0
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a server has seen: messages, those that were malformed or repetitions, payload bytes both ways."""
-
-    messages: int = 0
-    malformed: int = 0
-    repeated: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
 
 
 class ShardServer:
@@ -95,13 +53,18 @@ class ShardServer:
         limits: see `Limits`.
         config: the tables, if they are not to come from a hello.
         service: what executes the requests, default one with a store.
+        journal: folder where every request is written before it is executed, and from which the shard comes
+            back as it was after its process has died; None: nothing is kept.
 
     Attributes:
         address: HOST:PORT it listens on.
         counters: see `Counters`.
+        recovery: from the journal; it goes on in the background while clients are told to wait. Or None.
 
     Raises:
-        ConfigError: an address that cannot be used, or one open to others without a key.
+        ConfigError: an address that cannot be used, or one open to others without a key; a journal that
+            another process keeps.
+        CheckpointError: the journal is damaged.
     """
 
     def __init__(
@@ -112,12 +75,28 @@ class ShardServer:
         limits: Limits | None = None,
         config: ShardConfig | None = None,
         service: Service | None = None,
+        journal: Path | None = None,
     ) -> None:
         security.check_listen(listen, key)
         self.limits, self.counters = limits or Limits(), Counters()
+        self._journal = None if journal is None else Journal(journal)
+        self.recovery = None if self._journal is None else Recovery(self._journal)
         self._service = service or Service(config, max_bytes=self.limits.message_bytes)
         self._service.observe = self._observe
-        self._sessions: dict[int, Session] = {}
+        self._sessions = Sessions(
+            self.limits,
+            self.counters,
+            self._submit,
+            epoch=self._epoch,
+            recovering=self.recovery.progress if self.recovery else lambda: None,
+        )
+        self._turns = Turns(
+            self._service,
+            self._finished,
+            wait=self.limits.wait,
+            heard=self._sessions.heard,
+            journal=self._journal,
+        )
         self._queued, self._queued_bytes = 0, 0
         self._answers: deque[tuple[Job, Answer]] = deque()
         self._stopping = threading.Event()
@@ -182,13 +161,22 @@ class ShardServer:
 
     def run(self) -> None:
         """Serve in this thread until `stop` or `request_stop` is called."""
-        executor = self._executor = Executor(self._service, self._finished, wait=self.limits.wait)
+        self._executor = executor = Executor(self._turns, self._recover, self._end)
         try:
             self._loop(executor)
         finally:
             executor.stop()
             self._drain()
             self._close()
+
+    def _recover(self) -> None:
+        if self.recovery is not None:
+            self.recovery.run(self._service, self._sessions)
+
+    def _end(self) -> None:
+        self._service.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def _close(self) -> None:
         for socket in (self._socket, self._ringer, self._bell, *([self._door.socket] if self._door else [])):
@@ -201,11 +189,11 @@ class ShardServer:
             poller.register(self._door.socket, zmq.POLLIN)
         while not self._stopping.is_set():
             if not executor.alive:
-                raise ExchangeError("the thread that executes requests has died")
+                raise executor.error or ExchangeError("the thread that executes requests has died")
             poller.register(self._socket, zmq.POLLIN if self._has_room() else 0)
             for socket, _ in poller.poll(_TICK):
                 if socket is self._socket:
-                    self._read(executor)
+                    self._read()
                 elif socket is self._bell:
                     self._bell.recv()
                 elif self._door:
@@ -217,30 +205,41 @@ class ShardServer:
 
         Those are the `Counters`; `clients` known; requests and bytes `queued` now; requests executed, by
         kind, and `refused`; `busy_seconds` spent executing of the `seconds` it has been there; optimizer
-        `steps` that `sync` with several workers has completed; and which `shard` it is. Any thread may
-        call it.
+        `steps` that `sync` with several workers has completed; which `shard` it is; bytes of its journal and
+        updates `recovered` from it. Any thread may call it.
         """
         return self._service.statistics()
 
     def _observe(self) -> dict[str, Any]:
-        executor = self._executor
+        turns = self._turns
         return {
             **asdict(self.counters),
-            "clients": len(self._sessions),
+            "clients": len(self._sessions.known),
             "queued": self._queued,
             "queued_bytes": self._queued_bytes,
-            "requests": {k.name.lower(): executor.executed[k] if executor else 0 for k in EXECUTED},
-            "refused": executor.refused if executor else 0,
-            "busy_seconds": executor.busy if executor else 0.0,
+            "requests": {k.name.lower(): turns.executed[k] for k in EXECUTED},
+            "refused": turns.refused,
+            "busy_seconds": turns.busy,
             "seconds": time.monotonic() - self._started,
             "steps": self._service.board.completed,
             "shard": "" if self._service.config is None else str(self._service.config.shard),
+            "journal_bytes": 0 if self._journal is None else self._journal.size,
+            "recovered": 0 if self.recovery is None else self.recovery.updates,
         }
+
+    def _epoch(self) -> int | None:
+        config = self._service.config
+        return None if config is None else config.map.epoch
+
+    def _submit(self, job: Job) -> None:
+        assert self._executor is not None
+        self._queued, self._queued_bytes = self._queued + 1, self._queued_bytes + job.size
+        self._executor.submit(job)
 
     def _has_room(self) -> bool:
         return self._queued_bytes < self.limits.queued_bytes and self._queued < self.limits.queued_messages
 
-    def _read(self, executor: Executor) -> None:
+    def _read(self) -> None:
         for _ in range(_BURST):
             if not self._has_room():
                 return
@@ -248,83 +247,22 @@ class ShardServer:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            self._receive(frames, executor)
+            self._receive(frames)
 
-    def _receive(self, frames: Sequence[zmq.Frame], executor: Executor) -> None:
+    def _receive(self, frames: Sequence[zmq.Frame]) -> None:
         identity = frames[0].bytes
-        self.counters.messages += 1
-        try:
-            if not 2 <= len(frames) <= MAX_PARTS + 2 or len(frames[1]) != HEADER_BYTES:
-                raise FrameError("this is no satrap message")
-            parts = [f.buffer for f in frames[2:]]
-            header = decode(frames[1].bytes, parts, max_bytes=self.limits.message_bytes)
-            if header.kind not in _KINDS:
-                raise FrameError(f"a request of unknown kind {header.kind}", header=header)
-            self._accept(identity, header, parts, executor)
-        except FrameError as error:
-            self.counters.malformed += error.code in (Code.MALFORMED, Code.VERSION)
-            self._send(identity, failure(error.header or Header(0), error.code, error))
-
-    def _accept(self, identity: bytes, header: Header, parts: Sequence[Buffer], executor: Executor) -> None:
-        if header.kind not in (Kind.HELLO, Kind.PING, Kind.BYE):
-            self._check_epoch(header)
-        session = self._session(identity, header)
-        session.identity, session.seen = identity, time.monotonic()
-        if header.kind == Kind.PING:
-            self._send(identity, Answer.of(header.answer(acknowledged=session.next, step=session.done)))
-            return
-        if session.fenced:
-            raise FrameError("another worker has taken this one's rank", Code.FENCED, header)
-        if session.full(header, self.limits.answer_bytes):
-            raise FrameError("too many answers wait to be acknowledged", Code.BUSY, header)
-        match session.admit(header):
-            case Verdict.NEW:
-                size = sum(memoryview(p).nbytes for p in parts)
-                self.counters.received_bytes += size
-                self._queued, self._queued_bytes = self._queued + 1, self._queued_bytes + size
-                executor.submit(Job(session, header, parts, size, time.monotonic()))
-            case Verdict.GAP:  # a nudge: the client asks where we are, and sends again from there
-                self._send(identity, Answer.of(Header(Kind.PING | ANSWER)))
-            case Verdict.ANSWERED:
-                self.counters.repeated += 1
-                self._send(identity, session.answer(header.sequence))
-            case Verdict.RUNNING | Verdict.FORGOTTEN:
-                self.counters.repeated += 1
-
-    def _session(self, identity: bytes, header: Header) -> Session:
-        known = self._sessions.get(header.client)
-        if known is not None:
-            return known
-        if header.kind != Kind.HELLO or header.sequence != 0:
-            raise FrameError(
-                "the shard does not know this client: it was restarted or has forgotten it",
-                Code.UNKNOWN_CLIENT,
-                header,
-            )
-        self._make_room(header)
-        session = self._sessions[header.client] = Session(header.client, identity)
-        return session
-
-    def _check_epoch(self, header: Header) -> None:
-        config = self._service.config
-        if config is not None and header.epoch != config.map.epoch:
-            raise FrameError(
-                f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
-                f"epoch {config.map.epoch}",
-                Code.EPOCH,
-                header,
-            )
-
-    def _make_room(self, header: Header) -> None:
-        if len(self._sessions) < self.limits.clients:
-            return
-        oldest = min(self._sessions.values(), key=lambda s: s.seen)
-        if time.monotonic() - oldest.seen < self.limits.idle:
-            raise FrameError(f"the shard already has {self.limits.clients} clients", Code.BUSY, header)
-        del self._sessions[oldest.client]
+        head = frames[1].bytes if len(frames) > 1 and len(frames[1]) == HEADER_BYTES else None
+        answer = self._sessions.receive(identity, head, [f.buffer for f in frames[2:]], time.monotonic())
+        if answer is not None:
+            self._send(identity, answer)
 
     def _finished(self, job: Job, answer: Answer) -> None:
         """Hand an answer over to the socket's thread (called in the executing one)."""
+        self._sessions.finished(job, answer)
+        if self._journal is not None and job.header.kind == Kind.CUT and answer.header.kind != FAILURE:
+            number = int(unpack_text(job.parts[0])["number"])
+            with contextlib.suppress(StoreError):  # without room it goes on as it was
+                rotate(self._journal, number, self._service, self._sessions)
         self._answers.append((job, answer))
         self._ringer.send(b"")
 
@@ -332,21 +270,8 @@ class ShardServer:
         """Send what has been executed."""
         while self._answers:
             job, answer = self._answers.popleft()
-            session = job.session
             self._queued, self._queued_bytes = self._queued - 1, self._queued_bytes - job.size
-            session.keep(answer)
-            self._send(session.identity, answer)
-            refused = answer.header.kind == FAILURE
-            if job.header.kind == Kind.BYE or (job.header.kind == Kind.HELLO and refused):
-                self._sessions.pop(session.client, None)
-            elif job.header.kind == Kind.HELLO and session.gated:
-                self._fence(session)
-
-    def _fence(self, session: Session) -> None:
-        """The newest worker of a rank is the only one."""
-        for other in self._sessions.values():
-            if other is not session and other.gated and other.rank == session.rank:
-                other.fenced = True
+            self._send(job.session.identity, answer)
 
     def _send(self, identity: bytes, answer: Answer) -> None:
         self.counters.sent_bytes += answer.payload.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
 from satrap.exchange.servers.session import Session
-from satrap.exchange.servers.snapshots import Snapshots
+from satrap.exchange.servers.snapshots import Snapshots, error_of
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
@@ -29,6 +29,8 @@ EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
 MAX_WORLD = 65536
 T = TypeVar("T", int, str)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
+SETTLE_SECONDS = 0.01
+"""Between two looks whether rows have been read."""
 
 
 class Service:
@@ -41,6 +43,8 @@ class Service:
     Attributes:
         observe: counters that the statistics tell under `server`.
         role: what the process calls itself.
+        repeating: requests come from a journal; what they wrote elsewhere is not written again.
+        generation: of the group of workers that it serves.
     """
 
     role = "shard"
@@ -54,11 +58,11 @@ class Service:
         self.config, self.max_bytes = config, max_bytes
         self.observe: Callable[[], Mapping[str, Any]] = dict
         self.board = StepBoard()
-        self.incarnation = secrets.randbits(63)
+        self.repeating = False
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
-        self._snapshots, self._generation = Snapshots(), 0
+        self._snapshots, self.generation = Snapshots(), 0
         self._forward: dict[int, int] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -89,13 +93,44 @@ class Service:
         if self._store is not None:
             self._store.close()
 
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return, by name, what the store needs besides its rows to go on exactly; empty without tables."""
+        return {} if self._store is None else state_of(self._store)
+
+    def remember(self) -> dict[str, Any]:
+        """Return the tables, the number formats of the clients and the number of updates, as plain data."""
+        forward = {str(client): code for client, code in self._forward.items()}
+        return {
+            "config": None if self.config is None else self.config.to_dict(),
+            "forward": forward,
+            "updates": self._updates,
+            "generation": self.generation,
+        }
+
+    def resume(
+        self,
+        plain: Mapping[str, Any],
+        state: Mapping[str, npt.NDArray[Any]],
+        load: Callable[[Service], None] | None,
+    ) -> None:
+        """Take over what `remember` and `state` returned; `load` brings the rows."""
+        if plain["config"] is None:
+            return
+        self.config = ShardConfig.from_dict(plain["config"])
+        self._store = self.config.open()
+        if load is not None:
+            load(self)
+        self._forward = {int(client): code for client, code in plain["forward"].items()}
+        self._updates, self.generation = plain["updates"], plain["generation"]
+        take_state(self.store, state)
+
     def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
         """Execute a request and return the parts of its answer.
 
         Raises:
             SatrapError: it is refused; nothing has changed.
         """
-        if session.generation < self._generation and header.kind not in (Kind.HELLO, Kind.BYE):
+        if session.generation < self.generation and header.kind not in (Kind.HELLO, Kind.BYE):
             raise StoreError("a newer group of workers has taken this one's place")
         match header.kind:
             case Kind.HELLO:
@@ -122,7 +157,9 @@ class Service:
             case Kind.STATISTICS:
                 return [pack_text(self.statistics())]
             case Kind.CUT:
-                self._snapshots.cut(store, _value(unpack_text(_one(parts)), "number", int))
+                number = _value(unpack_text(_one(parts)), "number", int)
+                if not self.repeating:  # else nobody can ask for it any more
+                    self._snapshots.cut(store, number)
                 return pack_arrays(state_of(store))
             case Kind.RESTORE:
                 take_state(store, unpack_arrays(parts))
@@ -149,8 +186,34 @@ class Service:
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
             raise FrameError(f"{folder!r} is no folder of a checkpoint")
-        self._snapshots.write(self.config, _value(asked, "number", int), url, folder)
+        number = _value(asked, "number", int)
+        if self.repeating:  # its files were written, or are given up
+            self._snapshots.stop()
+        else:
+            self._snapshots.write(self.config, number, url, folder)
         return {}
+
+    def settle(self) -> None:
+        """Wait until rows that are being read are there.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        assert self.config is not None
+        while not (result := self._snapshots.result())["done"]:
+            time.sleep(SETTLE_SECONDS)
+        if "error" in result:
+            raise error_of(result["error"], f"shard {self.config.shard}")
+
+    def renews(self, header: Header, parts: Sequence[Buffer]) -> bool:
+        """Whether a request makes an end of everything before it: the first of a new group of workers."""
+        if header.kind != Kind.HELLO or self.config is None or len(parts) != 1:
+            return False
+        try:
+            generation = unpack_text(parts[0]).get("generation", 0)
+        except FrameError:
+            return False
+        return isinstance(generation, int) and generation > self.generation
 
     def _follow(self, generation: int) -> None:
         """Start anew for a new group of workers: no rows, no steps, nothing of the one before.
@@ -158,13 +221,13 @@ class Service:
         Raises:
             ConfigError: it is an older one.
         """
-        if generation < self._generation:
-            raise ConfigError(f"generation {self._generation} of the workers is here already")
-        if generation > self._generation and self.config is not None:
+        if generation < self.generation:
+            raise ConfigError(f"generation {self.generation} of the workers is here already")
+        if generation > self.generation and self.config is not None:
             self.close()
             self._exports.clear()
             self.board, self._store = StepBoard(), self.config.open()
-        self._generation = generation
+        self.generation = generation
 
     def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
         asked = ShardConfig.from_dict(hello)
@@ -191,9 +254,7 @@ class Service:
         if session.gated:
             self.board.join(rank, world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
-        return pack_text(
-            {"groups": groups, "incarnation": self.incarnation, "completed": self.board.completed}
-        )
+        return pack_text({"groups": groups, "completed": self.board.completed})
 
     def _lookup(self, session: Session, sections: Sequence[Section], *, create: bool) -> list[Buffer]:
         code = self._forward.get(session.client)
@@ -269,7 +330,11 @@ class Service:
             dim = self.store.groups[self.store.group_of(table)[0]].dim
             rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
             self._exports[session.client] = self.store.export(table, chunk_rows=rows)
-        chunk = next(self._exports.get(session.client, iter(())), None)
+        if session.client not in self._exports:
+            raise StoreError(
+                "the export has ended, or was lost when the shard was restarted", fix="begin anew"
+            )
+        chunk = next(self._exports[session.client], None)
         if chunk is None:
             self._exports.pop(session.client, None)
             return [pack_text({"end": True})]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from enum import Enum
+from typing import Any
 
 from satrap.exchange.servers.frames import Buffer, Digest, Header, digest
 
 WINDOW = 256
 """Unacknowledged requests a client may have; the server keeps at most as many answers."""
+
+_REMEMBERED = ("client", "done", "gated", "rank", "fenced", "updates", "open_step", "generation")
 
 
 class Verdict(Enum):
@@ -39,7 +43,7 @@ class Answer:
 class Session:
     """Exactly once and in order: request n is executed after n - 1, in whatever way they arrive.
 
-    Does no input or output.
+    Does no input or output. One thread may admit requests while another keeps their answers.
 
     Args:
         client: number the client chose at random.
@@ -64,33 +68,53 @@ class Session:
         self.fenced, self.gated, self.rank, self.generation = False, False, 0, 0
         self.updates, self.open_step = 0, -1
         self._answers: dict[int, Answer] = {}
+        self._lock = threading.Lock()
 
     def admit(self, header: Header) -> Verdict:
         """Take note of a request's header; only NEW ones are to be executed."""
-        self._forget(header.acknowledged)
-        if header.sequence == self.next:
-            self.next += 1
-            return Verdict.NEW
-        if header.sequence > self.next:
-            return Verdict.GAP
-        if header.sequence in self._answers:
-            return Verdict.ANSWERED
-        return Verdict.RUNNING if header.sequence >= self.done else Verdict.FORGOTTEN
+        with self._lock:
+            self._forget(header.acknowledged)
+            if header.sequence == self.next:
+                self.next += 1
+                return Verdict.NEW
+            if header.sequence > self.next:
+                return Verdict.GAP
+            if header.sequence in self._answers:
+                return Verdict.ANSWERED
+            return Verdict.RUNNING if header.sequence >= self.done else Verdict.FORGOTTEN
 
     def full(self, header: Header, limit: int) -> bool:
         """Whether a new request would leave too many answers (or bytes of them) unacknowledged."""
-        self._forget(header.acknowledged)
-        return header.sequence == self.next and (len(self._answers) >= WINDOW or self.bytes > limit)
+        with self._lock:
+            self._forget(header.acknowledged)
+            return header.sequence == self.next and (len(self._answers) >= WINDOW or self.bytes > limit)
 
     def keep(self, answer: Answer) -> None:
         """Remember the answer to a request that has been executed."""
-        self._answers[answer.header.sequence] = answer
-        self.bytes += answer.payload.size
-        self.done = max(self.done, answer.header.sequence + 1)
+        with self._lock:
+            self._answers[answer.header.sequence] = answer
+            self.bytes += answer.payload.size
+            self.done = max(self.done, answer.header.sequence + 1)
 
     def answer(self, sequence: int) -> Answer:
         """Return the answer that was kept."""
         return self._answers[sequence]
+
+    def remember(self) -> tuple[dict[str, Any], list[Answer]]:
+        """Return what it is after the requests executed so far, as plain data, and the answers it keeps."""
+        with self._lock:
+            answers = list(self._answers.values())
+            plain = {name: getattr(self, name) for name in _REMEMBERED}
+            plain["answers"] = [[astuple(a.header), len(a.parts)] for a in answers]
+            return plain, answers
+
+    def resume(self, plain: Mapping[str, Any], answers: Sequence[Answer]) -> None:
+        """Become what `remember` returned."""
+        for name in _REMEMBERED:
+            setattr(self, name, plain[name])
+        for answer in answers:
+            self.keep(answer)
+        self.next = self.done = plain["done"]
 
     def _forget(self, acknowledged: int) -> None:
         for sequence in [s for s in self._answers if s < acknowledged]:

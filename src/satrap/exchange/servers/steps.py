@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,15 @@ class StepBoard:
             self.world = world
             self._shares.clear()
         self._shares.pop(rank, None)
+
+    @property
+    def shares(self) -> Mapping[int, Share]:
+        """What has been contributed to the open step, by rank."""
+        return self._shares
+
+    def resume(self, world: int, completed: int, shares: Mapping[int, Share]) -> None:
+        """Become what another board was."""
+        self.world, self.completed, self._shares = world, completed, dict(shares)
 
     def missing(self) -> list[int]:
         """Return the ranks that have not contributed to the open step."""

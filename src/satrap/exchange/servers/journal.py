@@ -1,0 +1,393 @@
+"""The journal of a shard: every request it executes, on disk before its answer leaves.
+
+A folder holds segments, files of records; a new segment begins with each snapshot. A record is the message as
+it came, so the checks of the network hold on disk too.
+
+```
+segment   8s magic "STRPJRNL", u32 version, u32 reserved, u64 number, u64 step + 1 of the snapshot it
+          continues (0: the start of the run), u64 number of its first record, u32 CRC-32 of all that; records
+record    4s magic "SREC", u32 parts, u64 number, u64 bytes that follow, u32 CRC-32 of all that;
+          header of the message (`frames`), parts' sizes u64 each, parts
+```
+
+Records are written with one call and not synced: they survive the death of the process at any instant, for
+the system has them. They do not survive the loss of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from satrap import faults
+from satrap.errors import CheckpointError, ConfigError, StoreError
+from satrap.exchange.servers.frames import HEADER_BYTES, Buffer, FrameError, Header, Kind, decode
+
+MAGIC, VERSION = b"STRPJRNL", 1
+RECORD = b"SREC"
+_SEGMENT = struct.Struct("<8sIIQQQ")
+_RECORD = struct.Struct("<4sIQQ")
+_CHECK = struct.Struct("<I")
+_SIZE = struct.Struct("<Q")
+SEGMENT_BYTES, RECORD_BYTES = _SEGMENT.size + _CHECK.size, _RECORD.size + _CHECK.size
+_KIND = 6
+"""Where the kind stands in a message's header."""
+_MOST = 1 << 40
+_VECTORS = 512
+"""Buffers one call may write."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of a journal.
+
+    Args:
+        path: of the file.
+        number: from 0.
+        step: of the snapshot after which it begins; None: it begins with the run.
+        first: number of its first record.
+        records, updates: how many it holds; updates are those among them that change rows by a gradient.
+        end: bytes up to the end of the last whole record.
+    """
+
+    path: Path
+    number: int
+    step: int | None
+    first: int
+    records: int = 0
+    updates: int = 0
+    end: int = SEGMENT_BYTES
+
+
+class Journal:
+    """Appends requests, and reads them back after the process has died.
+
+    Opening it cuts off a record at the end that was not written to its end: it was never answered.
+
+    Args:
+        folder: of this shard alone; made if missing. A second process is refused.
+        limit: bytes of all segments together, None without; a request beyond it is refused.
+
+    Attributes:
+        segments: oldest first.
+
+    Raises:
+        CheckpointError: it is damaged before its end, or cannot be read.
+        ConfigError: another process uses the folder, or it cannot be made.
+    """
+
+    def __init__(self, folder: Path, *, limit: int | None = None) -> None:
+        self.folder, self.limit = folder, limit
+        self._broken = False
+        self._lock = _lock(folder)
+        try:
+            self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
+            self._file = os.open(self.segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.ftruncate(self._file, self.segments[-1].end)
+        except OSError as error:
+            os.close(self._lock)
+            raise ConfigError(f"cannot keep a journal: {error.strerror}", where=str(folder)) from error
+        except CheckpointError:
+            os.close(self._lock)
+            raise
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.end for segment in self.segments)
+
+    def append(self, head: bytes, parts: Sequence[Buffer]) -> None:
+        """Write a request; when this returns, the death of the process does not undo it.
+
+        Args:
+            head: header of the message.
+            parts: its payload.
+
+        Raises:
+            StoreError: there is no room, or the disk fails; the journal is as before.
+        """
+        segment = self.segments[-1]
+        data = _record(segment.first + segment.records, head, parts)
+        size = sum(memoryview(d).nbytes for d in data)
+        if self.limit is not None and self.size + size > self.limit:
+            raise _refused(segment.path, f"its limit of {self.limit} bytes is reached")
+        if self._broken:
+            raise _refused(segment.path, "an earlier record could not be taken back")
+        try:
+            faults.hit("journal.write")
+            _write(self._file, data)
+        except OSError as error:
+            self._take_back(segment)
+            raise _refused(segment.path, error.strerror or str(error)) from error
+        faults.hit("journal.written")
+        segment.end += size
+        segment.records += 1
+        segment.updates += head[_KIND] == Kind.UPDATE
+
+    def _take_back(self, segment: Segment) -> None:
+        """Remove what a failed write has left; if that fails too, nothing may follow it."""
+        try:
+            os.ftruncate(self._file, segment.end)
+        except OSError:
+            self._broken = True
+
+    def rotate(self, step: int, head: bytes, parts: Sequence[Buffer]) -> None:
+        """Begin a segment at a snapshot's cut; call it between two requests.
+
+        Args:
+            step: of the snapshot.
+            head, parts: what else the shard remembers at the cut, as a message of kind 0.
+
+        Raises:
+            StoreError: there is no room, or the disk fails; the journal goes on in the segment before.
+        """
+        self._begin(step, head, parts)
+
+    def begin(self) -> None:
+        """Begin anew: what was written so far is never to be repeated.
+
+        Raises:
+            StoreError: as `rotate`.
+        """
+        self._begin(None, b"", ())
+        self._drop(len(self.segments) - 1)
+
+    def _begin(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:
+        last = self.segments[-1]
+        try:
+            made = _create(self.folder, last.number + 1, step, last.first + last.records, head, parts)
+            file = os.open(made.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _path(self.folder, last.number + 1).unlink()
+            raise _refused(self.folder, error.strerror or str(error)) from error
+        os.close(self._file)
+        self._file = file
+        self.segments.append(made)
+
+    def forget(self, step: int) -> None:
+        """Delete what lies before the cut of a snapshot; call it once its manifest is committed."""
+        self._drop(next((i for i, s in enumerate(self.segments) if s.step == step), 0))
+
+    def _drop(self, count: int) -> None:
+        for segment in self.segments[:count]:
+            with contextlib.suppress(OSError):  # a file that stays is deleted the next time
+                segment.path.unlink()
+        del self.segments[:count]
+
+    def since(self, step: int | None) -> Sequence[Segment]:
+        """Return the segments that continue a snapshot (None: the start of the run).
+
+        Raises:
+            CheckpointError: none begins there.
+        """
+        for at, segment in enumerate(self.segments):
+            if segment.step == step:
+                return self.segments[at:]
+        begin = self.segments[0].step
+        place = "the start of the run" if step is None else f"the snapshot of step {step}"
+        raise CheckpointError(
+            f"the journal does not reach back to {place}",
+            where=str(self.folder),
+            why="what happened between cannot be repeated",
+            fix=f"start from the snapshot of step {begin}" if begin is not None else "remove the folder",
+        )
+
+    def read(self, segments: Sequence[Segment]) -> Iterator[tuple[Header, list[Buffer]]]:
+        """Yield the messages of segments, every byte checked.
+
+        Raises:
+            CheckpointError: a record is damaged; those before it have been yielded.
+        """
+        for segment in segments:
+            with open(segment.path, "rb") as file:
+                file.seek(SEGMENT_BYTES)
+                for _ in range(segment.records):
+                    yield _read(file, segment)
+
+    def of_kind(self, segment: Segment, kind: int) -> Iterator[list[Buffer]]:
+        """Yield the payloads of the requests of a kind in a segment, every byte of them checked.
+
+        Raises:
+            CheckpointError: one is damaged.
+        """
+        with open(segment.path, "rb") as file:
+            at = SEGMENT_BYTES
+            for _ in range(segment.records):
+                file.seek(at)
+                length = int(_RECORD.unpack_from(file.read(RECORD_BYTES))[3])
+                if file.read(HEADER_BYTES)[_KIND] == kind:
+                    file.seek(at)
+                    yield _read(file, segment)[1]
+                at += RECORD_BYTES + length
+
+    def close(self) -> None:
+        """Close the files; the folder stays."""
+        os.close(self._file)
+        os.close(self._lock)
+
+
+def _lock(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot keep a journal: {error.strerror}", where=str(folder)) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise ConfigError(
+            "another process keeps its journal here", where=str(folder), fix="give each shard its own folder"
+        ) from error
+    return lock
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:08d}.journal"
+
+
+def _create(
+    folder: Path, number: int, step: int | None, first: int, head: bytes, parts: Sequence[Buffer]
+) -> Segment:
+    """Write the start of a segment, which holds its state record if there is a head."""
+    fixed = _SEGMENT.pack(MAGIC, VERSION, 0, number, 0 if step is None else step + 1, first)
+    data: list[Buffer] = [fixed + _CHECK.pack(zlib.crc32(fixed))]
+    if head:
+        data += _record(first, head, parts)
+    path = _path(folder, number)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _write(file, data)
+    finally:
+        os.close(file)
+    return Segment(path, number, step, first, bool(head), 0, sum(memoryview(d).nbytes for d in data))
+
+
+def _record(number: int, head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
+    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+    sizes = b"".join(_SIZE.pack(memoryview(part).nbytes) for part in parts)
+    length = HEADER_BYTES + len(sizes) + sum(len(v) for v in views)
+    fixed = _RECORD.pack(RECORD, len(parts), number, length)
+    return [fixed + _CHECK.pack(zlib.crc32(fixed)) + head + sizes, *views]
+
+
+def _write(file: int, data: Sequence[Buffer]) -> None:
+    left = [memoryview(d).cast("B") for d in data]
+    while left:
+        done = os.writev(file, left[:_VECTORS])
+        while left and done >= len(left[0]):
+            done -= len(left.pop(0))
+        if done:
+            left[0] = left[0][done:]
+
+
+def _refused(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"the journal cannot be written: {what}",
+        where=str(path),
+        why="a request that is not in the journal would be lost with the process, so it was not executed",
+        fix="make room on the disk, or take snapshots more often: each lets older parts go",
+    )
+
+
+def _damaged(path: Path, at: int, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"the journal is damaged: {what}",
+        where=f"{path}, byte {at}",
+        why="what follows cannot be repeated, so the shard cannot become what it was",
+        fix="go on from a snapshot: satrap train --resume",
+    )
+
+
+def _segments(folder: Path) -> list[Segment]:
+    """Return the segments of a folder; of the last one, what its writer finished."""
+    found: list[Segment] = []
+    paths = sorted(folder.glob("*.journal"))
+    for path in paths:
+        segment = _scan(path, last=path == paths[-1])
+        if segment is None:  # killed while it was made: nothing was written to it yet
+            path.unlink()
+            continue
+        if found and (segment.number, segment.first) != (
+            found[-1].number + 1,
+            found[-1].first + found[-1].records,
+        ):
+            raise _damaged(path, 0, f"it does not continue {found[-1].path.name}")
+        found.append(segment)
+    return found
+
+
+def _scan(path: Path, *, last: bool) -> Segment | None:
+    """Return a segment, from the heads of its records; None if not even its start was finished."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(SEGMENT_BYTES)
+        if len(start) < SEGMENT_BYTES and last:
+            return None
+        segment = _segment(path, start)
+        while segment.end < size:
+            length = _head(file, segment, size, last)
+            if length is None:
+                break
+            kind = file.read(HEADER_BYTES)[_KIND]
+            segment.end += RECORD_BYTES + length
+            segment.records += 1
+            segment.updates += kind == Kind.UPDATE
+            file.seek(segment.end)
+    if segment.step is not None and segment.records == 0 and last:
+        return None
+    return segment
+
+
+def _segment(path: Path, start: bytes) -> Segment:
+    if len(start) < SEGMENT_BYTES or start[:8] != MAGIC:
+        raise _damaged(path, 0, "it does not begin as a journal does")
+    _, version, _, number, step, first = _SEGMENT.unpack_from(start)
+    if _CHECK.unpack_from(start, _SEGMENT.size)[0] != zlib.crc32(start[: _SEGMENT.size]):
+        raise _damaged(path, 0, "the checksum of its start does not match")
+    if version != VERSION:
+        raise CheckpointError(
+            f"the journal has version {version}, this is version {VERSION}", where=str(path)
+        )
+    return Segment(path, number, step - 1 if step else None, first)
+
+
+def _head(file: BinaryIO, segment: Segment, size: int, last: bool) -> int | None:
+    """Return the length of the record at the file's place; None if it was not written to its end."""
+    head = file.read(RECORD_BYTES)
+    if len(head) < RECORD_BYTES:
+        if last:
+            return None
+        raise _damaged(segment.path, segment.end, "it ends inside a record")
+    magic, parts, number, length = _RECORD.unpack_from(head)
+    if magic != RECORD or _CHECK.unpack_from(head, _RECORD.size)[0] != zlib.crc32(head[: _RECORD.size]):
+        raise _damaged(segment.path, segment.end, "the checksum of a record's head does not match")
+    if number != segment.first + segment.records or not HEADER_BYTES + 8 * parts <= length < _MOST:
+        raise _damaged(segment.path, segment.end, f"record {number} stands where another belongs")
+    if segment.end + RECORD_BYTES + length > size:
+        if last:
+            return None
+        raise _damaged(segment.path, segment.end, "it ends inside a record")
+    return int(length)
+
+
+def _read(file: BinaryIO, segment: Segment) -> tuple[Header, list[Buffer]]:
+    at = file.tell()
+    _, parts, _, length = _RECORD.unpack_from(file.read(RECORD_BYTES))
+    head = file.read(HEADER_BYTES)
+    sizes = [size for (size,) in _SIZE.iter_unpack(file.read(8 * parts))]
+    if sum(sizes) != length - HEADER_BYTES - 8 * parts:
+        raise _damaged(segment.path, at, "the sizes of a record's parts do not add up")
+    payload: list[Buffer] = [file.read(size) for size in sizes]
+    try:
+        return decode(head, payload, max_bytes=_MOST), payload
+    except FrameError as error:
+        raise _damaged(segment.path, at, error.what) from error

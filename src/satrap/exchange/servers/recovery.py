@@ -1,0 +1,201 @@
+"""From a journal back to the shard that wrote it: rows, sessions and open steps, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import CheckpointError
+from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
+from satrap.exchange.servers.frames import Buffer, FrameError, Header, Kind, digest, encode
+from satrap.exchange.servers.journal import Journal, Segment
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.session import Answer, Session
+from satrap.exchange.servers.sessions import Sessions
+from satrap.exchange.servers.steps import GroupUpdate, Share
+from satrap.exchange.servers.turns import Job, execute
+
+Load = Callable[[Service], None]
+
+_MOST_STEP = 1 << 63
+STATE = 0
+"""Kind of the record that begins a segment after a cut."""
+
+
+class Recovery:
+    """Executes the requests of a journal once more, in the order of the first time.
+
+    The code is the one that executed them first, and so are its results: rows, optimizer states, counts of
+    admission, rounding, the shares of an open step of `sync`, and the answers that clients may ask for again.
+
+    Args:
+        journal: opened.
+        load: loads the rows of the cut with which the journal begins; default: those of the newest committed
+            snapshot after which a segment begins, or nothing.
+
+    Attributes:
+        origin: where it begins, in words.
+        updates: how many updates there are to repeat.
+        done: records repeated so far.
+
+    Raises:
+        CheckpointError: the journal does not begin there.
+    """
+
+    def __init__(self, journal: Journal, load: Load | None = None) -> None:
+        step, self.origin, self._load = _start(journal, load)
+        self._journal, self._segments = journal, journal.since(step)
+        self.updates = sum(segment.updates for segment in self._segments)
+        self.records = sum(segment.records for segment in self._segments)
+        self.done, self.active = 0, self.records > 0
+
+    def __str__(self) -> str:
+        return f"{self.origin} + journal ({self.updates} updates)"
+
+    def progress(self) -> int | None:
+        """Return how many records were repeated, None once all were."""
+        return self.done if self.active else None
+
+    def run(self, service: Service, sessions: Sessions) -> None:
+        """Repeat everything.
+
+        Raises:
+            CheckpointError: the journal is damaged.
+        """
+        service.repeating = True
+        for header, parts in self._journal.read(self._segments):
+            if header.kind == STATE:
+                if self.done == 0:
+                    restore(parts, service, sessions, self._load)
+            else:
+                _repeat(header, parts, service, sessions)
+            self.done += 1
+        service.repeating = self.active = False
+
+
+def _start(journal: Journal, load: Load | None) -> tuple[int | None, str, Load | None]:
+    """Return (the cut to begin with, in words, what loads its rows)."""
+    if load is not None:
+        return journal.segments[0].step, "given rows", load
+    for segment in reversed(journal.segments):
+        if url := committed(journal, segment):
+            return segment.step, f"snapshot {url.rpartition('/')[2]}", lambda service: _rows(service, url)
+    return None, "the start of the run", None
+
+
+def _rows(service: Service, url: str) -> None:
+    from satrap.checkpoint.chain import read_buckets
+
+    assert service.config is not None
+    for chunk in read_buckets(url, service.config.map.buckets(service.config.shard)):
+        service.store.load(chunk.table, chunk)
+
+
+def committed(journal: Journal, segment: Segment) -> str | None:
+    """Return the place of the snapshot after whose cut a segment begins; None if none is committed."""
+    from satrap.checkpoint.manifest import read_manifest
+    from satrap.checkpoint.storage import Storage
+
+    if segment.step is None:
+        return None
+    for parts in journal.of_kind(segment, Kind.WRITE):
+        asked = unpack_text(parts[0])
+        with suppress(CheckpointError):
+            if (
+                asked["number"] == segment.step
+                and read_manifest(Storage(asked["url"])).data == asked["folder"]
+            ):
+                return str(asked["url"])
+    return None
+
+
+def rotate(journal: Journal, number: int, service: Service, sessions: Sessions) -> None:
+    """Begin a segment at a cut, and let go what lies before the cut of the last committed snapshot.
+
+    Raises:
+        StoreError: there is no room; the journal goes on as it was.
+    """
+    if not 0 <= number < _MOST_STEP:
+        return
+    for segment in reversed(journal.segments):
+        if segment.step is not None and committed(journal, segment):
+            journal.forget(segment.step)
+            break
+    journal.rotate(number, *remember(service, sessions))
+
+
+def _repeat(header: Header, parts: Sequence[Buffer], service: Service, sessions: Sessions) -> None:
+    try:
+        job = Job(sessions.recovered(header), header, parts, 0, 0.0)
+    except FrameError as error:
+        raise CheckpointError(f"the journal cannot be repeated: {error.what}") from error
+    sessions.finished(job, execute(service, job))
+    if header.kind == Kind.READ:
+        service.settle()
+
+
+def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]:
+    """Return what a shard knows besides its rows, as the head and parts of a record.
+
+    Call it in the thread that executes requests, between two of them.
+    """
+    arrays: dict[str, Any] = {f"store.{k}": v for k, v in service.state().items()}
+    shares = []
+    for rank, share in service.board.shares.items():
+        for i, u in enumerate(share.updates):
+            prefix = f"share{rank}.{i}."
+            arrays |= {prefix + "ids": u.ids, prefix + "splits": u.splits, prefix + "gradients": u.gradients}
+        groups = [u.group for u in share.updates]
+        shares.append({"rank": rank, "groups": groups, "lr_scale": share.lr_scale})
+    known = []
+    for session in list(sessions.known.values()):
+        plain, answers = session.remember()
+        for number, answer in enumerate(answers):
+            for part, data in enumerate(answer.parts):
+                name = f"answer{session.client}.{number}.{part}"
+                arrays[name] = np.frombuffer(data, np.uint8)
+        known.append(plain)
+    board = {"world": service.board.world, "completed": service.board.completed, "shares": shares}
+    text = pack_text({"service": service.remember(), "board": board, "sessions": known})
+    raw = [memoryview(part).cast("B") for part in pack_arrays(arrays)]
+    sizes = pack_text({"sizes": [len(part) for part in raw]})
+    parts: list[Buffer] = [text, sizes, b"".join(raw)]  # one: a message has few parts
+    return encode(Header(STATE), digest(parts)), parts
+
+
+def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load: Load | None) -> None:
+    """Take over what `remember` returned, and load the rows."""
+    text, sizes = unpack_text(parts[0]), unpack_text(parts[1])["sizes"]
+    raw, ends = memoryview(parts[2]), accumulate(sizes, initial=0)
+    arrays = unpack_arrays([raw[a:b] for a, b in pairwise(ends)])
+    state = {k.removeprefix("store."): v for k, v in arrays.items() if k.startswith("store.")}
+    service.resume(text["service"], state, load)
+    board = text["board"]
+    shares = {s["rank"]: _share(s, arrays) for s in board["shares"]}
+    service.board.resume(board["world"], board["completed"], shares)
+    for known in text["sessions"]:
+        sessions.known[known["client"]] = _session(known, arrays)
+
+
+def _share(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Share:
+    updates = []
+    for i, group in enumerate(plain["groups"]):
+        prefix = f"share{plain['rank']}.{i}."
+        columns = [arrays[prefix + name] for name in ("ids", "splits", "gradients")]
+        updates.append(GroupUpdate(group, *columns))
+    return Share(updates, plain["lr_scale"])
+
+
+def _session(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Session:
+    session = Session(plain["client"], b"")
+    answers = []
+    for number, (fields, count) in enumerate(plain["answers"]):
+        data = [arrays[f"answer{session.client}.{number}.{part}"] for part in range(count)]
+        answers.append(Answer.of(Header(*fields), data))
+    session.resume(plain, answers)
+    return session

@@ -1,0 +1,74 @@
+"""Who waits for whom in `sync`, and for how long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind
+from satrap.exchange.servers.payload import unpack_text
+from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.session import Answer, Session
+from satrap.exchange.servers.turns import Job, Turns
+from tests.exchange.servers.journaled import hello, sections
+
+
+class Desk:
+    """Two workers of `sync` before one shard."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Answer]] = []
+        self.heard = {0: 0.0, 1: 0.0}
+        self.turns = Turns(
+            Service(),
+            lambda job, answer: self.answers.append((job.session.rank, answer)),
+            wait=25.0,
+            heard=lambda rank: self.heard[rank],
+        )
+        self.sessions = [Session(rank + 1, b"") for rank in range(2)]
+        self.rng = np.random.default_rng(0)
+        for rank in range(2):
+            header, parts = hello(rank + 1, rank=rank, world=2, mode="sync")
+            self.turns.take(Job(self.sessions[rank], header, parts, 0, 0.0))
+        self.answers.clear()
+
+    def ask(self, rank: int, kind: Kind, step: int, now: float) -> None:
+        parts = sections(self.rng, gradients=kind == Kind.UPDATE)
+        session = self.sessions[rank]
+        session.next += 1
+        header = Header(kind, 1, session.client, session.next, 0, step)
+        self.turns.take(Job(session, header, parts, 0, now))
+
+
+def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
+    desk = Desk()
+    desk.ask(0, Kind.UPDATE, 0, 1.0)
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    assert [(r, a.header.kind & 127) for r, a in desk.answers] == [(0, Kind.UPDATE)]
+    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    assert [(r, a.header.kind & 127) for r, a in desk.answers[1:]] == [
+        (1, Kind.UPDATE),
+        (0, Kind.LOOKUP),
+        (0, Kind.LOOKUP),
+    ]
+    assert desk.turns.executed[Kind.LOOKUP] == 2
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_patience_ends_when_nothing_is_heard_of_the_one_that_is_waited_for(alive: bool) -> None:
+    """A worker that waits for another shard says so, and is waited for in turn."""
+    desk = Desk()
+    desk.ask(0, Kind.UPDATE, 0, 1.0)
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    for now in range(1, 60):
+        if alive:
+            desk.heard[1] = float(now)
+        desk.turns.expire(float(now))
+    refused = [a for _, a in desk.answers if a.header.kind == FAILURE]
+    assert len(refused) == (0 if alive else 1)
+    if not alive:
+        text = unpack_text(refused[0].parts[0])
+        assert text["code"] == Code.DEADLINE
+        assert text["what"] == "step 0 is not complete: nothing came from rank 1"
+        assert text["where"] == "stage: lookup of rank 0"

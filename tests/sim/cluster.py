@@ -1,0 +1,378 @@
+"""Clients, shards and trainers in one thread, on a simulated clock and network, with the protocol's own code.
+
+Everything but sockets and threads is what runs in production: `ServersExchange` and its `Peer`s, `Sessions`,
+`Turns`, `Service` and the journal, on real files. The network drops, doubles, delays and reorders messages;
+shards die, also between the journal and the store, and come back from their journals. All of it follows from
+one seed.
+
+The rows keep their own history: one optimizer step of SGD, lr 1, adds 1 to the number that belongs to the
+worker, so that a row says how many updates of each worker it has seen.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from satrap.exchange import Request
+from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers.frames import decode, digest, encode
+from satrap.exchange.servers.journal import Journal
+from satrap.exchange.servers.peer import Peer
+from satrap.exchange.servers.recovery import Recovery
+from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.session import Answer
+from satrap.exchange.servers.sessions import Counters, Limits, Sessions
+from satrap.exchange.servers.turns import Turns
+from satrap.optim import SGD
+from satrap.schema import Table
+
+DIM = 8
+"""Workers there may be."""
+TABLES = [Table(name, dim=DIM, optimizer=SGD(lr=1.0), initial_scale=0.0) for name in ("a", "b")]
+IDS = 40
+PATIENCE = 100_000.0
+"""Simulated seconds after which something is taken to hang."""
+
+
+class Died(Exception):  # noqa: N818
+    """A shard is killed inside a request."""
+
+
+class World:
+    """The clock, and what happens when.
+
+    Args:
+        seed: of everything.
+        fault: probability that a message is dropped; the same that it is doubled, or comes late.
+    """
+
+    def __init__(self, seed: int, fault: float) -> None:
+        self.random, self.fault, self.now = random.Random(seed), fault, 0.0
+        self.faults = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + seconds, next(self._count), event))
+
+    def run(self, until: Callable[[], bool]) -> None:
+        limit = self.now + PATIENCE
+        while not until():
+            assert self._events, "nothing happens any more"
+            self.now, _, event = heapq.heappop(self._events)
+            assert self.now < limit, "it hangs"
+            event()
+
+    def transmit(self, deliver: Callable[[], None]) -> None:
+        """Deliver a message, or not, or twice, or late."""
+        roll = self.random.random() / self.fault if self.fault else 9.0
+        self.faults += roll < 3
+        times = 0 if roll < 1 else 2 if roll < 2 else 1
+        for _ in range(times):
+            late = self.random.uniform(0.05, 3.0) if 2 <= roll < 3 else 0.0
+            self.after(self.random.uniform(0.001, 0.004) + late, deliver)
+
+
+class CrashingJournal(Journal):
+    """Dies now and then right after a request was written."""
+
+    def __init__(self, folder: Path, shard: SimShard) -> None:
+        super().__init__(folder)
+        self._shard = shard
+
+    def append(self, head: bytes, parts: Any) -> None:
+        super().append(head, parts)
+        if self._shard.world.random.random() < self._shard.crash:
+            raise Died
+
+
+class SimShard:
+    """A shard server: what is in memory dies with it, its journal does not.
+
+    Args:
+        world: where it is.
+        folder: of the journal.
+        crash: probability of dying, per request.
+    """
+
+    def __init__(self, world: World, folder: Path, crash: float) -> None:
+        self.world, self.folder, self.crash = world, folder, crash
+        self.crashes, self.recovered = 0, 0
+        self.links: dict[bytes, Callable[[list[bytes]], None]] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.up = True
+        self.journal = CrashingJournal(self.folder, self)
+        self.service = Service()
+        limits = Limits()
+        self.sessions = Sessions(limits, Counters(), lambda job: self.turns.take(job), epoch=lambda: 1)
+        self.turns = Turns(
+            self.service, self._finished, wait=limits.wait, heard=self.sessions.heard, journal=self.journal
+        )
+        recovery = Recovery(self.journal)
+        self.recovered += recovery.updates
+        recovery.run(self.service, self.sessions)
+        self._tick(self.service)
+
+    def _tick(self, alive: Service) -> None:
+        if self.up and alive is self.service:
+            self.turns.expire(self.world.now)
+            self.world.after(0.2, lambda: self._tick(alive))
+
+    def die(self) -> None:
+        """Lose everything but the files; a write may have been cut short."""
+        if not self.up:
+            return
+        self.up = False
+        self.crashes += 1
+        torn = self.journal.segments[-1]
+        self.journal.close()
+        self.service.close()
+        if self.world.random.random() < 0.5:
+            whole = torn.path.read_bytes()
+            head = whole[52 : 52 + self.world.random.randrange(1, 26)]  # of a record that was not finished
+            with open(torn.path, "ab") as file:
+                file.write(head)
+        self.world.after(self.world.random.uniform(0.5, 5.0), self.start)
+
+    def receive(self, identity: bytes, message: list[bytes]) -> None:
+        if not self.up:
+            return
+        try:
+            answer = self.sessions.receive(identity, message[0], message[1:], self.world.now)
+        except Died:
+            self.die()
+            return
+        if answer is not None:
+            self._answer(identity, answer)
+
+    def _finished(self, job: Any, answer: Answer) -> None:
+        self.sessions.finished(job, answer)
+        self._answer(job.session.identity, answer)
+
+    def _answer(self, identity: bytes, answer: Answer) -> None:
+        parts = [bytes(memoryview(p)) for p in answer.parts]
+        message = [encode(answer.header, answer.payload), *parts]
+        link = self.links[identity]
+        self.world.transmit(lambda: link(message))
+
+
+class SimNetwork:
+    """The network of one client, in place of `Loop`."""
+
+    def __init__(self, world: World, shards: Sequence[SimShard], peers: Sequence[Peer], on_end: Any) -> None:
+        self.world, self.shards, self.peers, self._on_end = world, shards, peers, on_end
+        self.sent_bytes, self.received_bytes, self._stopped = 0, 0, False
+        self._identities = [b"%d.%d" % (peers[0].client, s) for s in range(len(shards))]
+        for s, shard in enumerate(shards):
+            shard.links[self._identities[s]] = lambda m, s=s: self._receive(s, m)
+        self._tick()
+
+    def clock(self) -> float:
+        return self.world.now
+
+    def post(self, task: Callable[[], None]) -> None:
+        task()
+        self._pump()
+
+    def wait(self, future: Future[Any]) -> Any:
+        self.world.run(future.done)
+        return future.result()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _tick(self) -> None:
+        if not self._stopped:
+            self._pump()
+            self.world.after(0.25, self._tick)
+
+    def _pump(self) -> None:
+        busy = any(peer.waiting for peer in self.peers)
+        for s, peer in enumerate(self.peers):
+            self._send(s, peer.outgoing(self.world.now, busy=busy))
+            if error := peer.overdue(self.world.now):
+                self._stopped = True
+                self._on_end(error)
+
+    def _send(self, shard: int, messages: Any) -> None:
+        for message in messages:
+            copy = [bytes(memoryview(part)) for part in message]
+            self.world.transmit(lambda m=copy: self.shards[shard].receive(self._identities[shard], m))
+
+    def _receive(self, shard: int, message: list[bytes]) -> None:
+        if self._stopped:
+            return
+        header = decode(message[0], message[1:])
+        assert encode(header, digest(message[1:])) == message[0]
+        self._send(shard, self.peers[shard].receive(header, message[1:], self.world.now))
+
+
+@dataclass
+class Lookup:
+    """What a worker saw, for the validator: rows of its own ids, and which of its updates were issued."""
+
+    worker: int
+    step: int
+    ids: list[np.ndarray]
+    rows: list[np.ndarray]
+
+
+@dataclass
+class History:
+    """Everything the workers did and saw.
+
+    Args:
+        batches: by (worker, step): the ids of each table.
+    """
+
+    batches: dict[tuple[int, int], list[np.ndarray]] = field(default_factory=dict)
+    lookups: list[Lookup] = field(default_factory=list)
+
+    def seen(self, worker: int, before: int) -> list[Counter[int]]:
+        """The model: id -> updates of a worker in steps below `before`, per table."""
+        counts: list[Counter[int]] = [Counter() for _ in TABLES]
+        for step in range(before):
+            for count, ids in zip(counts, self.batches.get((worker, step), []), strict=False):
+                count.update(ids.tolist())
+        return counts
+
+    def check(self, workers: int, staleness: int, *, sync: bool) -> None:
+        """Every lookup saw exactly the updates it should have."""
+        cache: dict[tuple[int, int], list[Counter[int]]] = {}
+        for lookup in self.lookups:
+            for other in range(workers):
+                own = other == lookup.worker
+                if not own and not sync:
+                    continue  # as they arrive
+                key = (other, max(0, lookup.step - (0 if sync else staleness)))
+                if key not in cache:
+                    cache[key] = self.seen(*key)
+                for model, ids, rows in zip(cache[key], lookup.ids, lookup.rows, strict=True):
+                    expected = [model[i] for i in ids.tolist()]
+                    assert rows[:, other].tolist() == expected, (lookup.worker, lookup.step, other)
+
+
+class Worker:
+    """A trainer: lookups run `staleness` steps ahead of updates."""
+
+    def __init__(self, cluster: SimCluster, rank: int, exchange: ServersExchange) -> None:
+        self.cluster, self.rank, self.exchange = cluster, rank, exchange
+        self.random = np.random.default_rng([cluster.seed, rank])
+        self.issued, self.done = 0, 0
+        self._waiting: dict[int, tuple[list[Request], Future[Any]]] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.done == self.cluster.steps
+
+    def turn(self) -> None:
+        """Do what the schedule says next; come back soon."""
+        cluster = self.cluster
+        while self.issued < min(cluster.steps, self.done + cluster.staleness + 1):
+            ids = [self._some() for _ in TABLES]
+            cluster.history.batches[self.rank, self.issued] = ids
+            splits = np.cumsum([0, *map(len, ids)]).astype(np.int64)
+            requests = [Request(0, np.concatenate(ids), splits)]
+            self._waiting[self.issued] = requests, self.exchange.lookup(requests, create=True)
+            self.issued += 1
+        requests, future = self._waiting[self.done]
+        if future.done():
+            [rows] = future.result()
+            ids = cluster.history.batches[self.rank, self.done]
+            parts = np.split(rows, requests[0].splits[1:-1])
+            cluster.history.lookups.append(Lookup(self.rank, self.done, ids, parts))
+            gradient = np.zeros_like(rows)
+            gradient[:, self.rank] = -cluster.workers
+            del self._waiting[self.done]
+            self.done += 1
+            self.exchange.update(requests, [gradient], lr_scale=1.0)
+        if not self.finished:
+            cluster.world.after(cluster.world.random.uniform(0.001, 0.02), self.turn)
+
+    def _some(self) -> np.ndarray:
+        return self.random.choice(IDS, int(self.random.integers(0, 12)), replace=False).astype(np.uint64)
+
+
+class SimCluster:
+    """A whole run.
+
+    Args:
+        place: for the journals.
+        seed: of everything.
+        shards, workers, steps: how many; steps are of each worker.
+        staleness: of hybrid mode; None: sync.
+        fault: see `World`.
+        crash: probability that a shard dies, per request.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        seed: int,
+        *,
+        shards: int,
+        workers: int,
+        steps: int,
+        staleness: int | None,
+        fault: float,
+        crash: float,
+    ) -> None:
+        self.seed, self.workers, self.steps = seed, workers, steps
+        self.sync, self.staleness = staleness is None, staleness or 0
+        self.history, self.world = History(), World(seed, fault)
+        self.shards = [SimShard(self.world, place / f"shard-{s}", crash) for s in range(shards)]
+        self.exchanges = [self._connect(rank) for rank in range(workers)]
+        self.trainers = [Worker(self, rank, e) for rank, e in enumerate(self.exchanges)]
+
+    def _connect(self, rank: int) -> ServersExchange:
+        return ServersExchange(
+            [f"127.0.0.1:{1000 + s}" for s in range(len(self.shards))],
+            TABLES,
+            wire=Wire("float32", "float32"),
+            mode="sync" if self.sync else "hybrid",
+            rank=rank,
+            world=self.workers,
+            deadline=60.0,
+            network=lambda peers, _, *, key, on_end: SimNetwork(self.world, self.shards, peers, on_end),
+        )
+
+    def run(self) -> None:
+        """Train to the end and check everything."""
+        for trainer in self.trainers:
+            trainer.turn()
+        self.world.run(lambda: all(t.finished for t in self.trainers))
+        for exchange in self.exchanges:
+            exchange.flush()
+        self.history.check(self.workers, self.staleness, sync=self.sync)
+        self._check_table()
+        for exchange in self.exchanges:
+            exchange.close()
+
+    def _check_table(self) -> None:
+        """The rows of all shards are those of the model: each update was applied exactly once."""
+        self.world.run(lambda: all(shard.up for shard in self.shards))
+        models = [self.history.seen(w, self.steps) for w in range(self.workers)]
+        for t, table in enumerate(TABLES):
+            found: dict[int, list[float]] = {}
+            for shard in self.shards:
+                for chunk in shard.service.store.export(table.name):
+                    for number, row in zip(chunk.ids.tolist(), chunk.weights, strict=True):
+                        assert number not in found, "two shards have one row"
+                        found[number] = row.tolist()
+            touched = {i for w in range(self.workers) for i in models[w][t]}
+            assert found.keys() == touched
+            for number, row in found.items():
+                expected = [float(models[w][t][number]) for w in range(self.workers)]
+                assert row == expected + [0.0] * (DIM - self.workers), (table.name, number)

@@ -1,0 +1,68 @@
+"""Seeds drive messages that get lost and shards that die: each update once, staleness exact, right table."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.sim.cluster import SimCluster
+
+CASES = [
+    (1, 1, 4, 0.0),
+    (1, 2, 0, 0.05),
+    (2, 3, 4, 0.05),
+    (3, 2, 1, 0.15),
+    (2, 1, None, 0.1),
+    (1, 4, None, 0.05),
+    (3, 2, None, 0.15),
+]
+"""Shards, workers, staleness (None: sync), faults."""
+
+
+def simulate(place: Path, seed: int, case: tuple[int, int, int | None, float], steps: int) -> SimCluster:
+    shards, workers, staleness, fault = case
+    cluster = SimCluster(
+        place,
+        seed,
+        shards=shards,
+        workers=workers,
+        steps=steps,
+        staleness=staleness,
+        fault=fault,
+        crash=0.01 if fault else 0.0,
+    )
+    cluster.run()
+    return cluster
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("given", [1, 2, None])
+def test_each_update_is_applied_once_and_each_lookup_sees_what_it_must(
+    tmp_path: Path, case: tuple[int, int, int | None, float], given: int | None
+) -> None:
+    seed = random.SystemRandom().randrange(10**9) if given is None else given
+    print(f"seed {seed}, case {case}")  # shown if it fails
+    cluster = simulate(tmp_path, seed, case, 60)
+    assert len(cluster.history.lookups) == 60 * case[1]
+
+
+def test_messages_do_get_lost_and_shards_do_die(tmp_path: Path) -> None:
+    cluster = simulate(tmp_path, 4, CASES[6], 60)
+    assert cluster.world.faults > 1000
+    assert all(shard.crashes > 1 and shard.recovered > 100 for shard in cluster.shards)
+
+
+def test_a_seed_is_a_run(tmp_path: Path) -> None:
+    runs = [simulate(tmp_path / str(n), 5, CASES[3], 30) for n in range(2)]
+    assert runs[0].world.now == runs[1].world.now
+    assert [s.crashes for s in runs[0].shards] == [s.crashes for s in runs[1].shards]
+
+
+def test_the_validator_sees_a_lookup_that_saw_too_much_or_too_little(tmp_path: Path) -> None:
+    cluster = simulate(tmp_path, 1, CASES[0], 30)
+    with pytest.raises(AssertionError):
+        cluster.history.check(1, 3, sync=False)
+    with pytest.raises(AssertionError):
+        cluster.history.check(1, 5, sync=False)
