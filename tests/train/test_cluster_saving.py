@@ -353,9 +353,9 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     """All batches use one row, whose optimizer counts the updates."""
     cut, update = ServersExchange.cut, ServersExchange.update
 
-    def late_cut(self: ServersExchange) -> Any:
+    def late_cut(self: ServersExchange, **named: Any) -> Any:
         time.sleep(0.1 if "cut" in late else 0)
-        return cut(self)
+        return cut(self, **named)
 
     def late_update(self: ServersExchange, *arguments: Any, **named: Any) -> None:
         if "push" in late and threading.current_thread().name == "rank 1":

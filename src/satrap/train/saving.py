@@ -385,7 +385,7 @@ class Saver:
         trainer, rank, series = self._trainer, self._workers.rank, self.series
         runs = [settings["run"], *settings["peers"]]
         same = len(runs) == self._workers.world
-        run, extra = (runs[rank], extras[rank]) if same else (_common(runs, rank), extras[0])
+        run, extra = (runs[rank], extras[rank]) if same else (_common(runs, rank, trainer.mode), extras[0])
         trainer.control.best, trainer.control.bad = run["control"]
         best = settings.get("best")
         assert series is not None
@@ -411,10 +411,10 @@ class Saver:
             torch.cuda.set_rng_state(extra["random.cuda"], self._trainer.device)
 
 
-def _common(runs: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
+def _common(runs: Sequence[Mapping[str, Any]], rank: int, mode: str) -> dict[str, Any]:
     """Return the account of a worker of a group that is larger or smaller than before."""
     run = {**runs[0], "progress": dict(runs[0]["progress"])}
-    if len({one["progress"]["samples"] for one in runs}) > 1:  # `async`: each counts its own
+    if mode == "async":  # each counts its own
         run["progress"]["samples"] = 0 if rank else sum(one["progress"]["samples"] for one in runs)
     return run
 
