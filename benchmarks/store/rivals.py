@@ -26,7 +26,7 @@ from benchmarks.store.workload import (
 from satrap.batch import Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
-from satrap.store import Shard, distinct, gather_features, gather_features_backward
+from satrap.store import Shard, distinct, gather_features, sum_features
 
 N = FEATURES * SAMPLES
 SATRAP = "satrap rowwise_adagrad"
@@ -86,8 +86,8 @@ def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
         rows, slots = shard.lookup_slots(0, unique, splits)
         gather_features(rows, inverse, FEATURES)
-        sums = gather_features_backward(gradient, inverse, len(unique))
-        shard.update_group(0, unique, splits, sums, slots=slots)
+        sums, finite = sum_features(gradient, inverse, len(unique))
+        shard.update_group(0, unique, splits, sums, slots=slots, checked=finite)
 
     return step
 
@@ -110,7 +110,8 @@ def _trainer(shard: Shard, dim: int, work: list[Batch], gradient: torch.Tensor) 
         rows = embeddings.rows(exchange.lookup(ticket.requests, create=True).result())
         [(_, block)] = embeddings.embed(ticket, rows).blocks
         block.backward(gradient)
-        exchange.update(ticket.requests, embeddings.gradients(rows), lr_scale=1.0)
+        finite = embeddings.finite(rows)
+        exchange.update(ticket.requests, embeddings.gradients(rows), lr_scale=1.0, finite=finite)
         exchange.flush()
 
     return step

@@ -62,6 +62,15 @@ def test_a_refused_update_is_raised_by_the_next_call(exchange: LocalExchange) ->
     np.testing.assert_array_equal(after, rows)
 
 
+def test_gradients_known_to_be_finite_are_not_looked_at(exchange: LocalExchange) -> None:
+    wanted = [request(1, [9])]
+    [rows] = exchange.lookup(wanted, create=True).result()
+    exchange.update(wanted, [np.full_like(rows, np.nan)], lr_scale=1.0, finite=True)
+    exchange.flush()
+    assert np.isnan(exchange.lookup(wanted, create=False).result()[0]).all()
+    assert exchange.statistics()["refused"] == 0
+
+
 def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
     wanted = [request(0, [1, 2, 3], [1]), request(1, [5])]
     rows = exchange.lookup(wanted, create=True).result()

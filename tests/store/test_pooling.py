@@ -14,6 +14,7 @@ from satrap.store import (
     pool,
     pool_backward,
     segment_sum,
+    sum_features,
 )
 
 MODES = ["sum", "mean", "sqrtn", "max"]
@@ -160,6 +161,24 @@ def test_gradients_of_rows_in_order_of_appearance(dim):
     start = np.ones_like(wanted)
     gather_features_backward(gradients, inverse, len(unique), into=start)
     np.testing.assert_allclose(start, wanted + 1, rtol=1e-5, atol=1e-5)
+
+
+@PROFILE
+@given(DIMS, st.booleans(), st.integers(0, 2**32 - 1), st.sampled_from([np.nan, np.inf, -np.inf, 3e38]))
+def test_sums_tell_whether_they_are_finite(dim, in_order, seed, value):
+    rng = np.random.default_rng(seed)
+    inverse = distinct(rng.integers(0, 9, 3 * 7).astype(np.uint64), np.array([0, 21]))[2]
+    u = int(inverse.max()) + 1
+    if not in_order:
+        inverse = (u - 1 - inverse).astype(np.int32)
+    gradients = rng.standard_normal((7, 3, dim)).astype(np.float32)
+    sums, finite = sum_features(gradients, inverse, u)
+    np.testing.assert_array_equal(sums, gather_features_backward(gradients, inverse, u))
+    assert finite
+    for _ in range(2):  # two of 3e38 add up to infinity only where they meet; infinities may cancel to NaN
+        gradients[rng.integers(7), rng.integers(3), rng.integers(dim)] = value
+    sums, finite = sum_features(gradients, inverse, u)
+    assert finite == np.isfinite(sums).all()
 
 
 @pytest.mark.parametrize("dim", [16, 48, 64])

@@ -12,6 +12,7 @@ import torch
 import satrap
 from satrap.errors import ConfigError, TrainingError
 from satrap.train import Trainer, lookahead
+from satrap.train.loss import binary_cross_entropy
 from tests.train.plain import (
     VOCABULARY,
     Batches,
@@ -142,6 +143,25 @@ def test_non_finite_step_is_refused_whole() -> None:
     )
     trainer.close()
     other.close()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_gradients_of_rows_alone_refuse_the_step_too(value: float) -> None:
+    batches = make_batches(6)
+
+    def loss(logits: torch.Tensor, batch: satrap.EmbeddedBatch) -> torch.Tensor:
+        flat = batch.flat()
+        if batch.source.numeric is batches[3].numeric:
+            flat.register_hook(lambda gradient: gradient.index_fill(1, torch.tensor([0]), value))
+        return binary_cross_entropy(logits, batch) + 0 * flat.sum()
+
+    rows = []
+    for given, refused in ((batches, 1), (batches[:3] + batches[4:], 0)):
+        trainer = make_trainer(mode="sync", loss=loss)
+        assert trainer.fit(Batches(given)).refused == refused
+        rows.append(all_rows(trainer, "user"))
+        trainer.close()
+    np.testing.assert_array_equal(*rows)
 
 
 def test_divergence_ends_the_run() -> None:

@@ -104,6 +104,7 @@ class DenseStep:
         *,
         share: float = 1.0,
         stop: bool = False,
+        finite: Callable[[], bool] | None = None,
     ) -> Stepped:
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
@@ -113,14 +114,17 @@ class DenseStep:
             lr_scale: factor on the optimizer's learning rates.
             share: factor on the loss, such that the mean over the workers is the mean over all samples.
             stop: whether this worker was asked to stop.
+            finite: tells, after the backward pass, whether the gradients of `rows` are finite; default: they
+                are looked at here.
         """
         self.clear()
         if loss is not None:
             (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
-        gradients = [t.grad for t in (*self.parameters, *rows) if t.grad is not None]
-        finite = loss is None or self._finite(loss, gradients)
+        seen = self.parameters if finite is not None else (*self.parameters, *rows)
+        gradients = [t.grad for t in seen if t.grad is not None]
+        right = loss is None or (self._finite(loss, gradients) and (finite is None or finite()))
         mean = 0.0 if loss is None else loss.item() * share
-        stepped = self._agree(Stepped(finite, mean, stop), [r.grad for r in rows if r.grad is not None])
+        stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])
         if stepped.accepted:
             self._apply(lr_scale)
         return stepped

@@ -14,7 +14,7 @@ from torch import Tensor
 from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import EmbeddingPlan, Ticket
-from satrap.embedding.pooling import Bag, merge_runs, pool_beside, pool_features
+from satrap.embedding.pooling import Bag, is_finite, merge_runs, pool_beside, pool_features
 from satrap.schema import Categorical
 
 
@@ -44,6 +44,10 @@ class Embeddings:
             np.zeros(tuple(r.shape), dtype=np.float32) if r.grad is None else r.grad.cpu().numpy()
             for r in rows
         ]
+
+    def finite(self, rows: Sequence[Tensor]) -> bool:
+        """Return whether the gradients of all leaves of `rows` are finite."""
+        return all(r.grad is None or is_finite(r.grad) for r in rows)
 
     def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input; rows are pooled when it first asks for them.

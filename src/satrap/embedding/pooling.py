@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from satrap.store import floats, gather_features, gather_features_backward, pool, pool_backward
+from satrap.store import (
+    floats,
+    gather_features,
+    gather_features_backward,
+    pool,
+    pool_backward,
+    sum_features,
+)
 
 Mode = Literal["sum", "mean", "max", "sqrtn"]
+
+_FINITE: WeakValueDictionary[int, npt.NDArray[np.float32]] = WeakValueDictionary()
+"""By address, gradients that were found finite while they were summed; each as long as it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +150,9 @@ class _KernelPooling(torch.autograd.Function):
         features = sum(bag.features for bag in ctx.bags)
         gradient = _as_block(outputs[0].contiguous().numpy(), features, ctx.dim)
         if len(ctx.bags) == 1 and ctx.bags[0].plain:
-            alone = gather_features_backward(gradient, ctx.bags[0].inverse, ctx.distinct)
+            alone, finite = sum_features(gradient, ctx.bags[0].inverse, ctx.distinct)
+            if finite:
+                _FINITE[alone.ctypes.data] = alone
             return torch.from_numpy(alone), None, None
         into = floats(ctx.distinct, ctx.dim)
         into[:] = 0
@@ -161,6 +174,17 @@ class _KernelPooling(torch.autograd.Function):
                 )
             first += bag.features
         return torch.from_numpy(into), None, None
+
+
+def is_finite(gradient: Tensor) -> bool:
+    """Return whether a gradient holds neither NaN nor infinity, nor adds up to either.
+
+    One that pooling made and nobody has changed since is not read again: its sums were seen being made.
+    """
+    known = _FINITE.get(gradient.data_ptr()) if gradient.device.type == "cpu" else None
+    if known is not None and known.shape == tuple(gradient.shape) and gradient._version == 0:
+        return True
+    return bool(torch.isfinite(gradient.float().sum()))
 
 
 def _torch_pool(rows: Tensor, bag: Bag) -> Tensor:

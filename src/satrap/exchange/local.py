@@ -64,12 +64,14 @@ class LocalExchange:
             del self._slots[next(iter(self._slots))]
         return rows
 
-    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
+    def update(
+        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+    ) -> None:
         """See `Exchange.update`."""
         self._raise_failed()
         done = self._traffic.issue("push", requests)
         self._last_update = self._thread.submit(
-            self._update, requests, gradients, lr_scale, self._last_update, done
+            self._update, requests, gradients, lr_scale, finite, self._last_update, done
         )
 
     def _update(
@@ -77,13 +79,17 @@ class LocalExchange:
         requests: Sequence[Request],
         gradients: Sequence[Rows],
         lr_scale: float,
+        finite: bool,
         before: Future[None] | None,
         done: Done,
     ) -> None:
         try:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, so that the error is not lost
-            self.shard.check_gradients([r.group for r in requests], gradients)  # all of a step, or nothing
+            if not finite:
+                self.shard.check_gradients(
+                    [r.group for r in requests], gradients
+                )  # all of a step, or nothing
             for request, gradient in zip(requests, gradients, strict=True):
                 _, slots = self._slots.pop(id(request), (request, None))
                 self.shard.update_group(

@@ -87,13 +87,17 @@ class Exchange(Protocol):
             A future of float32[n, dim] per request, valid until the caller drops them.
         """
 
-    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
+    def update(
+        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+    ) -> None:
         """Issue one optimizer step for the rows of each request; returns at once.
 
         Args:
             requests: the requests of an earlier lookup.
             gradients: float32[n, dim] per request; handed over, the caller must not write to them again.
             lr_scale: factor on every table's learning rate.
+            finite: the caller has made sure that no gradient is NaN or infinite; a store in this process does
+                not look again.
 
         Raises:
             StoreError: an earlier update was refused.

@@ -19,6 +19,7 @@ from satrap.store.pooling import (
     pool,
     pool_backward,
     segment_sum,
+    sum_features,
 )
 from satrap.store.shard import Shard
 
@@ -40,4 +41,5 @@ __all__ = [
     "pool",
     "pool_backward",
     "segment_sum",
+    "sum_features",
 ]

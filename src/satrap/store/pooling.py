@@ -196,19 +196,38 @@ def gather_features_backward(
     Raises:
         StoreError: wrong dtype, shape or value.
     """
-    if gradients.ndim != 3 or gradients.dtype != np.float32 or not _blocks(gradients):
-        gradients = plain(gradients, np.float32, 3, "gradients")
-    size, features, dim = gradients.shape
-    inverse = _inverse(inverse, u, size * features)
     if into is None:
-        out = floats(u, dim)
-        if batch.first_gradients(*_strided(gradients), inverse, features, np.uint64(dim), address(out)) == u:
-            return out
-        out[:] = 0
-    else:
-        out = _into(into, u, dim)
+        return sum_features(gradients, inverse, u)[0]
+    gradients, inverse = _of_features(gradients, inverse, u)
+    _, features, dim = gradients.shape
+    out = _into(into, u, dim)
     batch.gather_features_backward(*_strided(gradients), inverse, features, np.uint64(dim), address(out))
     return out
+
+
+def sum_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, bool]:
+    """Return what `gather_features_backward` does, and whether it holds neither NaN nor infinity.
+
+    Telling that costs nothing while the sums are made, and a pass over them later.
+    """
+    gradients, inverse = _of_features(gradients, inverse, u)
+    _, features, dim = gradients.shape
+    out = floats(u, dim)
+    seen, finite = batch.first_gradients(
+        *_strided(gradients), inverse, features, np.uint64(dim), address(out)
+    )
+    if seen == u:
+        return out, finite
+    out[:] = 0
+    where = address(out)
+    return out, batch.gather_features_backward(*_strided(gradients), inverse, features, np.uint64(dim), where)
+
+
+def _of_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, Inverse]:
+    if gradients.ndim != 3 or gradients.dtype != np.float32 or not _blocks(gradients):
+        gradients = plain(gradients, np.float32, 3, "gradients")
+    size, features, _ = gradients.shape
+    return gradients, _inverse(inverse, u, size * features)
 
 
 def _blocks(array: Floats) -> bool:

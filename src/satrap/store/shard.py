@@ -206,7 +206,7 @@ class Shard:
             lr_scale: factor on the optimizer's lr for this update.
             slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. However
                 old it is, the result is the same.
-            checked: `check_gradients` has passed these.
+            checked: these are known to be finite, from `check_gradients` or `sum_features`.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -296,12 +297,15 @@ class Trainer:
                 logits = as_matrix(logits.detach(), len(self.schema.labels))
         lr_scale = self.control.lr_scale * self.lr_schedule.factor(self.run.steps)
         with timed("dense"):
-            stepped = self.dense.step(loss, leaves, lr_scale, share=turn.share, stop=self.stopping)
+            finite = partial(self.embeddings.finite, leaves)
+            stepped = self.dense.step(
+                loss, leaves, lr_scale, share=turn.share, stop=self.stopping, finite=finite
+            )
         missed = None if pending is None else self.run.updates - pending.updates_seen
         with timed("push"):
             if stepped.accepted and pending is not None:
                 gradients = [*self.embeddings.gradients(leaves), *self.dense.push()]
-                self.exchange.update(pending.requests, gradients, lr_scale=lr_scale)
+                self.exchange.update(pending.requests, gradients, lr_scale=lr_scale, finite=True)
             else:
                 self.exchange.update([], [], lr_scale=lr_scale)  # in sync mode, shards wait for every worker
         self.run.after_step(turn, logits, stepped, missed)

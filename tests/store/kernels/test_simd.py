@@ -4,6 +4,8 @@ import pytest
 from satrap.store.kernels.jit import helper
 from satrap.store.kernels.simd import (
     broadcast,
+    finite,
+    larger,
     load_like,
     load_u32,
     load_u64,
@@ -37,6 +39,15 @@ def sum_of(a):
 
 
 @helper
+def largest_of(a, b, out):
+    like = broadcast(np.float32(0))
+    both = larger(larger(like, load_like(like, a)), load_like(like, b))
+    store(out, both)
+    one = larger(larger(np.float32(0), load_like(np.float32(0), a)), load_like(np.float32(0), b))
+    return finite(both), finite(one)
+
+
+@helper
 def find_key(address, key):
     return match8(address, key)
 
@@ -66,6 +77,20 @@ def test_lanes_compute_exactly_what_numpy_and_a_scalar_do():
         scalar_arithmetic(at(a[k:]), at(b[k:]), at(single[k:]))
     np.testing.assert_array_equal(out, np.sqrt(a * b + a - b / a))
     np.testing.assert_array_equal(single, out)
+
+
+@pytest.mark.parametrize("lane", [0, 7, 15])
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e-45, np.inf, -np.inf, np.nan, -np.nan])
+def test_one_lane_that_is_not_finite_is_seen(lane, value):
+    a, b, out = (
+        np.linspace(-2, 2, 16).astype(np.float32),
+        np.zeros(16, np.float32),
+        np.zeros(16, np.float32),
+    )
+    b[lane] = value
+    every, first = largest_of(at(a), at(b), at(out))
+    assert (every, first) == (np.isfinite(value), lane > 0 or np.isfinite(value))
+    np.testing.assert_array_equal(out, np.maximum(abs(a), abs(b)))
 
 
 def test_total_adds_halves_pairwise():

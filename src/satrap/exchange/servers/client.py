@@ -161,8 +161,10 @@ class ServersExchange:
         self._loop.post(partial(self._send_lookup, list(requests), create, call, self._step))
         return call.future
 
-    def update(self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float) -> None:
-        """See `Exchange.update`."""
+    def update(
+        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+    ) -> None:
+        """See `Exchange.update`. Shards look at what arrives, whatever the caller says."""
         self._raise_error()
         call: Call[None] = self._call(limited=True)
         call.future.add_done_callback(self._note)

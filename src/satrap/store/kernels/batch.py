@@ -13,7 +13,7 @@ import numpy.typing as npt
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.rows import copy_floats, fetch, fetch_write
-from satrap.store.kernels.simd import broadcast, load_like, settle, store, store_aside
+from satrap.store.kernels.simd import broadcast, finite, larger, load_like, settle, store, store_aside
 
 Floats = npt.NDArray[np.float32]
 Inverse = npt.NDArray[np.int32]
@@ -197,9 +197,12 @@ def _gather_features_backward_of(width: int) -> Any:
         dim: np.uint64,
         out: np.uint64,
         zeros: np.uint64 | None,
-    ) -> int:
+    ) -> tuple[int, bool]:
         d = np.uint64(width) if width else dim
-        size, seen = d * _FOUR, _ZERO
+        size, seen, full = d * _FOUR, _ZERO, d & ~np.uint64(15)
+        none = np.float32(0)
+        like = broadcast(none)
+        most, rest = like, none  # a sum that has once been infinite or NaN never becomes finite again
         batch = np.uint64(inverse.shape[0]) // np.uint64(features)
         for f in range(np.uint64(features)):
             source = gradients + f * size
@@ -212,12 +215,21 @@ def _gather_features_backward_of(width: int) -> Any:
                 before = target
                 if zeros is not None:
                     if row > seen:
-                        return -1
+                        return -1, False
                     before = zeros if row == seen else target
                     seen += np.uint64(row == seen)
-                add_to(before, source, target, d)
+                for k in range(_ZERO, full, _LANES):
+                    at = k * _FOUR
+                    total = load_like(like, before + at) + load_like(like, source + at)
+                    store(target + at, total)
+                    most = larger(most, total)
+                for k in range(full, d):
+                    at = k * _FOUR
+                    one = load_like(none, before + at) + load_like(none, source + at)
+                    store(target + at, one)
+                    rest = larger(rest, one)
                 source += stride
-        return int(np.int64(seen))
+        return int(np.int64(seen)), finite(most) and finite(rest)
 
     return add_rows
 
@@ -227,24 +239,29 @@ _GATHER_FEATURES_BACKWARD = by_width(_gather_features_backward_of)
 
 def gather_features_backward(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
-) -> None:
-    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f after f."""
-    _GATHER_FEATURES_BACKWARD(int(dim))(gradients, stride, inverse, features, dim, out, None)
+) -> bool:
+    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f after f.
+
+    Returns:
+        Whether all rows of `out` that were added to are finite now.
+    """
+    return bool(_GATHER_FEATURES_BACKWARD(int(dim))(gradients, stride, inverse, features, dim, out, None)[1])
 
 
 def first_gradients(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
-) -> int:
-    """Do what `gather_features_backward` does to rows of zeros, without reading `out`; return their number.
+) -> tuple[int, bool]:
+    """Do what `gather_features_backward` does to rows of zeros, without reading `out`.
 
-    Rows must be numbered in the order of their first appearance in `inverse`; -1 if they are not.
+    Rows must be numbered in the order of their first appearance in `inverse`.
+
+    Returns:
+        The number of rows, -1 if they are numbered otherwise; whether all are finite.
     """
     zeros = np.zeros(int(dim), np.float32)
-    return int(
-        _GATHER_FEATURES_BACKWARD(int(dim))(
-            gradients, stride, inverse, features, dim, out, np.uint64(zeros.ctypes.data)
-        )
-    )
+    start = np.uint64(zeros.ctypes.data)
+    seen, right = _GATHER_FEATURES_BACKWARD(int(dim))(gradients, stride, inverse, features, dim, out, start)
+    return int(seen), bool(right)
 
 
 @kernel

@@ -120,6 +120,37 @@ def _total(context: Any, value: Any) -> Any:
     return types.float32(vector16), generate
 
 
+def _larger(context: Any, bits: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = _bits_of(value)
+        bits, new = (builder.bitcast(argument, kind) for argument in arguments)
+        new = builder.and_(new, ir.Constant(kind, _each(kind, 0x7FFFFFFF)))
+        return builder.bitcast(builder.select(builder.icmp_unsigned(">", new, bits), new, bits), _llvm(value))
+
+    return value(value, value), generate
+
+
+def _finite(context: Any, value: Any) -> Any:
+    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = _bits_of(value)
+        limit = ir.Constant(kind, _each(kind, 0x7F800000))
+        below = builder.icmp_unsigned("<", builder.bitcast(arguments[0], kind), limit)
+        if value is not vector16:
+            return below
+        every = ir.IntType(LANES)
+        return builder.icmp_unsigned("==", builder.bitcast(below, every), every(2**LANES - 1))
+
+    return types.boolean(value), generate
+
+
+def _bits_of(kind: Any) -> Any:
+    return ir.VectorType(_I32, LANES) if kind is vector16 else _I32
+
+
+def _each(kind: Any, value: int) -> Any:
+    return value if kind is _I32 else [value] * LANES
+
+
 def _prefetcher(write: int) -> Callable[[Any, Any], Any]:
     def prefetch(context: Any, address: Any) -> Any:
         def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -215,6 +246,10 @@ root = _intrinsic(_root)
 """root(x): correctly rounded square root of a float32 or of each lane."""
 total: Callable[[Any], np.float32] = _intrinsic(_total)
 """total(v): sum of the 16 lanes, halves added pairwise."""
+larger = _intrinsic(_larger)
+"""larger(x, y): the larger of x >= 0 and |y| in each lane; NaN is larger than infinity."""
+finite: Callable[[Any], bool] = _intrinsic(_finite)
+"""finite(x): whether no lane of what `larger` returned is infinite or NaN."""
 prefetch: Callable[[np.uint64], None] = _intrinsic(_prefetcher(0))
 """prefetch(address): start fetching the cache line for reading."""
 prefetch_write: Callable[[np.uint64], None] = _intrinsic(_prefetcher(1))
