@@ -32,11 +32,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(folder: Path, parameters: dict[str, Any], results: dict[str, Any]) -> Path:
-    """Write `folder/<date>T<time>.json`; return its path."""
+def write(
+    folder: Path, parameters: dict[str, Any], results: dict[str, Any], path: Path | None = None
+) -> Path:
+    """Write `folder/<date>T<time>.json`, or `path` over again as results come in; return its path."""
     now = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{now:%Y-%m-%dT%H%M%S}.json"
+    path = path or folder / f"{now:%Y-%m-%dT%H%M%S}.json"
     module = Path(sys.argv[0]).resolve().parent.name
     content = {
         "date": now.isoformat(timespec="seconds"),

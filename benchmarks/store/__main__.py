@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record import write
 from benchmarks.store import operations, rivals, scale
+from satrap.memory import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results"
 SECTIONS = ("operations", "create", "dedup", "step", "dict", "scale", "memory")
@@ -30,8 +30,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--largest", type=int, default=100_000_000, help="rows of the largest table of `scale`"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="some minutes: Zipf ids, one thread, 5 repeats, 10 million rows"
+    )
     parser.add_argument("--fbgemm", type=Path, help="folder of `pip install --target` with fbgemm-gpu-cpu")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.quick:
+        options.skews, options.threads, options.repeats, options.largest = ["zipf"], [1], 5, 10_000_000
+    return options
 
 
 def run(section: str, o: argparse.Namespace) -> Any:
@@ -70,34 +76,37 @@ def _create(sizes: dict[int, int]) -> dict[str, Any]:
         for chunk in (2000, 52000):
             for touched in (True, False):
                 name = f"dim {dim}, {chunk} ids a request, memory {'touched' if touched else 'fresh'}"
-                results[name] = operations.create(
+                figures = results[name] = operations.create(
                     dim, rows, operations.OPTIMIZERS["rowwise_adagrad"], chunk, touched
                 )
-                print(name, results[name], flush=True)
+                cpu, wall = figures["request_cpu_ms"], figures["request_ms"]
+                print(
+                    f"{name}: {figures['cpu_ns_per_row']} ns a row; pause of growth (longest request) "
+                    f"{cpu['longest']} ms of processor, {wall['longest']} ms by the clock; median "
+                    f"{cpu['median']} and {wall['median']} ms",
+                    flush=True,
+                )
     return results
 
 
-def keep_freed_memory() -> None:
-    """Start again with an allocator that keeps what is freed: page faults are not what is compared.
+def main() -> None:
+    """Measure, print and record; the file is written after each section.
 
     PyTorch and FBGEMM allocate their outputs anew in each step, which takes them up to half as long again, at
-    dim 128 three times as long, when the memory comes from the system each time.
+    dim 128 three times as long, when the memory comes from the system each time: page faults are not what is
+    compared, so freed memory is kept, large blocks too.
     """
-    wanted = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
-    if any(os.environ.get(name) != value for name, value in wanted.items()):
-        command = [sys.executable, "-m", "benchmarks.store", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, **wanted})
-
-
-def main() -> None:
-    """Measure, print and record."""
     options = arguments()
-    keep_freed_memory()
+    keep_freed_memory(1 << 30, (2 << 30) - 1)
     if options.fbgemm:
         sys.path.append(str(options.fbgemm))
-    results = {section: run(section, options) for section in options.only}
     parameters = {**vars(options), "fbgemm": options.fbgemm is not None}
-    print(f"\nraw figures: {write(RESULTS, parameters, results)}")
+    results: dict[str, Any] = {}
+    path = None
+    for section in options.only:
+        results[section] = run(section, options)
+        path = write(RESULTS, parameters, results, path)
+    print(f"\nraw figures: {path}")
 
 
 if __name__ == "__main__":
