@@ -24,6 +24,18 @@ def test_memory_is_used_again_when_the_array_is_gone():
     assert (again.shape, again.dtype) == ((ROWS + 1, 16), np.float32)
 
 
+def test_the_memory_used_last_is_used_first():
+    buffers = Buffers()
+    arrays = [buffers.floats(ROWS, 16), buffers.floats(ROWS, 16), buffers.floats(64 * ROWS, 16)]
+    where = [place(array) for array in arrays]
+    for _ in range(3):
+        del arrays[0]
+        gc.collect()
+    again = [buffers.floats(ROWS, 16), buffers.floats(ROWS, 16)]
+    assert [place(array) for array in again] == [where[1], where[0]]
+    assert place(buffers.floats(64 * ROWS, 16)) == where[2]
+
+
 def test_views_and_tensors_keep_the_memory():
     buffers = Buffers()
     array = buffers.floats(ROWS, 16)

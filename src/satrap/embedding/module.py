@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,12 @@ class Embeddings:
         return pool_beside(rows[group], self._bags(ticket, names), numeric)
 
     def _bags(self, ticket: Ticket, names: Sequence[str]) -> list[Bag]:
+        spans = [ticket.spans[name] for name in names]
+        jagged = (ticket.batch.ids[name] for name in names)
+        if all(one.offsets is None and one.weights is None for one in jagged) and all(
+            before.stop == after.start for before, after in pairwise(spans)
+        ):  # the usual batch: what `merge_runs` would make of it, at once
+            return [Bag(ticket.inverses[spans[0].group], spans[0].start, spans[-1].stop, features=len(names))]
         return merge_runs([self._bag(ticket, name) for name in names])
 
     def _to_device(self, array: npt.NDArray[Any] | None) -> Tensor | None:

@@ -57,15 +57,17 @@ class Buffers:
 
     def _take(self, size: int) -> Reserved:
         fitting: Reserved | None = None
-        for _ in range(len(self._free)):
+        others: list[Reserved] = []
+        while fitting is None:
             try:
-                memory = self._free.popleft()
-            except IndexError:  # another thread was faster
+                memory = self._free.pop()  # the one used last: most of it may still be in the cache
+            except IndexError:
                 break
-            if fitting is None and size <= memory.size <= 2 * size + HUGE:
+            if size <= memory.size <= 2 * size + HUGE:
                 fitting = memory
             else:
-                self._free.append(memory)
+                others.append(memory)
+        self._free.extend(reversed(others))
         while len(self._free) > KEPT:
             self._free.popleft()
         return fitting or Reserved(-(-(size + size // 16) // HUGE) * HUGE)
