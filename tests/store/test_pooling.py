@@ -40,6 +40,11 @@ def test_distinct_of_many_ids_equals_numpy():
     unique, _, inverse = distinct(ids, np.array([0, len(ids)]))
     np.testing.assert_array_equal(np.sort(unique), np.unique(ids))
     np.testing.assert_array_equal(unique[inverse], ids)
+    bounds = np.array([0, 5, 22, 22, 120_000, 200_000])
+    unique, splits, inverse = distinct(ids, bounds)
+    expected = [list(dict.fromkeys(ids[a:b].tolist())) for a, b in pairwise(bounds)]
+    assert [unique[a:b].tolist() for a, b in pairwise(splits)] == expected
+    np.testing.assert_array_equal(unique[inverse], ids)
 
 
 @PROFILE

@@ -50,7 +50,7 @@ def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
     table = np.empty(max(16, 1 << (2 * longest - 1).bit_length() if longest else 16), np.int32)
     out, inverse = np.empty(len(ids), np.uint64), np.empty(len(ids), np.int32)
     out_splits = np.empty(len(splits), np.int64)
-    count = batch.distinct(ids, splits, table, out, out_splits, inverse)
+    count = batch.distinct(ids, splits, table, address(table), out, out_splits, inverse)
     return out[:count], out_splits, inverse
 
 

@@ -13,7 +13,16 @@ import numpy.typing as npt
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.rows import copy_floats, fetch, fetch_write
-from satrap.store.kernels.simd import broadcast, finite, larger, load_like, settle, store, store_aside
+from satrap.store.kernels.simd import (
+    broadcast,
+    finite,
+    larger,
+    load_like,
+    prefetch,
+    settle,
+    store,
+    store_aside,
+)
 
 Floats = npt.NDArray[np.float32]
 Inverse = npt.NDArray[np.int32]
@@ -24,6 +33,8 @@ _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
 _AHEAD = np.uint64(32)
 """How many rows ahead of their use rows are prefetched."""
+_IDS_AHEAD = np.uint64(16)
+"""How many ids ahead of its use a place of `distinct`'s table is prefetched."""
 ASIDE = 16 << 20
 """Bytes beyond which a block of rows is written past the caches: half of a usual last-level cache."""
 
@@ -33,13 +44,15 @@ def distinct(
     ids: npt.NDArray[np.uint64],
     splits: Offsets,
     table: npt.NDArray[np.int32],
+    table_at: np.uint64,
     out: npt.NDArray[np.uint64],
     out_splits: Offsets,
     inverse: Inverse,
 ) -> int:
     """Write the distinct ids of each segment in order of first appearance; return how many there are.
 
-    `table` is scratch: a power of two, at least twice the longest segment.
+    `table`, at the address `table_at`, is scratch: a power of two, at least twice the longest segment. Where
+    an id is looked for first is computed ahead of its use, kept in `inverse` and prefetched.
     """
     count, one = _ZERO, np.uint64(1)
     out_splits[0] = 0
@@ -49,10 +62,18 @@ def distinct(
             size *= 2
         table[:size] = 0
         mask = np.uint64(size - 1)
-        for i in range(np.uint64(splits[t]), np.uint64(splits[t + 1])):
+        first, end = np.uint64(splits[t]), np.uint64(splits[t + 1])
+        for i in range(first, min(first + _IDS_AHEAD, end)):
+            inverse[i] = np.int64(mix(ids[i]) & mask)
+        for i in range(first, end):
+            later = i + _IDS_AHEAD
+            if later < end:
+                place = mix(ids[later]) & mask
+                inverse[later] = np.int64(place)
+                prefetch(table_at + place * _FOUR)
             key = ids[i]
             out[count] = key  # so a free place matches too: new or not is no branch, which none could predict
-            place = mix(key) & mask
+            place = np.uint64(inverse[i])
             while True:
                 entry = np.uint64(table[place])
                 number = count if entry == _ZERO else entry - one
