@@ -75,13 +75,13 @@ def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() ->
 
 def test_a_stopped_shard_is_named_within_the_deadline() -> None:
     with Process() as process, threads(1) as servers:
-        exchange = connect([servers[0].address, process.address], deadline=1.0)
+        exchange = connect([servers[0].address, process.address], deadline=3.0)
         process.popen.send_signal(signal.SIGSTOP)
         start = time.monotonic()
         with pytest.raises(ExchangeError) as caught:
             exchange.lookup([request(0, list(range(100)), [])], create=True).result()
-        assert 0.9 < time.monotonic() - start < 3.0
-        assert f"shard 1 at {process.address} has not answered for 1 s" in str(caught.value)
+        assert 2.9 < time.monotonic() - start < 6.0
+        assert f"shard 1 at {process.address} has not answered for 3 s" in str(caught.value)
         assert "stage: lookup" in str(caught.value)
         for call in (exchange.flush, exchange.statistics, lambda: exchange.update([], [], lr_scale=1.0)):
             with pytest.raises(ExchangeError, match="has not answered"):

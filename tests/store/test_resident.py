@@ -1,0 +1,75 @@
+"""Ten times the budget of inserts in a process of its own: what it has resident stays inside the budget."""
+
+import subprocess
+import sys
+
+import pytest
+
+MEMORY = 96 << 20
+"""Small ones are not held to the last percent: the process itself takes some hundred kilobytes more."""
+
+PROGRAM = """
+import resource, sys
+import numpy as np
+from satrap.optim import Adam, RowWiseAdagrad
+from satrap.schema import Table
+from satrap.store import Eviction, Shard
+
+dim, tables, memory, dtype, policy = *map(int, sys.argv[1:4]), *sys.argv[4:]
+optimizer = Adam(lr=0.1) if policy == "lfu" else RowWiseAdagrad(lr=0.1)
+names = [f"t{t}" for t in range(tables)]
+rng, step = np.random.default_rng(0), 4000
+out, gradients = np.zeros((step, dim), np.float32), np.ones((step, dim), np.float32)
+share = step // tables
+splits = np.array([share * t for t in range(tables)] + [step])
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def shard(memory):
+    eviction = Eviction(policy, ttl=10**6 if policy == "ttl" else None)
+    made = [Table(name, dim=dim, dtype=dtype) for name in names]
+    return Shard(made, optimizer=optimizer, memory=memory, eviction=eviction, threads=1)
+
+
+def fill(store, rows):
+    for _ in range(rows // step):
+        ids = rng.integers(0, 2**64, step, np.uint64)
+        store.lookup_group(0, ids, splits, out)
+        store.update_group(0, ids, splits, gradients)
+
+
+small = shard(4 << 20)  # compiled code, and what a request needs besides rows
+fill(small, 40 * step)
+before, store = resident(), shard(memory)
+rows = store.groups[0].directory.room
+fill(store, 10 * rows)
+found = store.statistics()
+print(rows, found["rows"], found["bytes"], resident() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("dim", "dtype", "policy", "tables"),
+    [
+        (4, "float32", "lfu", 1),
+        (4, "float32", "lru", 16),
+        (16, "float32", "lfu", 16),
+        (16, "bfloat16", "ttl", 1),
+        (16, "float32", "lru", 1),
+        (64, "float16", "lru", 1),
+    ],
+)
+def test_resident_memory_stays_under_the_budget(dim, dtype, policy, tables):
+    command = [sys.executable, "-c", PROGRAM, str(dim), str(tables), str(MEMORY), dtype, policy]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280).stdout
+    room, rows, counted, resident = (int(number) for number in answer.split())
+    print(f"{dim} {dtype} {policy} {tables}: {rows} rows, {resident / MEMORY:.3f} of the budget resident")
+    assert rows > 0.97 * room
+    assert counted <= MEMORY
+    assert 0.75 * MEMORY < resident < MEMORY
