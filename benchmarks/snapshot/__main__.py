@@ -1,13 +1,13 @@
 """How fast a snapshot is written and read, and how long training waits for it.
 
-`python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--dim 16]`
+`python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--delta-rows 1000000] [--dim 16]`
 
 For each table size: MB/s of a save and of a load (verified), beside the disk's sequential write of as many
 bytes in the same run (the median of each, taken in turn), fsync included: through the system's page cache in
 blocks of 1 MiB, as `dd conv=fsync` does, and past it in blocks of 8 MiB, as `dd oflag=direct` does, where the
 disk can; and the pause: the time from asking for a cut until the next lookup can be issued, beside the
 longest step of 10,000 rows (lookup and update) while the cut is being written. Then the bytes of a delta
-after a part of a million rows was touched, beside those of the full snapshot.
+after a part of `--delta-rows` was touched, beside those of the full snapshot.
 """
 
 from __future__ import annotations
@@ -185,6 +185,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000, 4_000_000])
+    parser.add_argument("--delta-rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--folder", default=None, help="on the disk to measure; default the temporary folder")
     given = parser.parse_args()
@@ -194,10 +195,10 @@ def main() -> None:
             results.append(measure(rows, given.dim, Path(folder)))
         print({key: round(value, 2) for key, value in results[-1].items()}, flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        changes = deltas(1_000_000, given.dim, Path(folder))
+        changes = deltas(given.delta_rows, given.dim, Path(folder))
     for one in changes:
         print({key: round(value, 2) for key, value in one.items()}, flush=True)
-    parameters = {"rows": given.rows, "dim": given.dim, "repeats": REPEATS}
+    parameters = {"rows": given.rows, "delta_rows": given.delta_rows, "dim": given.dim, "repeats": REPEATS}
     print(write(Path(__file__).parent / "results", parameters, {"tables": results, "deltas": changes}))
 
 

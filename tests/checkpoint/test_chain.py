@@ -211,6 +211,24 @@ def test_keep_counts_full_snapshots_with_their_deltas(tmp_path: Path) -> None:
     assert kept[-1] == [4, 5, 6, 7, 8, 9]
 
 
+def test_what_a_kept_delta_builds_on_stays(tmp_path: Path) -> None:
+    """Also what lies before a full snapshot that it does not follow."""
+    run, other = Trained(tmp_path, keep=1), Trained(tmp_path, seed=5, keep=9)
+    for _ in range(2):
+        run.train(50)
+        run.save()
+    other.step = 2
+    other.train(50)
+    other.save()
+    run.step = 3
+    run.train(50)
+    rows = run.save()
+    assert run.series.steps() == [1, 2, 3, 4]
+    assert read(tmp_path, 4) == rows
+    run.shard.close()
+    other.shard.close()
+
+
 def test_removing_stops_halfway(tmp_path: Path) -> None:
     """Whichever removal fails: what is left can be read."""
     for k in range(1, 7):

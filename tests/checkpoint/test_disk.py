@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
 from satrap.checkpoint import write_checkpoint
 from satrap.checkpoint.disk import LocalDisk
 from tests.checkpoint.states import make_checkpoint
@@ -37,3 +39,11 @@ def test_a_file_is_exchanged_by_rename(tmp_path: Path) -> None:
         assert reader.read() == b"old"
     assert (tmp_path / "file").read_bytes() == b"newer"
     assert disk.list(str(tmp_path)) == ["file"]
+
+
+def test_a_new_file_takes_the_place_of_none(tmp_path: Path) -> None:
+    disk = LocalDisk()
+    disk.put(str(tmp_path / "file"), b"first", new=True)
+    with pytest.raises(FileExistsError):
+        disk.put(str(tmp_path / "file"), b"second", new=True)
+    assert (tmp_path / "file").read_bytes() == b"first"

@@ -15,7 +15,16 @@ def test_help_lists_the_commands_that_exist() -> None:
     answer = satrap("--help")
     assert answer.code == 0
     commands = [line.split()[0] for line in answer.out.partition("Commands:\n")[2].splitlines()]
-    assert commands == ["quickstart", "train", "evaluate", "predict", "config", "checkpoint", "shard", "loader"]
+    assert commands == [
+        "quickstart",
+        "train",
+        "evaluate",
+        "predict",
+        "config",
+        "checkpoint",
+        "shard",
+        "loader",
+    ]
     for command in commands:
         assert satrap(command, "--help").code == 0
 

@@ -222,6 +222,38 @@ def test_sync_resumed_equals_undisturbed_with_any_number_of_shards(
     assert_same(undisturbed, Cluster(2, shards).fit(plan, resume=True))
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (3, 1), (0, 2), (2, 0)])
+def test_resumed_from_deltas_of_shards_equals_undisturbed(before: int, after: int, tmp_path: Path) -> None:
+    """Full at 4, where there is nothing to follow, at 10 and, after the resume, at 20."""
+    world = 2 if before and after else 1
+    expected = Cluster(world, min(before, 1)).fit()
+    plan = Checkpointing(str(tmp_path), 10, 9, delta_every_steps=4)
+    with pytest.raises(KilledError):
+        Cluster(world, before).fit(plan, kill=18)
+    series = Series(plan.url)
+
+    def numbers() -> dict[int, int]:
+        return {s: link.number if (link := series.manifest(s).delta) else 0 for s in series.steps() if s < 26}
+
+    assert numbers() == {4: 0, 8: 1, 10: 0, 12: 1, 16: 2}
+    for step in series.steps():
+        series.verify(step)
+    assert_same(expected, Cluster(world, after).fit(plan, resume=True))
+    assert numbers() == {4: 0, 8: 1, 10: 0, 12: 1, 16: 2, 20: 0, 24: 1}
+
+
+def test_deltas_go_on_after_a_resume(tmp_path: Path) -> None:
+    expected = Cluster(2, 2).fit()
+    series, every = Series(str(tmp_path)), 3
+    plan = Checkpointing(series.url, None, 9, delta_every_steps=every)
+    for number, (shards, kill) in enumerate([(2, 8), (2, 14), (3, 17)]):
+        with pytest.raises(KilledError):
+            Cluster(2, shards).fit(plan, kill=kill, resume=number > 0)
+    assert_same(expected, Cluster(2, 2).fit(plan, resume=True))
+    links = [series.manifest(step).delta for step in series.steps()]
+    assert [link.number if link else 0 for link in links] == list(range(26 // every))
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0), (1, 3)])
 def test_hybrid_of_one_worker_goes_on_in_one_process_or_with_shards(
     before: int, after: int, tmp_path: Path

@@ -15,6 +15,13 @@ from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS, Chunk, bucket_of
 
 
+def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
+    """Write a whole file; return its entry."""
+    with storage.writer(name) as writer:
+        writer.write(data)
+    return writer.entry
+
+
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
     """Write the rows of a table, at least one chunk; return the file's entry.
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from satrap.checkpoint.chain import DELETED, open_chain
+from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted, unpack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.parts import read_chunks, write_table
-from satrap.checkpoint.snapshot import commit, is_worker_file, read_part, write_file
+from satrap.checkpoint.parts import read_chunks, write_file, write_table
+from satrap.checkpoint.snapshot import commit, is_worker_file, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.errors import CheckpointError
 from satrap.store import Chunk
@@ -22,7 +24,7 @@ Change = Callable[[Iterator[Chunk]], Iterable[Chunk]]
 
 
 def rewrite(
-    url: str, table: str, change: Change, *, extra: Callable[[bytes], bytes] | None = None
+    url: str, table: str, change: Change, *, edit: Callable[[str, bytes], bytes] | None = None
 ) -> Manifest:
     """Change the rows of one table; everything else is copied, verified on the way.
 
@@ -30,7 +32,7 @@ def rewrite(
         url: of the checkpoint.
         table: name of the table; it may be new.
         change: its chunks -> those to have instead.
-        extra: the file of what a worker needs to go on -> what to have instead.
+        edit: name and content of any other file -> what to have instead.
 
     Raises:
         CheckpointError: damaged, or it cannot be written; the checkpoint is as before.
@@ -45,9 +47,10 @@ def rewrite(
             if entry.table == table:
                 continue
             data = read_part(storage, old, name)
-            changed = extra(data) if extra is not None and is_worker_file(name) else data
+            changed = edit(name, data) if edit is not None and not entry.table else data
             files[name] = write_file(storage, f"{folder}/{name}", changed)
             files[name].table, files[name].rows = entry.table, entry.rows
+            files[name].buckets = entry.buckets
         chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
         first = next(chunks, None)
         if first is not None:
@@ -79,7 +82,7 @@ def compact(url: str) -> Manifest:
         storage.make_folder(folder)
         files: dict[str, FileEntry] = {}
         for name, entry in old.files.items():
-            if not entry.table and name != DELETED:
+            if not entry.table and not is_deleted_file(name):
                 files[name] = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
         tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
         for number, (table, pairs) in enumerate(tables):
@@ -134,21 +137,24 @@ def _free(old: Manifest, files: dict[str, FileEntry], table: str) -> str:
 
 
 def forget(url: str, table: str, id_: int) -> int:
-    """Remove a row, its optimizer state, and what lookups in flight hold of it; return how many were removed.
+    """Remove every trace of a row; return how many rows were removed.
+
+    Besides the row and its optimizer state: its place in the order of eviction, what lookups in flight hold
+    of it, and a delta's note that it was deleted. Of other tables' rows with the same id the place in the
+    order of eviction and the lookups in flight go, too.
 
     Args:
-        url: of the checkpoint.
+        url: of the checkpoint. Of a chain, take the full snapshot first, then each delta: until the last is
+            done, those that are not still say that the row is gone.
         table: name of the table.
         id_: the row's id, uint64.
 
     Raises:
         CheckpointError: no such table, damaged, or it cannot be written.
     """
-    manifest = read_manifest(Storage(url))
-    if table not in manifest.rows():
-        raise CheckpointError(
-            f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(manifest.rows())}"
-        )
+    tables = open_chain(url).tables
+    if table not in tables:
+        raise CheckpointError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables)}")
     wanted, removed = np.uint64(id_), 0
 
     def without(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -158,14 +164,34 @@ def forget(url: str, table: str, id_: int) -> int:
             removed += int(len(keep) - keep.sum())
             yield Chunk(chunk.table, chunk.ids[keep], chunk.weights[keep], chunk.state[keep])
 
-    rewrite(url, table, without, extra=lambda data: _blank(data, wanted))
+    def edit(name: str, data: bytes) -> bytes:
+        if is_deleted_file(name):
+            return pack_deleted(
+                {t: ids[ids != wanted] if t == table else ids for t, ids in unpack_deleted(data).items()}
+            )
+        return _blank(data, wanted) if is_worker_file(name) else data
+
+    rewrite(url, table, without, edit=edit)
     return removed
 
 
 def _blank(data: bytes, id_: np.uint64) -> bytes:
-    """Zero a row in the lookups in flight of a worker's file; other tables' rows of that id too."""
+    """Zero an id in the lookups in flight and the order of eviction that a worker's file holds."""
     tensors = unpack_tensors(data)
-    for name, tensor in tensors.items():
+    for name, tensor in list(tensors.items()):
         if name.endswith(".ids") and name.startswith("ahead."):
-            tensors[name.removesuffix("ids") + "rows"][np.flatnonzero(tensor.numpy() == id_)] = 0
+            _blank_lookup(tensors, name.removesuffix("ids"), id_)
+        elif name.endswith(".index.keys") and name.startswith("store."):
+            found = tensor.numpy() == id_
+            tensors[name.removesuffix("keys") + "live"].numpy()[found] = 0
+            tensor.numpy()[found] = 0
     return pack_tensors(tensors)
+
+
+def _blank_lookup(tensors: dict[str, Tensor], prefix: str, id_: np.uint64) -> None:
+    ids = tensors[prefix + "ids"].numpy()
+    at = np.flatnonzero(ids == id_)
+    tensors[prefix + "rows"][at] = 0
+    ids[at] = 0
+    before = tensors.get(prefix + "forgotten", torch.empty(0, dtype=torch.int64))
+    tensors[prefix + "forgotten"] = torch.cat([before, torch.from_numpy(at)])

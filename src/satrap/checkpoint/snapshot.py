@@ -17,7 +17,7 @@ from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
-from satrap.checkpoint.parts import read_chunks, write_table
+from satrap.checkpoint.parts import read_chunks, write_file, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.errors import CheckpointError, SatrapError
 from satrap.faults import hit
@@ -156,13 +156,6 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
         name = f"table-{number:03d}.arrow"
         files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
     return files
-
-
-def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
-    """Write a whole file; return its entry."""
-    with storage.writer(name) as writer:
-        writer.write(data)
-    return writer.entry
 
 
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:

@@ -47,13 +47,6 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 why="a worker takes its batches, in order, from one loader",
                 fix="use as many loaders as workers, or fewer",
             )
-        if sections.checkpoint.delta_every_steps is not None:
-            raise ConfigError(
-                "checkpoint.delta_every_steps is not supported in this version with cluster.exchange servers",
-                where=source.where(("checkpoint", "delta_every_steps")),
-                why="every snapshot would be full",
-                fix="remove the key",
-            )
         return
     if sections.checkpoint.durability == "journal":
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
-from satrap.exchange.states import spread, state_of, take_state
+from satrap.exchange.states import load_rows, spread, state_of, take_state
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk, Shard, Slots
 
@@ -143,12 +143,13 @@ class LocalExchange:
             lambda: changes.put_back(taken),
         )
 
-    def read(self, url: str) -> None:
+    def read(self, url: str, *, follow: bool = False) -> None:
         """See `Exchange.read`."""
         from satrap.checkpoint.chain import read_buckets
 
-        for chunk in read_buckets(url):
-            self.load(chunk.table, chunk)
+        _, exact = self._thread.submit(load_rows, self.shard, read_buckets(url)).result()
+        if follow and exact:
+            self.shard.changes.follow()
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See `Exchange.restore_state`."""

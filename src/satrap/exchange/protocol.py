@@ -58,7 +58,8 @@ class Cut:
         write: given the storage of a checkpoint and the name of its data folder, writes the rows there and
             returns the files; raises CheckpointError or OSError. May be called in another thread.
         deleted: None: `write` writes all rows. Else those that changed since the cut before, and this is, by
-            table, the ids that had a row then and have none now.
+            table, the ids that had a row then and have none now; those that `write` writes are not among
+            them.
         put_back: to be called if the rows could not be kept: the next cut of changes holds them, too.
     """
 
@@ -119,8 +120,13 @@ class Exchange(Protocol):
                 now on changes are noted; None: all rows.
         """
 
-    def read(self, url: str) -> None:
+    def read(self, url: str, *, follow: bool = False) -> None:
         """Load the rows of a checkpoint, verified; whoever holds rows reads its own.
+
+        Args:
+            url: of the checkpoint.
+            follow: note changes from then on, so that the next cut can be a delta that follows this
+                checkpoint; not done where there are other rows, too, or some found no room.
 
         Raises:
             CheckpointError: there is none, or it is damaged.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store import Shard
+from satrap.store import Chunk, Shard
 
 State = Mapping[str, npt.NDArray[Any]]
 _SHARD = re.compile(r"shard(\d+)\.(.*)")
@@ -35,6 +35,19 @@ def take_state(store: Shard, state: State) -> None:
                 group.restore(own)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
+
+
+def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
+    """Load rows; return how many, and whether the store holds just these now."""
+    before, rows = _evicted(store), 0
+    for chunk in chunks:
+        store.load(chunk.table, chunk)
+        rows += len(chunk.ids)
+    return rows, store.statistics()["rows"] == rows and _evicted(store) == before
+
+
+def _evicted(store: Shard) -> int:
+    return sum(table["evicted"] for table in store.statistics()["tables"].values())
 
 
 def joined(states: Sequence[State]) -> dict[str, npt.NDArray[Any]]:

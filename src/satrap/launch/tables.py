@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from satrap.checkpoint.rewrite import compact, forget, rewrite
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
-from satrap.errors import ConfigError, DataError
+from satrap.errors import CheckpointError, ConfigError, DataError
+from satrap.exchange.servers.journal import Journal
+from satrap.launch.folder import RunFolder
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store import Chunk, Shard
@@ -205,7 +209,7 @@ def _from_lists(column: pa.ChunkedArray) -> Floats:
 
 
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:
-    """Remove a row from every checkpoint in a folder.
+    """Remove every trace of a row from all checkpoints in a folder, and the journals of a run that died.
 
     Args:
         url: a run folder, a folder of snapshots, or a checkpoint.
@@ -218,23 +222,42 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
 
     Raises:
         CheckpointError: a checkpoint is damaged or cannot be written; those before it are done.
-        ConfigError: not an id.
+        ConfigError: not an id; a delta without the snapshots it builds on; a run that is under way.
     """
-    removed = {}
-    for name, place in find(url).items():
-        manifest = read_manifest(Storage(place))
-        if table not in manifest.rows():
+    removed, places = {}, find(url)
+    if url.rstrip("/") in places.values() and read_manifest(Storage(url)).delta is not None:
+        raise ConfigError(
+            "this is a delta: the row would stay in the snapshots it builds on",
+            where=url,
+            fix="give the folder they are all in",
+        )
+    remove_journals(url)
+    for name, place in places.items():
+        if table not in open_chain(place).tables:
             removed[name] = 0
             continue
-        salt = manifest.settings.get("schema", {}).get("salt", 0)
+        salt = read_manifest(Storage(place)).settings.get("schema", {}).get("salt", 0)
         removed[name] = forget(place, table, _number(value) if hashed else int(hash_ids([value], salt)[0]))
     if not any(removed.values()) and table not in _tables(url):
         raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(_tables(url))}")
     return removed
 
 
+def remove_journals(url: str) -> None:
+    """Remove what shards of a run that died have left: no run goes on from them.
+
+    Raises:
+        ConfigError: the run is under way.
+    """
+    folder = RunFolder(Path(url)).journals
+    for one in sorted(folder.glob("*")) if folder.is_dir() else ():
+        with suppress(CheckpointError):  # damaged: it goes anyway
+            Journal(one).close()  # refused while a shard uses it
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _tables(url: str) -> list[str]:
-    found = [read_manifest(Storage(place)).rows() for place in find(url).values()]
+    found = [open_chain(place).tables for place in find(url).values()]
     return list(dict.fromkeys(table for rows in found for table in rows))
 
 

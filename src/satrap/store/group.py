@@ -357,6 +357,7 @@ class Group:
         if self.directory.evicts and "index.keys" in state:
             image = {k.removeprefix("index."): v for k, v in state.items() if k.startswith("index.")}
             self._epoch += 1  # slots that lookups remember are others now
+            self.tracker = None  # it has not seen these rows come
             rows, slots, fresh = place(self.directory, image)
             self._initialize(rows.ids, rows.splits, fresh, slots)
         self.updates, self.directory.step = (int(count) for count in state["counts"])

@@ -2,7 +2,7 @@
 
 Which row goes depends on more than its last use: on which rows share its buckets, where in them it lies, how
 segments have grown, and where the hand stands. So all of that is kept: 8 bytes of id, 4 of note and 1 of
-"live" per entry, of which 75 % are in use, 17 to 18 bytes per row.
+"live" per entry, of which about 75 % are in use in a full store: measured, 17.4 bytes per row.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ def _lengths(counts: npt.NDArray[np.int64]) -> dict[str, int]:
 
 
 def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of all that decides which row goes next; takes some 5 milliseconds per million rows."""
+    """Return copies of all that decides which row goes next.
+
+    All of it, also for a delta. Measured with 1 and 5 million rows on one core: 6 to 7 milliseconds per
+    million rows, 25 to 45 when the memory for the copies is fresh, as at the first snapshot.
+    """
     pages = int(parts.counts[layout.PAGES_USED])
     buckets = parts.buckets(pages)
     keys = np.ascontiguousarray(buckets[:, :_SLOTS]).view(np.uint64)

@@ -64,8 +64,8 @@ class Checkpointing:
         keep: how many stay, default 2.
         notice: told about failed saves; default a RuntimeWarning.
         delta_every_steps: steps between two deltas: snapshots that hold only what changed since the one
-            before. One of `every_steps` is full, and so is the first of each process. Default: none. With
-            shard servers every snapshot is full.
+            before. One of `every_steps` is full; after `resume` they go on from the snapshot that was read.
+            Default: none.
     """
 
     url: str
@@ -104,7 +104,7 @@ class Saver:
         self.reading = Reading(self._workers.rank, self._workers.world)
         self.ahead: deque[tuple[Turn, Pending | None]] = deque()
         self.pauses: list[float] = []
-        self._replay: deque[tuple[int, list[tuple[npt.NDArray[np.uint64], Rows]]]] = deque()
+        self._replay: deque[tuple[int, list[_Answer]]] = deque()
         self._writer = Background()
         self._due = self._full = False
         self._put_back: Callable[[], None] = lambda: None
@@ -230,7 +230,7 @@ class Saver:
             return None
         seen, answers = self._replay.popleft()
         same = len(answers) == len(requests) and all(
-            np.array_equal(ids, request.ids) for (ids, _), request in zip(answers, requests, strict=True)
+            _same_ids(answer, request.ids) for answer, request in zip(answers, requests, strict=True)
         )
         if not same:
             raise CheckpointError(
@@ -240,7 +240,7 @@ class Saver:
                 fix="bring the old data back, or start anew",
             )
         future: Future[list[Rows]] = Future()
-        future.set_result([rows for _, rows in answers])
+        future.set_result([answer.rows for answer in answers])
         return future, seen
 
     def _start(self) -> None:
@@ -376,7 +376,8 @@ class Saver:
         place = series.place(checkpoint.settings["steps"])
         store = _part(extras[0], "store.")  # before the rows, which it gives their places
         workers.solo("loading counters", lambda: trainer.exchange.restore_state(store))
-        trainer.restore(checkpoint, place)
+        assert self._plan is not None
+        trainer.restore(checkpoint, place, follow=self._plan.delta_every_steps is not None)
         self._go_on(checkpoint.settings, extras)
         return int(checkpoint.settings["steps"])
 
@@ -398,8 +399,7 @@ class Saver:
             return
         for number, seen in enumerate(run["in_flight"]):
             found = _part(extra, f"ahead.{number}.")
-            answers = [(found[f"{i}.ids"], found[f"{i}.rows"]) for i in range(len(found) // 2)]
-            self._replay.append((seen, answers))
+            self._replay.append((seen, _answers(found)))
         buffers = dict(trainer.model.named_buffers())
         with torch.no_grad():
             for name, value in _part(extra, "buffer.").items():
@@ -417,6 +417,32 @@ def _common(runs: Sequence[Mapping[str, Any]], rank: int, mode: str) -> dict[str
     if mode == "async":  # each counts its own
         run["progress"]["samples"] = 0 if rank else sum(one["progress"]["samples"] for one in runs)
     return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A lookup that was in flight: its ids, those forgotten since (positions), and the rows."""
+
+    ids: npt.NDArray[np.uint64]
+    forgotten: npt.NDArray[np.int64]
+    rows: Rows
+
+
+def _answers(found: Mapping[str, npt.NDArray[Any]]) -> list[_Answer]:
+    none, count = np.empty(0, np.int64), sum(name.endswith(".rows") for name in found)
+    return [
+        _Answer(found[f"{i}.ids"], found.get(f"{i}.forgotten", none), found[f"{i}.rows"])
+        for i in range(count)
+    ]
+
+
+def _same_ids(answer: _Answer, ids: npt.NDArray[np.uint64]) -> bool:
+    """Return whether a lookup has the ids of the one that was in flight, as far as they are known."""
+    if len(answer.ids) != len(ids):
+        return False
+    differ = answer.ids != ids
+    differ[answer.forgotten] = False
+    return not differ.any()
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,18 +437,19 @@ class Trainer:
         trainer.restore(checkpoint)
         return trainer
 
-    def restore(self, checkpoint: Checkpoint, place: str = "") -> None:
+    def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
         """Take over the weights, optimizer state and rows of a checkpoint.
 
         Args:
             checkpoint: what to take over; rank 0 loads its rows.
             place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0.
+            follow: see `Exchange.read`.
         """
         self.model.load_state_dict(checkpoint.model)
         self.dense.load_state_dict(checkpoint.optimizer)
         self.control.lr_scale = checkpoint.settings["lr_scale"]
         if place:
-            self.workers.solo("loading rows", lambda: self.exchange.read(place))
+            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow))
             self._seeded = bool(self.dense.tables)
         else:
             self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))

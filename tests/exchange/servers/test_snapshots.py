@@ -6,24 +6,39 @@ import threading
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from satrap import faults
-from satrap.checkpoint import Checkpoint, read_checkpoint, verify, write_checkpoint
-from satrap.checkpoint.chain import read_buckets
-from satrap.errors import CheckpointError, ConfigError, StoreError
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint.chain import open_chain, read_buckets, read_deleted
+from satrap.checkpoint.rewrite import compact
+from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
 from satrap.exchange import Exchange, Request
-from satrap.exchange.servers import ShardMap
+from satrap.exchange.servers import ShardMap, ShardServer, chunks
 from satrap.exchange.servers.frames import Kind
 from satrap.exchange.servers.payload import pack, pack_text
+from satrap.launch.reshard import reshard_everywhere
 from satrap.optim import Adagrad, Adam
 from satrap.schema import Table
+from satrap.store import Eviction
 from tests.cluster.runs import eventually
-from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
+from tests.contract.parties import (
+    Process,
+    assert_equal_contents,
+    connect,
+    contents,
+    local,
+    request,
+    threads,
+    train,
+)
 
 SHARDS = range(1, 8)
+SMALL: dict[str, Any] = {"memory": 1_040_000, "eviction": Eviction()}
+"""Two shards that evict."""
 
 
 def write(exchange: Exchange, place: Path) -> str:
@@ -243,6 +258,11 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": None}),
         (Kind.WRITE, {"url": "x", "folder": "data-00000000", "number": True}),
         (Kind.JOB, {}),
+        (Kind.CUT, {"number": 1, "delta": 1}),
+        (Kind.CUT, {"number": 1, "since": "1"}),
+        (Kind.STATE, {"number": 1, "page": -1}),
+        (Kind.PUT_BACK, {}),
+        (Kind.READ, {"url": "x", "number": 1.5}),
     ],
 )
 def test_an_impossible_request_is_refused_and_harms_nothing(kind: Kind, asked: dict[str, object]) -> None:
@@ -252,3 +272,264 @@ def test_an_impossible_request_is_refused_and_harms_nothing(kind: Kind, asked: d
             exchange._one(0, kind, [pack_text(asked)]).result(10)
         train(exchange, steps=1, seed=1)
         exchange.close()
+
+
+def use(exchange: Exchange, seed: int, rows: int = 1800) -> None:
+    """One step on random ids out of many."""
+    rng = np.random.default_rng(seed)
+    wanted = [request(0, rng.choice(90_000, rows, replace=False).tolist(), [seed]), request(1, [seed])]
+    exchange.lookup(wanted, create=True).result()
+    exchange.update(wanted, [np.ones((rows + 1, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
+    exchange.flush()
+
+
+def save(exchange: Exchange, series: Series, step: int, *, full: bool = False) -> bool:
+    """Write a delta if possible; return whether it was one."""
+    cut = exchange.cut(delta=not full and series.followable(step))
+    try:
+        series.write(step, Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted))
+    except SatrapError:
+        cut.put_back()
+        raise
+    return cut.deleted is not None
+
+
+def rows_in(series: Series, step: int) -> dict[str, tuple[np.ndarray, ...]]:
+    whole = local()
+    whole.read(series.place(step))
+    found = contents(whole)
+    whole.close()
+    return found
+
+
+def assert_saved(series: Series, held: dict[int, dict[str, tuple[np.ndarray, ...]]]) -> None:
+    for step, tables in held.items():
+        found = rows_in(series, step)
+        assert found.keys() == tables.keys()
+        for name, columns in tables.items():
+            for x, y in zip(columns, found[name], strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
+    """Each step's chain is what the shards held then, whoever reads it; compacted and in other files, too."""
+    series, held = Series(str(tmp_path), keep=9), {}
+    with threads(shards) as servers:
+        exchange = connect([s.address for s in servers], memory=520_000 * shards, eviction=Eviction())
+        for step in range(1, 7):
+            use(exchange, step)
+            assert save(exchange, series, step, full=step == 5) == (step not in (1, 5))
+            held[step] = contents(exchange)
+        assert exchange.statistics()["tables"]["a"]["evicted"] > 100
+        exchange.close()
+    members = [open_chain(series.place(step)).members[-1] for step in held]
+    assert any(len(ids) for member in members for ids in read_deleted(*member).values())
+    assert_saved(series, held)
+    for readers in (1, 2, 4):
+        with threads(readers) as servers:
+            exchange = connect([s.address for s in servers])
+            exchange.read(series.place(4))
+            for name, columns in held[4].items():
+                for x, y in zip(columns, contents(exchange)[name], strict=True):
+                    np.testing.assert_array_equal(x, y)
+            exchange.close()
+    reshard_everywhere(series.url, 2)
+    compact(series.place(3))
+    assert_saved(series, held)
+    for step in held:
+        series.verify(step)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_delta_that_one_shard_could_not_write_is_in_the_next(failing: int, tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=9)
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers], **SMALL)
+        use(exchange, 1)
+        save(exchange, series, 1)
+        use(exchange, 2)
+        full = faults.fail(lambda: OSError(28, "No space left on device"))
+        with (
+            faults.armed("shard.written", full, at=failing),
+            pytest.raises(CheckpointError, match="No space"),
+        ):
+            save(exchange, series, 2)
+        use(exchange, 3)
+        assert save(exchange, series, 3)
+        assert_saved(series, {3: contents(exchange)})
+        link = series.manifest(3).delta
+        assert link is not None
+        assert (link.number, link.previous) == (1, "step-00000001")
+        exchange.close()
+
+
+def test_a_full_cut_that_could_not_be_written_is_followed_by_a_full_one(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=9)
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers])
+        use(exchange, 1)
+        save(exchange, series, 1)
+        full = faults.fail(lambda: OSError(28, "No space left on device"))
+        with faults.armed("shard.written", full), pytest.raises(CheckpointError):
+            save(exchange, series, 2, full=True)
+        use(exchange, 2)
+        assert not save(exchange, series, 3)
+        assert_saved(series, {3: contents(exchange)})
+        exchange.close()
+
+
+def test_shards_of_which_one_was_restarted_write_all_rows(tmp_path: Path) -> None:
+    """It has other rows now than those that changed since the cut; so does a client that knows of no cut."""
+    series = Series(str(tmp_path), keep=9)
+    with threads(2) as servers:
+        addresses = [s.address for s in servers]
+        exchange = connect(addresses)
+        use(exchange, 1)
+        save(exchange, series, 1)
+        use(exchange, 2)
+        snapshots = servers[1]._service._snapshots
+        snapshots.since = None
+        assert not save(exchange, series, 2)
+        use(exchange, 3)
+        assert save(exchange, series, 3)
+        other = connect(addresses)
+        assert not save(other, series, 4)
+        assert not save(exchange, series, 5)  # the cut before was another client's
+        assert_saved(series, {5: contents(exchange)})
+        exchange.close()
+        other.close()
+
+
+def test_deltas_go_on_from_what_was_read_only_where_that_is_all(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=9)
+    with threads(3) as servers:
+        exchange = connect([s.address for s in servers])
+        many = [request(0, list(range(3000)), list(range(3000))), request(1, [1])]
+        exchange.lookup(many, create=True).result()
+        for step in (1, 2):
+            use(exchange, step, 50)
+            save(exchange, series, step)
+        exchange.close()
+    for step, (fits, empty) in enumerate([(True, True), (False, True), (True, False)], 3):
+        with threads(2) as servers:
+            exchange = connect([s.address for s in servers], **({} if fits else SMALL))
+            if not empty:
+                exchange.lookup([request(0, [2**60], []), request(1, [])], create=True).result()
+            series.read(2)
+            exchange.read(series.place(2), follow=True)
+            use(exchange, step)
+            assert save(exchange, series, step) == (fits and empty)
+            assert_saved(series, {step: contents(exchange)})
+            exchange.close()
+    here = local()
+    series.read(2)
+    here.read(series.place(2), follow=True)
+    use(here, 9)
+    assert save(here, series, 9)
+    assert_saved(series, {9: contents(here)})
+    here.close()
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_deltas_go_on_after_a_shard_came_back_from_its_journal(written: bool, tmp_path: Path) -> None:
+    """Killed after a delta was committed, or between its cut and its files."""
+    series, folder = Series(str(tmp_path / "s"), keep=9), tmp_path / "journal"
+    with threads(1) as [second]:
+        with ShardServer("127.0.0.1:0", journal=folder) as first:
+            exchange = connect([first.address, second.address])
+            for step in (1, 2):
+                use(exchange, step)
+                save(exchange, series, step)
+            use(exchange, 3)
+            cut = exchange.cut(delta=True)
+            state = Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted)
+            if written:
+                series.write(3, state)
+        before = f"step-0000000{3 if written else 2}"
+        with ShardServer(first.address, journal=folder) as again:
+            assert str(again.recovery).startswith(f"snapshot {before}")
+            if not written:
+                with pytest.raises(StoreError, match="has no cut"):
+                    series.write(3, state)
+                cut.put_back()
+            use(exchange, 4)
+            assert save(exchange, series, 4)
+            link = series.manifest(4).delta
+            assert link is not None
+            assert link.previous == before
+            assert_saved(series, {4: contents(exchange)})
+            exchange.close()
+
+
+def test_a_shard_back_from_a_snapshot_that_no_delta_may_follow_writes_all_rows(tmp_path: Path) -> None:
+    """Since the cut before, which a delta would follow, it does not know what changed."""
+    series, folder = Series(str(tmp_path / "s"), keep=9), tmp_path / "journal"
+    with ShardServer("127.0.0.1:0", journal=folder) as server:
+        exchange = connect([server.address])
+        use(exchange, 1)
+        save(exchange, series, 1)
+        use(exchange, 2)
+        write(exchange, tmp_path / "apart")
+    with ShardServer(server.address, journal=folder) as again:
+        assert str(again.recovery).startswith("snapshot apart")
+        use(exchange, 3)
+        assert not save(exchange, series, 3)
+        assert_saved(series, {3: contents(exchange)})
+        exchange.close()
+
+
+def test_after_state_is_taken_over_the_next_cut_is_full() -> None:
+    here = local(**SMALL)
+    use(here, 1)
+    state = here.cut(delta=False).state
+    assert here.cut(delta=True).deleted is not None
+    here.restore_state(state)
+    assert here.cut(delta=True).deleted is None
+    here.close()
+
+
+def test_state_that_does_not_fit_a_message_comes_in_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers], **SMALL)
+        use(exchange, 1)
+        whole = exchange.cut().state
+        monkeypatch.setattr(chunks, "PAGE_BYTES", 10_000)
+        assert sum(a.nbytes for a in whole.values()) > 50_000
+        paged = exchange.cut().state
+        assert paged.keys() == whole.keys()
+        for name, array in whole.items():
+            np.testing.assert_array_equal(paged[name], array)
+        place = write(exchange, tmp_path / "x")
+        held = contents(exchange)
+        exchange.close()
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers], **SMALL)
+        exchange.restore_state(whole)
+        exchange.read(place)
+        for name, array in exchange.cut().state.items():
+            np.testing.assert_array_equal(array, whole[name])
+        assert held.keys() == contents(exchange).keys()
+        with pytest.raises(StoreError, match="no page 1 of the state"):
+            exchange._one(0, Kind.STATE, [pack_text({"number": 1, "page": 1})]).result(10)
+        exchange.close()
+
+
+def test_real_processes_write_deltas(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=9)
+    with Process() as a, Process() as b, Process() as c:
+        two = connect([a.address, b.address])
+        for step in (1, 2, 3):
+            use(two, step)
+            assert save(two, series, step) == (step > 1)
+        one = connect([c.address])
+        series.read(3)
+        one.read(series.place(3), follow=True)
+        assert_equal_contents(one, two)
+        use(one, 4)
+        assert save(one, series, 4)
+        assert_saved(series, {3: contents(two), 4: contents(one)})
+        one.close()
+        two.close()

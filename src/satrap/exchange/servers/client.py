@@ -18,7 +18,15 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
-from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
+from satrap.exchange.servers.chunks import (
+    Pages,
+    pack_arrays,
+    pack_chunk,
+    pack_page,
+    pages_of,
+    unpack_arrays,
+    unpack_chunk,
+)
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop, Network
@@ -117,6 +125,7 @@ class ServersExchange:
         self._calls: set[Call[Any]] = set()
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._step, self._closed, self._refused = 0, False, 0
+        self._since: int | None = None
         client = secrets.randbits(63) + 1
         peers = [
             Peer(f"shard {s} at {a}", client=client, epoch=epoch, deadline=deadline, heartbeat=heartbeat)
@@ -194,28 +203,69 @@ class ServersExchange:
             yield unpack_chunk(parts)
 
     def cut(self, *, delta: bool | None = None) -> Cut:
-        """See `Exchange.cut`. Each shard writes its own rows, all at the same time."""
+        """See `Exchange.cut`. Each shard writes its own rows, all at the same time.
+
+        A shard gives changes only since the cut that this client had before: one that was restarted gives
+        all its rows, and then all shards do.
+        """
         self.flush()
-        number = secrets.randbits(48)
-        states = [unpack_arrays(parts) for parts in self._each(Kind.CUT, {"number": number})]
+        number, answers = self._cut_all(delta)
+        if len({text["full"] for text, _ in answers}) > 1:
+            number, answers = self._cut_all(False)
+        full = all(text["full"] for text, _ in answers)
+        states = [self._state(shard, number, *answer) for shard, answer in enumerate(answers)]
+        before = self._since
+        if delta is not None:
+            self._since = number
         from satrap.checkpoint.storage import FileEntry
+
+        def put_back() -> None:
+            self._since = None  # until all shards have done it
+            self._each(Kind.PUT_BACK, {"number": number})
+            self._since = None if full else before
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
             place = {"number": number, "url": storage.absolute, "folder": folder}
             results = self._jobs(Kind.WRITE, place)
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
-        return Cut(joined(states), write)
+        if delta is None:
+            return Cut(joined(states), write)
+        return Cut(joined(states), write, None if full else {}, put_back)
 
-    def read(self, url: str) -> None:
+    def _cut_all(self, delta: bool | None) -> tuple[int, list[tuple[dict[str, Any], Sequence[Buffer]]]]:
+        """Return (number of a cut, what each shard said to it, the first page of its state)."""
+        number = secrets.randbits(48)
+        answers = self._each(Kind.CUT, {"number": number, "delta": delta, "since": self._since})
+        return number, [(unpack_text(parts[0]), parts[1:]) for parts in answers]
+
+    def _state(
+        self, shard: int, number: int, about: Mapping[str, Any], first: Sequence[Buffer]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the state of a shard at a cut, page by page."""
+        pages = Pages()
+        whole = pages.add(first)
+        for page in range(1, about["pages"]):
+            asked = [pack_text({"number": number, "page": page})]
+            whole = pages.add(self._loop.wait(self._one(shard, Kind.STATE, asked)))
+        if whole is None:
+            raise ExchangeError(f"shard {shard} did not send all of its state")
+        return unpack_arrays(whole)
+
+    def read(self, url: str, *, follow: bool = False) -> None:
         """See `Exchange.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
         from satrap.checkpoint.storage import Storage
 
-        self._jobs(Kind.READ, {"url": Storage(url).absolute})
+        number = secrets.randbits(48) if follow else None
+        self._jobs(Kind.READ, {"url": Storage(url).absolute, "number": number})
+        self._since = number
 
     def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """See `Exchange.restore_state`."""
-        self._all(Kind.RESTORE, [pack_arrays(part) for part in spread(state, self.map.shards)])
+        for shard, part in enumerate(spread(state, self.map.shards)):
+            parts = pack_arrays(part)
+            for page in range(pages_of(parts)):
+                self._loop.wait(self._one(shard, Kind.RESTORE, pack_page(parts, page)))
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Exchange.load`."""

@@ -72,6 +72,8 @@ class Kind(IntEnum):
     WRITE = 13
     READ = 14
     JOB = 15
+    STATE = 16
+    PUT_BACK = 17
     OPEN = 20
     NEXT = 21
     PING = 32

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers.chunks import pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
+from satrap.exchange.servers.chunks import Pages, pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
 from satrap.exchange.servers.session import Session
-from satrap.exchange.servers.snapshots import Snapshots, error_of
+from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.float32]
 EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
 """Rows per exported chunk, and about how many bytes, at most."""
 MAX_WORLD = 65536
-T = TypeVar("T", int, str)
+T = TypeVar("T", int, str, bool)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 SETTLE_SECONDS = 0.01
 """Between two looks whether rows have been read."""
@@ -62,7 +62,7 @@ class Service:
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
-        self._snapshots, self.generation = Snapshots(), 0
+        self._snapshots, self._pages, self.generation = Snapshots(), Pages(), 0
         self._forward: dict[int, int] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -105,6 +105,7 @@ class Service:
             "forward": forward,
             "updates": self._updates,
             "generation": self.generation,
+            "follows": self._snapshots.since if self._snapshots.followed else None,
         }
 
     def resume(
@@ -118,11 +119,14 @@ class Service:
             return
         self.config = ShardConfig.from_dict(plain["config"])
         self._store = self.config.open()
+        take_state(self.store, state)  # before the rows: where some are evicted, it gives them their places
         if load is not None:
             load(self)
         self._forward = {int(client): code for client, code in plain["forward"].items()}
         self._updates, self.generation = plain["updates"], plain["generation"]
         take_state(self.store, state)
+        if plain["follows"] is not None:  # the rows are those of that cut
+            self._snapshots.follow(self.store, plain["follows"])
 
     def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
         """Execute a request and return the parts of its answer.
@@ -157,12 +161,17 @@ class Service:
             case Kind.STATISTICS:
                 return [pack_text(self.statistics())]
             case Kind.CUT:
-                number = _value(unpack_text(_one(parts)), "number", int)
-                if not self.repeating:  # else nobody can ask for it any more
-                    self._snapshots.cut(store, number)
-                return pack_arrays(state_of(store))
+                asked, state = _cut_asked(unpack_text(_one(parts))), pack_arrays(state_of(store))
+                # of a cut that is repeated nobody can ask for the rows any more
+                return self._snapshots.cut(store, asked, state, keep=not self.repeating)
+            case Kind.STATE:
+                page = unpack_text(_one(parts))
+                return self._snapshots.page(_value(page, "number", int), _value(page, "page", int))
+            case Kind.PUT_BACK:
+                self._snapshots.put_back(store, _value(unpack_text(_one(parts)), "number", int))
             case Kind.RESTORE:
-                take_state(store, unpack_arrays(parts))
+                if (whole := self._pages.add(parts)) is not None:
+                    take_state(store, unpack_arrays(whole))
             case Kind.WRITE | Kind.READ | Kind.JOB:
                 return [pack_text(self._job(kind, unpack_text(_one(parts))))]
             case Kind.LOAD:
@@ -181,7 +190,7 @@ class Service:
             return self._snapshots.result()
         url = _value(asked, "url", str)
         if kind == Kind.READ:
-            self._snapshots.read(self.config, self.store, url)
+            self._snapshots.read(self.config, self.store, url, _maybe(asked, "number", int))
             return {}
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
@@ -226,7 +235,7 @@ class Service:
         if generation > self.generation and self.config is not None:
             self.close()
             self._exports.clear()
-            self.board, self._store = StepBoard(), self.config.open()
+            self.board, self._store, self._snapshots = StepBoard(), self.config.open(), Snapshots()
         self.generation = generation
 
     def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
@@ -346,6 +355,14 @@ def _value(asked: Mapping[str, Any], name: str, kind: type[T]) -> T:
     if type(value) is not kind:
         raise FrameError(f"a request has an impossible {name}: {str(value)[:40]!r}")
     return value
+
+
+def _maybe(asked: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
+    return None if asked.get(name) is None else _value(asked, name, kind)
+
+
+def _cut_asked(asked: Mapping[str, Any]) -> Asked:
+    return Asked(_value(asked, "number", int), _maybe(asked, "delta", bool), _maybe(asked, "since", int))
 
 
 def _one(parts: Sequence[Buffer]) -> Buffer:

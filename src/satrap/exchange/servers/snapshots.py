@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
+from satrap.exchange.servers.chunks import pack_page, pages_of
 from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.frames import Buffer
+from satrap.exchange.servers.payload import pack_text
+from satrap.exchange.states import load_rows
 from satrap.faults import hit
-from satrap.store import Chunk, Shard
+from satrap.store import Chunk, Delta, Shard
 
 Result = dict[str, Any]
+
+CHUNK_ROWS = 16384
+"""Rows of a cut that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A cut that a client asks for.
+
+    Args:
+        number: names it.
+        delta: True: what changed since the cut `since`, if that is known here, else all rows; False: all
+            rows, and from now on changes are noted; None: all rows.
+        since: number of the cut that the client knows to be kept.
+    """
+
+    number: int
+    delta: bool | None = None
+    since: int | None = None
 
 
 class Snapshots:
@@ -21,16 +44,72 @@ class Snapshots:
 
     A job that goes wrong says so and changes nothing that anybody relies on: files without a manifest are no
     part of a snapshot, and rows that were only half read belong to a run that does not begin.
+
+    Attributes:
+        since: number of the cut, or of the reading, since which the store notes changes; None: it does not.
     """
 
     def __init__(self) -> None:
-        self._cut: Iterator[Chunk] | None = None
+        self._cut: Delta | None = None
         self._number = 0
         self._job: _Job | None = None
+        self._state: Sequence[Buffer] = ()
+        self._taken: tuple[int, int | None, Delta] | None = None
+        self.since: int | None = None
 
-    def cut(self, store: Shard, number: int) -> None:
-        """Take a cut of all rows under a number; the one before is let go."""
-        self._cut, self._number = store.snapshot(), number
+    @property
+    def followed(self) -> bool:
+        """Whether changes are noted since the last cut."""
+        return self.since is not None and self.since == self._number
+
+    def cut(self, store: Shard, asked: Asked, state: Sequence[Buffer], *, keep: bool = True) -> list[Buffer]:
+        """Take a cut under a number; the one before is let go.
+
+        Args:
+            store: whose.
+            asked: which.
+            state: what the store knows besides its rows, as message parts, for `page`.
+            keep: False: nobody will ask for its rows.
+
+        Returns:
+            The answer: whether it holds all rows, how many pages of state there are, and the first of them.
+        """
+        if asked.delta is None:
+            cut = Delta(True, store.snapshot(), {})
+        else:
+            known = asked.since is not None and asked.since == self.since
+            cut = store.changes.take(full=not (asked.delta and known), chunk_rows=CHUNK_ROWS)
+            before = None if cut.full else self.since
+            self._taken = asked.number, before, replace(cut, chunks=iter(()))
+            self.since = asked.number
+        self._cut, self._number, self._state = cut if keep else None, asked.number, state
+        return [pack_text({"full": cut.full, "pages": pages_of(state)}), *self.page(asked.number, 0)]
+
+    def page(self, number: int, page: int) -> list[Buffer]:
+        """Return a page of the state of a cut; with the last one it is let go.
+
+        Raises:
+            StoreError: there is none of that number.
+        """
+        pages = pages_of(self._state)
+        if not self._state or number != self._number or not 0 <= page < pages:
+            raise StoreError(f"there is no page {page} of the state of cut {number}")
+        answer = pack_page(self._state, page)
+        if page == pages - 1:
+            self._state = ()
+        return answer
+
+    def put_back(self, store: Shard, number: int) -> None:
+        """Let the next cut of changes hold what this one did: it could not be kept."""
+        if self._taken is not None and self._taken[0] == number:
+            _, self.since, taken = self._taken
+            store.changes.put_back(taken)
+            self._taken = None
+
+    def follow(self, store: Shard, number: int) -> None:
+        """Note changes from now on: the rows are those of the cut of that number."""
+        store.changes.follow()
+        self.since = self._number = number
 
     def write(self, config: ShardConfig, number: int, url: str, folder: str) -> None:
         """Write a cut, once.
@@ -44,16 +123,22 @@ class Snapshots:
                 why="it was restarted, or a newer cut has taken its place",
                 fix="take another snapshot",
             )
-        chunks, self._cut = self._cut, None
-        self._start(lambda stopping: _write(config, _until(chunks, stopping), url, folder))
+        cut, self._cut = self._cut, None
+        cut = replace(cut, chunks=_until(cut.chunks, stopping := threading.Event()))
+        self._start(lambda: _write(config, cut, url, folder), stopping)
 
-    def read(self, config: ShardConfig, store: Shard, url: str) -> None:
-        """Load the rows of this shard's buckets from a checkpoint."""
-        self._start(lambda stopping: _read(config, store, url, stopping))
+    def read(self, config: ShardConfig, store: Shard, url: str, number: int | None = None) -> None:
+        """Load the rows of this shard's buckets from a checkpoint.
 
-    def _start(self, work: Callable[[threading.Event], Result]) -> None:
+        With a number, note changes from then on, as after a cut of that number, if the store holds just
+        these.
+        """
+        stopping = threading.Event()
+        self._start(lambda: _read(config, store, url, number, stopping), stopping)
+
+    def _start(self, work: Callable[[], Result], stopping: threading.Event) -> None:
         self.stop()
-        self._job = _Job(work)
+        self._job = _Job(work, stopping)
 
     def result(self) -> Result:
         """Return `{"done": False}`, or what the job returned, or `{"done": True, "error": ...}`.
@@ -65,7 +150,10 @@ class Snapshots:
             raise StoreError(
                 "the shard is neither writing nor reading a snapshot", why="it was restarted meanwhile"
             )
-        return self._job.result
+        result = self._job.result
+        if result.get("follows") is not None:
+            self.since = result["follows"]
+        return result
 
     def stop(self) -> None:
         """Let the cut go, and have a running job end as soon as it can."""
@@ -76,8 +164,8 @@ class Snapshots:
 
 
 class _Job:
-    def __init__(self, work: Callable[[threading.Event], Result]) -> None:
-        self.stopping = threading.Event()
+    def __init__(self, work: Callable[[], Result], stopping: threading.Event) -> None:
+        self.stopping = stopping
         self.result: Result = {"done": False}
         self._work = work
         threading.Thread(target=self._run, name="satrap-shard-snapshot", daemon=True).start()
@@ -85,7 +173,7 @@ class _Job:
     def _run(self) -> None:
         error: SatrapError = CheckpointError("the shard could not write or read its rows")
         try:
-            self.result = {"done": True, **self._work(self.stopping)}
+            self.result = {"done": True, **self._work()}
             return
         except SatrapError as told:
             error = told
@@ -104,25 +192,32 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Iterator[Chunk
         yield chunk
 
 
-def _write(config: ShardConfig, chunks: Iterator[Chunk], url: str, folder: str) -> Result:
-    from satrap.checkpoint.parts import write_tables
+def _write(config: ShardConfig, cut: Delta, url: str, folder: str) -> Result:
+    from satrap.checkpoint.chain import deleted_file, pack_deleted
+    from satrap.checkpoint.parts import write_file, write_tables
     from satrap.checkpoint.storage import Storage
 
+    storage = Storage(url)
     tables, buckets = [str(table["name"]) for table in config.tables], config.map.buckets(config.shard)
     suffix = f".shard-{config.shard:04d}"
-    files = write_tables(Storage(url), folder, chunks, tables, suffix=suffix, buckets=buckets)
+    files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
+    if not cut.full:
+        name = deleted_file(suffix)
+        files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
     hit("shard.written")
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
 
 
-def _read(config: ShardConfig, store: Shard, url: str, stopping: threading.Event) -> Result:
+def _read(
+    config: ShardConfig, store: Shard, url: str, number: int | None, stopping: threading.Event
+) -> Result:
     from satrap.checkpoint.chain import read_buckets
 
-    rows = 0
-    for chunk in _until(read_buckets(url, config.map.buckets(config.shard)), stopping):
-        store.load(chunk.table, chunk)
-        rows += len(chunk.ids)
-    return {"rows": rows}
+    rows, exact = load_rows(store, _until(read_buckets(url, config.map.buckets(config.shard)), stopping))
+    if number is None or not exact:
+        return {"rows": rows}
+    store.changes.follow()
+    return {"rows": rows, "follows": number}
 
 
 def _plain(error: SatrapError) -> dict[str, str]:
