@@ -60,6 +60,39 @@ def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     assert "(restart 3 of 1000)" in said
 
 
+def test_deltas_bring_back_shards_workers_and_the_run(tmp_path: Path) -> None:
+    """A shard (from chain and journal), a worker and the launcher are killed; three shards then go on."""
+    keep = "{every_steps: 60, delta_every_steps: 11, keep: 9, durability: journal}"
+    text = recipe_text("sync").replace("{every_steps: 11, keep: 2}", keep)
+    assert keep in text
+    recipe, expected, run = make_recipe(tmp_path, text, frame(8000)), tmp_path / "expected", tmp_path / "run"
+    assert start(recipe, expected, False).wait(120) == 0
+    process, series = start(recipe, run, False), Series(str(run / "checkpoints"))
+    for name, after in (("shard 1", 20), ("worker 0", 70)):
+        kill_a_worker(run, process, name, after)
+    assert eventually(lambda: (series.latest() or 0) > 130, 90)
+    process.kill()
+    process.wait(10)
+    said = run.with_suffix(".log").read_text()
+    assert "[shard 1] lost; restarting from snapshot step-" in said
+    assert "worker 0 was killed by SIGKILL" in said
+    kept = series.steps()
+    links = [series.manifest(step).delta for step in kept]
+    assert sum(link is not None for link in links) >= len(kept) // 2
+    assert run_command("checkpoint", "verify", run).code == 0
+    assert "delta" in run_command("checkpoint", "inspect", run).out
+    again = run_command("train", recipe, "--output", run, "--resume", "--set", "cluster.shards=3")
+    assert again.code == 0, again
+    assert model_of(run) == model_of(expected)
+    later = [series.manifest(step).delta for step in series.steps() if step > kept[-1]]
+    assert later
+    assert later[0] is not None
+    assert later[0].previous == f"step-{kept[-1]:08d}"
+    assert run_command("checkpoint", "compact", run).code == 0
+    assert run_command("checkpoint", "reshard", run, "--shards", "2").code == 0
+    assert run_command("checkpoint", "verify", run).code == 0
+
+
 def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     text = recipe_text("sync").replace("restarts: 1000", "restarts: 1").replace("epochs: 12", "epochs: 1000")
     run = tmp_path / "run"

@@ -432,12 +432,15 @@ def test_deltas_go_on_from_what_was_read_only_where_that_is_all(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_deltas_go_on_after_a_shard_came_back_from_its_journal(written: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", [{}, SMALL], ids=["all", "evicting"])
+def test_deltas_go_on_after_a_shard_came_back_from_its_journal(
+    budget: dict[str, Any], written: bool, tmp_path: Path
+) -> None:
     """Killed after a delta was committed, or between its cut and its files."""
     series, folder = Series(str(tmp_path / "s"), keep=9), tmp_path / "journal"
     with threads(1) as [second]:
         with ShardServer("127.0.0.1:0", journal=folder) as first:
-            exchange = connect([first.address, second.address])
+            exchange = connect([first.address, second.address], **budget)
             for step in (1, 2):
                 use(exchange, step)
                 save(exchange, series, step)
