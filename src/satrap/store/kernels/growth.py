@@ -75,7 +75,11 @@ _ONE = np.uint64(1)
 _EIGHT = np.uint64(8)
 _BUCKET = np.uint64(BUCKET_BYTES)
 _HALF = np.uint64(32)
+_ENTRIES = np.uint64(8 * ENTRIES)
 _KEYS = np.uint32((1 << ENTRIES) - 1)
+_SLOTS = np.uint64(8 * ENTRIES)
+_LAST = np.uint64(BUCKET_BYTES - 4)
+_FOUR = np.uint64(4)
 _PAGE = np.uint64(PAGE_BYTES)
 _NOWHERE = np.uint64(0)
 
@@ -187,30 +191,52 @@ def prefetch_page(index: Index, page: int) -> None:
 
 
 @helper
+def clear_counts(index: Index, scratch: int) -> None:
+    """Let the last words of the buckets of a scratch list be 0 again, see `copy_entries`."""
+    for p in range(fact(index, scratch, SEGMENT_COUNT)):
+        page = index.entries + np.uint64(get32(index.pages, scratch * SEGMENT_PAGES + p)) * _PAGE
+        for b in range(_ZERO, _PAGE, _BUCKET):
+            store_u32(page + b + _LAST, np.uint32(0))
+
+
+@helper
 def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> bool:
-    """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck."""
-    low, high = segment_at(index, 0), segment_at(index, 1)
-    used_low, used_high, pages = 0, 0, fact(index, segment, SEGMENT_COUNT)
+    """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck.
+
+    Neighbours go to neighbouring buckets. So that the next one need not wait until what was written can be
+    read as a vector, the last word of a bucket counts its entries meanwhile (one that was moved here is not
+    counted, and `place` is asked from then on). A full bucket counts 5: its last word is no free slot.
+    """
+    low = segment_at(index, 0)
+    apart = segment_at(index, 1).pages - low.pages
+    used, used_high, pages = 0, 0, fact(index, segment, SEGMENT_COUNT)
     for p in range(pages):
         if p + 1 < pages:
             prefetch_page(index, get32(index.pages, segment * SEGMENT_PAGES + p + 1))
         page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
-        for b in range(PAGE_BUCKETS):
-            bucket = page + np.uint64(b) * _BUCKET
-            full = ~(zeros8(bucket + _HALF) >> np.uint32(2)) & _KEYS
-            while full != np.uint32(0):
-                entry = bucket + _EIGHT * trailing_zeros(full)
-                full &= np.uint32(full - np.uint32(1))
-                key = load_u64(entry)
-                h = mix(key ^ salt)
-                up = (h & bit) != _ZERO
-                free = place(index, high if up else low, salt, h)
-                if free == _NOWHERE:
-                    return False
-                copy(index, entry, free)
-                used_high += up
-                used_low += not up
-    set_fact(index, 0, SEGMENT_USED, used_low)
+        for b in range(_ZERO, _PAGE, _BUCKET):
+            for k in range(_ZERO, _ENTRIES, _EIGHT):
+                entry = page + b + k
+                h = mix(load_u64(entry) ^ salt)
+                up, there = (h & bit) != _ZERO, load_u32(slot_at(entry)) != np.uint32(0)
+                target = Segment(low.pages + apart * np.uint64(up), low.length)
+                used += there
+                used_high += there and up
+                first = first_bucket(index, target, h)
+                count = np.uint64(load_u32(first + _LAST))
+                if load_u32(first + _SLOTS + _FOUR * count) == np.uint32(0):
+                    # A free entry is copied to itself: whether there is one, none could predict.
+                    copy(index, entry, first + _EIGHT * count if there else entry)
+                    store_u32(first + _LAST, np.uint32(count) + np.uint32(there))
+                elif there:
+                    free = place(index, target, salt, h)
+                    if free == _NOWHERE:
+                        return False
+                    copy(index, entry, free)
+    clear_counts(index, 0)
+    if bit != _ZERO:
+        clear_counts(index, 1)
+    set_fact(index, 0, SEGMENT_USED, used - used_high)
     set_fact(index, 1, SEGMENT_USED, used_high)
     return True
 
@@ -265,8 +291,8 @@ def hand_over(index: Index, segment: int, scratch: int) -> None:
 
 
 @helper
-def count_high(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
-    """Return how many entries of a segment have `bit` in their hash."""
+def sides(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
+    """Return 1 if no entry of a segment has `bit` in its hash, 2 if all have, 3 if some have."""
     found = 0
     for p in range(fact(index, segment, SEGMENT_COUNT)):
         page = index.entries + np.uint64(get32(index.pages, segment * SEGMENT_PAGES + p)) * _PAGE
@@ -276,7 +302,9 @@ def count_high(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> i
             while full != np.uint32(0):
                 entry = bucket + _EIGHT * trailing_zeros(full)
                 full &= np.uint32(full - np.uint32(1))
-                found += (mix(load_u64(entry) ^ salt) & bit) != _ZERO
+                found |= 2 if (mix(load_u64(entry) ^ salt) & bit) != _ZERO else 1
+            if found == 3:
+                return found
     return found
 
 
@@ -339,9 +367,9 @@ def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
     if depth == load_i64(record(index, t, DEPTH)) and not double_directory(index, t):
         return False
     bit = _ONE << np.uint64(63 - depth)
-    high = count_high(index, segment, salt, bit)
-    if high == 0 or high == fact(index, segment, SEGMENT_USED):
-        if not split_off(index, segment, 0 if high == 0 else 1):
+    found = sides(index, segment, salt, bit)
+    if found != 3:
+        if not split_off(index, segment, 1 if found == 2 else 0):
             return False
     elif not lay_out(index, segment, salt, 11 * max(8, pages) // 16, bit):
         return False
