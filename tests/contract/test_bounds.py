@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
-from satrap.store import Admission, Eviction
+from satrap.store import Admission, Eviction, Tier
 from tests.contract.parties import assert_equal_contents, connect, contents, local, request, threads, train
 
 KINDS = ["local", "servers-1", "servers-2"]
@@ -86,6 +87,31 @@ def test_one_shard_evicts_what_one_process_does() -> None:
         train(exchange, steps=150, seed=4, ahead=2)
         assert_equal_contents(exchange, other)
         assert exchange.statistics()["tables"]["c"]["evicted"] > 0
+    other.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp_path: Path) -> None:
+    other, tier = local(), Tier(str(tmp_path), 64 << 20)
+    for exchange in opened(kind, memory=MEMORY, eviction=Eviction("lru"), tier=tier):
+        for one in (exchange, other):
+            rng = np.random.default_rng(0)
+            for _ in range(20):
+                keys = rng.choice(30_000, 4_000, replace=False).tolist()
+                wanted = [request(0, keys[:2_500], keys[1_500:]), request(1, keys[:1_000])]
+                one.prefetch(wanted)
+                one.lookup(wanted, create=True).result()
+                gradients = [rng.standard_normal((len(r.ids), (4, 17)[r.group])) for r in wanted]
+                one.update(wanted, [g.astype(np.float32) for g in gradients], lr_scale=1.0)
+            one.flush()
+        assert_equal_contents(exchange, other)
+        found, expected = exchange.statistics(), other.statistics()
+        assert found["tier"]["rows"] > 20_000
+        for table in "abc":
+            for name in ("rows", "created", "evicted", "hits", "misses", "dropped"):
+                assert found["tables"][table][name] == expected["tables"][table][name]
+        exchange.clear()
+        assert exchange.statistics()["tier"]["rows"] == 0
     other.close()
 
 

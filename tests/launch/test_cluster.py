@@ -121,6 +121,19 @@ def test_admission_and_eviction_reach_the_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+def test_with_a_tier_shards_end_as_with_enough_memory(tmp_path: Path) -> None:
+    bounds = [
+        "embedding.memory=512KiB",
+        "embedding.eviction={policy: lru}",
+        f"embedding.tier={{path: {tmp_path}, size: 64MiB}}",
+    ]
+    path = make_recipe(tmp_path)
+    launch.train(load(path, [*SERVERS, *bounds]), str(tmp_path / "there"))
+    launch.train(load(path), str(tmp_path / "free"))
+    assert saved(tmp_path / "there") == saved(tmp_path / "free")
+
+
+@pytest.mark.cluster
 def test_bad_data_in_a_worker_is_the_users_error(tmp_path: Path) -> None:
     """Found only while reading: the error comes from another process, with its place."""
     rows = frame(300).astype({"price": object, "clicked": object})

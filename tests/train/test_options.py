@@ -85,6 +85,27 @@ def test_rows_go_when_memory_is_full_and_a_saved_model_has_the_rest(tmp_path: Pa
     again.close()
 
 
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_with_a_tier_training_is_that_with_enough_memory(tmp_path: Path, mode: str) -> None:
+    arguments = {"memory": 200_000, "eviction": satrap.store.Eviction("lru")}
+    tier = satrap.store.Tier(str(tmp_path), 1 << 24)
+    trainers = make_trainer(mode=mode), make_trainer(mode=mode, **arguments, tier=tier)
+    batches = make_batches(60, size=256)
+    for number, batch in enumerate(batches):
+        for column in batch.ids.values():
+            column.values[:] += np.uint64(200 * (number % 30))
+    for trainer in trainers:
+        trainer.fit(Batches(batches))
+    free, bound = trainers
+    assert bound.statistics()["tier"]["rows"] > 500
+    assert bound.statistics()["tier"]["prefetched"] > 0
+    np.testing.assert_array_equal(all_rows(bound, "user"), all_rows(free, "user"))
+    for mine, other in zip(free.model.parameters(), bound.model.parameters(), strict=True):
+        np.testing.assert_array_equal(mine.detach().numpy(), other.detach().numpy())
+    for trainer in trainers:
+        trainer.close()
+
+
 def trained(count: int, schedule: satrap.optim.Schedule, mode: str) -> list[np.ndarray]:
     """Rows and weights after so many batches."""
     trainer = make_trainer(
@@ -138,6 +159,9 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
         ("embedding.eviction={policy: fifo}", "embedding.eviction.policy"),
         ("embedding.eviction={policy: lru}", "policy lru needs embedding.memory"),
         ("embedding.eviction={policy: ttl}", "policy ttl needs ttl"),
+        ("embedding.tier={path: /tmp, size: 1GiB}", "embedding.tier needs embedding.memory"),
+        ("embedding.tier={path: '', size: 1GiB}", "embedding.tier.path"),
+        ("embedding.tier={path: /tmp, size: 0}", "embedding.tier.size"),
         ("embedding.eviction={policy: lfu, ttl: 5}", "policy lfu has no ttl"),
         ("embedding.eviction={policy: ttl, ttl: 0}", "embedding.eviction.ttl"),
         ("embedding.optimizer={name: sgd, lr: 0.1, nesterov: true}", "nesterov needs momentum"),

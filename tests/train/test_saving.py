@@ -233,6 +233,21 @@ def test_all_that_the_store_and_the_schedule_remember(arguments: dict[str, Any],
     assert_same(undisturbed(fit, **arguments), killed_and_resumed(tmp_path, 10, 25, fit, **arguments))
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@pytest.mark.parametrize(("every", "delta"), [(10, None), (12, 4)])
+def test_rows_of_a_tier_are_saved(policy: str, every: int, delta: int | None, tmp_path: Path) -> None:
+    fit = {"epochs": 2}
+    arguments = SMALL | {
+        "eviction": satrap.store.Eviction(policy),  # type: ignore[arg-type]
+        "tier": satrap.store.Tier(str(tmp_path), 1 << 20),
+        "embedding_dtype": "bfloat16",
+    }
+    expected = undisturbed(fit, **arguments)
+    assert_same(expected, killed_and_resumed(tmp_path / "run", every, 25, fit, delta, **arguments))
+    free = {name: arguments[name] for name in ("admission", "embedding_dtype")}
+    assert_same(undisturbed(fit, **free), expected)
+
+
 @pytest.mark.parametrize("kill", [20, 38, 55])
 def test_best_weights_survive(kill: int, tmp_path: Path) -> None:
     """Patience runs out in either run; the weights of the best pass come back."""

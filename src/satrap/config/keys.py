@@ -138,6 +138,15 @@ EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
 }
 
 
+class Tier(Keys):
+    """Where evicted rows are kept to come back."""
+
+    path: str = Field(min_length=1)
+    """Folder on a fast disk of the machine that holds the rows."""
+    size: Bytes
+    """Most disk space, for example 100GiB; shard servers share it."""
+
+
 class TorchSGD(Keys):
     """`torch.optim.SGD`."""
 
@@ -233,6 +242,8 @@ class Embedding(Keys):
     """Which new ids get a row."""
     eviction: Eviction | None = None
     """Which rows leave when memory is full; default none, and a new id then ends the run."""
+    tier: Tier | None = None
+    """A disk for rows that leave memory, from which they come back; default none, and they are forgotten."""
 
 
 class Mesh(Keys):

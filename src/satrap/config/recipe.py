@@ -223,6 +223,13 @@ def _check_data(recipe: Recipe) -> None:
 def _check_eviction(recipe: Recipe) -> None:
     embedding = recipe.sections.embedding
     eviction = embedding.eviction
+    if embedding.tier is not None and (embedding.memory is None or eviction is None or eviction.ttl):
+        raise ConfigError(
+            "embedding.tier needs embedding.memory and an eviction policy of lru or lfu",
+            where=recipe.source.where(("embedding", "tier")),
+            why="it keeps the rows that leave memory when a budget is used up",
+            fix="set embedding.memory, for example 4GiB, and eviction: {policy: lru}",
+        )
     if eviction is None:
         return
     if (eviction.policy == "ttl") != (eviction.ttl is not None):

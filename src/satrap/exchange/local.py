@@ -64,6 +64,11 @@ class LocalExchange:
             del self._slots[next(iter(self._slots))]
         return rows
 
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """See `Exchange.prefetch`."""
+        for request in requests:
+            self.shard.ahead.prefetch(request.group, request.ids, request.splits)
+
     def update(
         self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
     ) -> None:

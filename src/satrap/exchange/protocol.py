@@ -88,6 +88,12 @@ class Exchange(Protocol):
             A future of float32[n, dim] per request, valid until the caller drops them.
         """
 
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """Say that these will be looked up soon; returns at once, and changes nothing.
+
+        Stores that keep rows on a disk read them meanwhile. Any thread may call it; nothing is promised.
+        """
+
     def update(
         self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
     ) -> None:

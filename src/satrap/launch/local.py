@@ -22,7 +22,7 @@ from satrap.launch.resume import rewind
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema, Table
-from satrap.store import Admission, Eviction
+from satrap.store import Admission, Eviction, Tier
 from satrap.train import Checkpointing, Observer, Trainer
 from satrap.train.trainer import Data
 
@@ -185,6 +185,7 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
         embedding_dtype=sections.embedding.dtype,
         admission=admission_of(recipe),
         eviction=eviction_of(recipe),
+        tier=tier_of(recipe),
         lr_schedule=recipe.lr_schedule(),
         clip_norm=training.clip_norm,
         plateau=training.plateau,
@@ -203,6 +204,7 @@ def rows_of(recipe: Recipe) -> dict[str, Any]:
         "memory": recipe.sections.embedding.memory,
         "admission": admission_of(recipe),
         "eviction": eviction_of(recipe),
+        "tier": tier_of(recipe),
     }
 
 
@@ -220,6 +222,12 @@ def eviction_of(recipe: Recipe) -> Eviction | None:
     """Return which rows go when memory is full."""
     keys = recipe.sections.embedding.eviction
     return None if keys is None else Eviction(**keys.model_dump())
+
+
+def tier_of(recipe: Recipe) -> Tier | None:
+    """Return where evicted rows are kept."""
+    keys = recipe.sections.embedding.tier
+    return None if keys is None else Tier(**keys.model_dump())
 
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:

@@ -22,6 +22,7 @@ from satrap.store.pooling import (
     sum_features,
 )
 from satrap.store.shard import Shard
+from satrap.store.tier import Tier
 
 __all__ = [
     "BUCKETS",
@@ -33,6 +34,7 @@ __all__ = [
     "Group",
     "Shard",
     "Slots",
+    "Tier",
     "bucket_of",
     "distinct",
     "floats",

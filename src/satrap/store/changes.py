@@ -14,7 +14,7 @@ import numpy.typing as npt
 from satrap.errors import StoreError
 from satrap.store import hashes
 from satrap.store.chunk import Chunk
-from satrap.store.kernels.marks import mark, marked
+from satrap.store.kernels.marks import assign, mark, marked
 from satrap.store.memory import Reserved
 from satrap.store.types import Ids, Inverse
 
@@ -31,13 +31,28 @@ class Tracker:
 
     Args:
         slots: most slots the group can have.
+        cold: most slots its tier can have; None: it has no tier.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, cold: int | None = None) -> None:
         size = slots // 8 + 1
         self._changed = Reserved(size, huge=False).array(np.uint8, size)
         self._made = Reserved(size, huge=False).array(np.uint8, size)
         self._gone: Gone = []
+        self._cold = None if cold is None else Tracker(cold)
+
+    @property
+    def cold(self) -> Tracker:
+        """The same of the slots of the tier."""
+        assert self._cold is not None
+        return self._cold
+
+    def move(self, slots: Inverse, to: Tracker, targets: Inverse) -> None:
+        """Note that rows of these slots lie in slots of another tracker from now on."""
+        assign(to._changed, targets, marked(self._changed, slots))
+        assign(to._made, targets, marked(self._made, slots))
+        assign(self._changed, slots, np.zeros(len(slots), np.bool_))
+        assign(self._made, slots, np.zeros(len(slots), np.bool_))
 
     def change(self, slots: Inverse) -> None:
         """Note that rows change; -1 is nothing."""
@@ -54,10 +69,11 @@ class Tracker:
         if old.any():
             self._gone.append((ids[old], tables[old]))
 
-    def take(self, slots: int) -> Taken:
-        """Return what was noted about the first `slots` slots, and start anew."""
+    def take(self, slots: int, cold: int = 0) -> Taken:
+        """Return what was noted about the first `slots` slots, and `cold` of the tier; start anew."""
         used = slots // 8 + 1
-        taken = Taken(self._changed[:used].copy(), self._made[:used].copy(), self._gone)
+        moved = None if self._cold is None else self._cold.take(cold)
+        taken = Taken(self._changed[:used].copy(), self._made[:used].copy(), self._gone, moved)
         self._changed[:used] = 0
         self._made[:used] = 0
         self._gone = []
@@ -72,11 +88,12 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `Tracker.take` returned: bits by slot, and who went."""
+    """What `Tracker.take` returned: bits by slot, who went, and the same of the tier."""
 
     changed: Bits
     made: Bits
     gone: Gone
+    cold: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,8 @@ class Changes:
     After a chain of them was loaded into a new store, `follow` says that it has just that. A row counts as
     changed when it was made, updated or loaded; where rows are evicted, also when it was looked up, since
     its last use is part of what decides who goes next. Besides the budget it takes 2 bits per row, 12 bytes
-    per row that went, and while a delta is read the changed rows that change again; a lookup or update takes
+    per row that went, 2 bits per row of a tier, and while a delta is read the changed rows that change again;
+    a lookup or update takes
     about 2 nanoseconds more per row. `take` itself stops the store for a copy of these bits.
     """
 
@@ -124,7 +142,8 @@ class Changes:
         """Note changes from now on, without any so far."""
         with self._lock:
             for group in self._groups:
-                group.tracker = Tracker(group.directory.limit)
+                cold = None if group.cold is None else group.cold.directory.limit
+                group.tracker = Tracker(group.directory.limit, cold)
 
     def stop(self) -> None:
         """Note nothing more; the next `take` is full."""
@@ -148,17 +167,13 @@ class Changes:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             full = full or not self.following
-            taken = (
-                []
-                if full
-                else [(g.tracker, g.tracker.take(g.directory.slots)) for g in self._groups if g.tracker]
-            )
+            taken = [] if full else [(g.tracker, g.tracker.take(*g.slots)) for g in self._groups if g.tracker]
             deleted = {} if full else self._deleted([t for _, t in taken])
             if full:
                 self.follow()
-            marks = [None] * len(self._groups) if full else [~t.changed for _, t in taken]
+            marks = [(None, None)] * len(self._groups) if full else [_unchanged(t) for _, t in taken]
             cuts = [
-                g.cut(list(range(len(g.tables))), bits) for g, bits in zip(self._groups, marks, strict=True)
+                g.cut(list(range(len(g.tables))), *bits) for g, bits in zip(self._groups, marks, strict=True)
             ]
         everywhere = np.ones(hashes.BUCKETS, np.bool_)
         chunks = itertools.chain.from_iterable(
@@ -169,10 +184,14 @@ class Changes:
         return Delta(full, chunks, deleted, tuple(taken))
 
     def put_back(self, delta: Delta) -> None:
-        """Let the next `take` hold what `delta` does, too: it could not be kept."""
+        """Let the next `take` hold what `delta` does, too: it could not be kept.
+
+        With a tier the next one is full: rows may have moved since, so that their marks name others.
+        """
         with self._lock:
-            if delta.full:
+            if delta.full or any(group.cold is not None for group in self._groups):
                 self.stop()
+                return
             for tracker, taken in delta.taken:
                 tracker.put_back(taken)
 
@@ -184,3 +203,8 @@ class Changes:
                 ids = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
                 found[name] = ids[~group.has(t, ids)]
         return found
+
+
+def _unchanged(taken: Taken) -> tuple[Bits, Bits | None]:
+    """Return the rows to leave out, in memory and in the tier."""
+    return ~taken.changed, None if taken.cold is None else ~taken.cold.changed

@@ -24,6 +24,9 @@ from satrap.store.kernels import export
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.memory import Reserved
 from satrap.store.steps import Rows, plan
+from satrap.store.tier import Cold, Fetched, Tier
+from satrap.store.tier.cold import SHIFTS, Loose, per_table
+from satrap.store.tier.file import Bytes
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
 from satrap.store.workers import Workers
 
@@ -68,6 +71,7 @@ class Group:
         updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
             the rows, to go on as another group would have.
         counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
+        cold: its rows in the tier; None: there is no tier.
         tracker: notes which rows change and go, see `Changes`; None: nobody wants to know.
     """
 
@@ -82,6 +86,7 @@ class Group:
         memory: int | None = None,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        tier: Tier | None = None,
     ) -> None:
         self.index, self.optimizer = index, optimizer
         self.tables = tuple(table.name for table in tables)
@@ -99,7 +104,9 @@ class Group:
         self._cuts: weakref.WeakSet[Cut] = weakref.WeakSet()
         self.tracker: Tracker | None = None
         self._epoch = 0
+        self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
         self._reserve()
+        self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, workers)
 
     def _plan_memory(self, memory: int | None) -> Budget:
         if memory is not None and self.gate is not None:
@@ -132,17 +139,28 @@ class Group:
         self.tracker = None
         self._reserve()
         self.directory.keep_counters(before)
+        if self.cold is not None:
+            self.cold.clear()
+
+    def close(self) -> None:
+        """Give the file of the tier back; memory goes with the group."""
+        if self.cold is not None:
+            self.cold.file.close()
 
     def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> Slots:
         """Write the rows of the ids, creating those that are new."""
         self._advance()
+        self._restored = False
         if self.gate is not None:
             self.gate.requests += 1
         slots, missing = self.directory.find(ids, splits, use=True)
-        hits = splits[1:] - splits[:-1]
+        hits, away = splits[1:] - splits[:-1], None
         if len(missing):
-            self._create(ids, splits, missing, slots)
             absent = self._per_table(missing, splits)
+            if self.cold is not None:
+                away = self.cold.fetch(ids, splits, missing)
+                absent = absent - self._per_table(away.positions, splits)
+            self._create(ids, splits, missing, slots, away)
             self._count("misses", absent)
             hits = hits - absent
         self._count("hits", hits)
@@ -152,25 +170,44 @@ class Group:
         if len(missing):
             missing = missing[slots[missing] < 0]
             self._write_initial(ids, splits, missing, out)
+            if away is not None:
+                self._write_cold(away.positions, slots, away.records, out)
         return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
+
+    def _write_cold(self, positions: Offsets, slots: Inverse, records: Bytes, out: Floats) -> None:
+        """Write the weights of records to the positions of `out` that have no slot in memory."""
+        stay = slots[positions] < 0
+        if stay.any() and self.cold is not None:
+            loose = self.cold.spread(records[stay])
+            out[positions[stay]] = self.read(loose.slots, loose.rows)[0]
 
     def _advance(self) -> None:
         taken = self.directory.reassigned
         self.directory.advance()
         self._keep_taken(taken)
 
-    def _create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
-        """Give each missing id that is admitted a slot and its initial row; fills in `slots`.
+    def _create(
+        self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, away: Fetched | None = None
+    ) -> None:
+        """Give each missing id that is admitted, or was away, a slot and its row; fills in `slots`.
 
         Raises:
-            StoreError: no room, and no eviction; nothing was created.
+            StoreError: no room, and no eviction, or no disk space for the tier; nothing was created.
         """
+        if self.cold is not None and self.directory.room < 2 * len(missing):
+            self.cold.reserve(3 * len(missing))  # an id may push out two rows, and be placed there itself
+        if away is not None:
+            missing = np.setdiff1d(missing, away.positions, assume_unique=True)
         if self.gate is not None:
             admitted = self.gate.admit(ids, splits, missing)
             self._count("unadmitted", self._per_table(missing[~admitted], splits))
             missing = missing[admitted]
+        new = missing
+        if away is not None:
+            missing = np.union1d(missing, away.positions)
         self._check_room(ids, splits, missing)
-        piece = self.directory.piece if self._cuts or self.tracker is not None else len(missing)
+        pieces = self._cuts or self.tracker is not None or self.cold is not None
+        piece = self.directory.piece if pieces else len(missing)
         for i in range(0, len(missing), max(1, piece)):
             taken = self.directory.reassigned
             fresh = self.directory.create(ids, splits, missing[i : i + piece], slots)
@@ -179,7 +216,41 @@ class Group:
                 cut.ignore(slots[fresh])
             if self.tracker is not None:
                 self.tracker.make(slots[fresh])
-            self._initialize(ids, splits, fresh, slots)
+            self._initialize(ids, splits, fresh, slots, self.rows)
+            if away is not None:
+                self._bring(splits, fresh, slots, away)
+        if self.cold is not None:
+            self._create_cold(ids, splits, slots, new, away)
+
+    def _bring(self, splits: Offsets, fresh: Offsets, slots: Inverse, away: Fetched) -> None:
+        """Write the rows that were away to the slots they were given."""
+        at = np.flatnonzero(np.isin(away.positions, fresh, assume_unique=True))
+        if self.cold is None or not len(at):
+            return
+        targets = slots[away.positions[at]]
+        self.cold.put(away.records[at], self.rows, targets)
+        self.cold.give(away.slots[at], self._per_table(away.positions[at], splits))
+        if self.tracker is not None:
+            self.tracker.cold.move(away.slots[at], self.tracker, targets)
+
+    def _create_cold(
+        self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets, away: Fetched | None
+    ) -> None:
+        """Make the rows for which memory has no place, since all is in use by this request, in the tier."""
+        assert self.cold is not None
+        new = new[slots[new] < 0]
+        fresh, targets = self.cold.create(ids, splits, new)
+        if len(fresh):
+            loose, at = Loose(self.plan, self.dim, len(fresh)), np.full(len(ids), -1, np.int32)
+            at[fresh] = loose.slots
+            self._initialize(ids, splits, fresh, at, loose.rows)
+            self.cold.write(targets, loose.rows, loose.slots)
+            if self.tracker is not None:
+                self.tracker.cold.make(targets)
+        served = new[self.cold.find(ids, splits, new) >= 0]
+        if away is not None:
+            served = np.union1d(served, away.positions[slots[away.positions] < 0])
+        self.cold.shift("refused", -self._per_table(served, splits))
 
     def _check_room(self, ids: Ids, splits: Offsets, missing: Offsets) -> None:
         room = self.directory.room
@@ -195,12 +266,12 @@ class Group:
                 fix="give the store more memory or an eviction policy, or use more shards",
             )
 
-    def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> None:
+    def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, rows: Rows) -> None:
         row_kernels.initialize(
             self.plan.format(_NO_NOISE),
-            self.rows.base,
-            self.rows.stride,
-            self.rows.scalars,
+            rows.base,
+            rows.stride,
+            rows.scalars,
             ids,
             splits,
             missing,
@@ -216,8 +287,14 @@ class Group:
         """Write the rows of the ids, or what they would start from; return which have a row."""
         slots, missing = self.directory.find(ids, splits, use=False)
         self._gather(slots, out)
+        found: Found = slots >= 0
+        if self.cold is not None and len(missing):
+            away = self.cold.fetch(ids, splits, missing)
+            self._write_cold(away.positions, slots, away.records, out)
+            found[away.positions] = True
+            missing = missing[~found[missing]]
         self._write_initial(ids, splits, missing, out)
-        return slots >= 0
+        return found
 
     def _write_initial(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
         if len(positions):
@@ -230,6 +307,10 @@ class Group:
     ) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped."""
         slots, missing = self._slots_of(ids, splits, known)
+        away = None
+        if self.cold is not None and len(missing):
+            away = self.cold.fetch(ids, splits, missing)
+            missing = np.setdiff1d(missing, away.positions, assume_unique=True)
         if len(missing):
             self._count("dropped", self._per_table(missing, splits))
         self._keep(ids, splits, slots)
@@ -242,6 +323,23 @@ class Group:
             self.plan.step(self.rows, ids[first:end], slots[first:end], start, lr_scale, noise)
 
         self._workers.run(self._workers.ranges(len(ids)), work)
+        if away is not None and self.cold is not None and len(away.positions):
+            own = gradients[away.positions]
+            loose = self.cold.spread(away.records)
+            self.plan.step(loose.rows, ids[away.positions], loose.slots, address(own), lr_scale, noise)
+            self._write_back(ids, splits, away.positions, away.slots, loose)
+
+    def _write_back(
+        self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse, loose: Loose
+    ) -> None:
+        """Write changed rows to their slots of the tier."""
+        assert self.cold is not None
+        tables = (np.searchsorted(splits, positions, side="right") - 1).astype(np.int32)
+        for cut in self._cuts:
+            cut.keep_cold(ids[positions], tables, slots)
+        if self.tracker is not None:
+            self.tracker.cold.change(slots)
+        self.cold.write(slots, loose.rows, loose.slots)
 
     def _slots_of(self, ids: Ids, splits: Offsets, known: Slots | None) -> tuple[Inverse, Offsets]:
         """Return what `directory.find` would, sparing what `known` still tells."""
@@ -251,8 +349,12 @@ class Group:
             return known.numbers, np.empty(0, np.int64)
         return self.directory.refresh(ids, splits, known.numbers, known.reassigned)
 
-    def read(self, slots: Inverse) -> tuple[Floats, Floats]:
-        """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""
+    def read(self, slots: Inverse, rows: Rows | None = None) -> tuple[Floats, Floats]:
+        """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything.
+
+        `rows` are others than those in memory.
+        """
+        rows = self.rows if rows is None else rows
         weights = np.empty((len(slots), self.dim), np.float32)
         state = np.empty((len(slots), self.plan.width), np.float32)
         places = (
@@ -266,11 +368,11 @@ class Group:
             i = np.uint64(first)
             export.read_rows(
                 self.plan.format(_NO_NOISE),
-                self.rows.base,
-                self.rows.stride,
-                self.rows.scalars,
+                rows.base,
+                rows.stride,
+                rows.scalars,
                 slots[first:end],
-                self.rows.dim,
+                rows.dim,
                 places[0] + i * places[1],
                 np.uint64(self.plan.layout.state),
                 places[2] + i * places[3],
@@ -279,6 +381,12 @@ class Group:
 
         self._workers.run(self._workers.ranges(len(slots)), work)
         return weights, state
+
+    def read_cold(self, slots: Inverse) -> tuple[Floats, Floats]:
+        """Return what `read` does of slots of the tier."""
+        assert self.cold is not None
+        loose = self.cold.spread(self.cold.read(slots))
+        return self.read(loose.slots, loose.rows)
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
         """Insert or overwrite rows, whatever the admission; ids are distinct inside each table.
@@ -289,55 +397,93 @@ class Group:
             StoreError: no room for all.
         """
         slots, missing = self.directory.find(ids, splits, use=False)
+        if self.cold is not None:
+            missing = self._place_cold(ids, splits, missing)
         if len(missing):
             self._advance()
-            slots, missing = self.directory.find(ids, splits, use=True)
+            slots, absent = self.directory.find(ids, splits, use=True)
+            missing = absent if self.cold is None else missing
         gate, self.gate = self.gate, None
         try:
             self._create(ids, splits, missing, slots)
         finally:
             self.gate = gate
-        if (slots < 0).any():
+        outside = np.flatnonzero(slots < 0)
+        away = np.full(len(outside), -1) if self.cold is None else self.cold.find(ids, splits, outside)
+        self._keep(ids, splits, slots)
+        inside = np.flatnonzero(slots >= 0) if len(outside) else slice(None)
+        self._scatter(self.rows, ids[inside], slots[inside], weights[inside], state[inside])
+        lost, outside, away = int((away < 0).sum()), outside[away >= 0], away[away >= 0]
+        if self.cold is not None and len(outside):
+            loose = Loose(self.plan, self.dim, len(outside))
+            self._scatter(loose.rows, ids[outside], loose.slots, weights[outside], state[outside])
+            self._write_back(ids, splits, outside, away, loose)
+        if lost:
             raise StoreError(
-                f"no room for {int((slots < 0).sum())} of {len(ids)} rows that are loaded together",
+                f"no room for {lost} of {len(ids)} rows that are loaded together",
                 fix="give the store more memory, or load smaller chunks",
             )
-        self._keep(ids, splits, slots)
+
+    def _place_cold(self, ids: Ids, splits: Offsets, missing: Offsets) -> Offsets:
+        """Make rows in the tier once memory is full, so that loading pushes none out; return those left."""
+        assert self.cold is not None
+        missing = missing[self.cold.find(ids, splits, missing) < 0]
+        room = 0 if self._restored else self.directory.room
+        self.cold.reserve(3 * len(missing))  # as `_create` will ask for, when nothing may fail any more
+        placed, targets = self.cold.create(ids, splits, missing[room:])
+        if self.tracker is not None:
+            self.tracker.cold.make(targets)
+        return np.setdiff1d(missing, placed, assume_unique=True)
+
+    def _scatter(self, rows: Rows, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> None:
         inner = np.ascontiguousarray(state[:, : self.plan.layout.state])
         row_kernels.scatter(
             self.plan.format(self._noise),
-            self.rows.base,
-            self.rows.stride,
+            rows.base,
+            rows.stride,
             ids,
             slots,
             address(weights),
-            self.rows.dim,
+            rows.dim,
             address(inner),
             np.uint64(self.plan.layout.state),
         )
         if self.plan.layout.scalar:
-            self.rows.scalars[slots] = state[:, -1]
+            rows.scalars[slots] = state[:, -1]
 
     def has(self, t: int, ids: Ids) -> Found:
         """Return which ids of table t have a row, bool[n]."""
         splits = np.where(np.arange(len(self.tables) + 1) > t, len(ids), 0).astype(np.int64)
-        found: Found = self.directory.find(ids, splits, use=False)[0] >= 0
+        slots, missing = self.directory.find(ids, splits, use=False)
+        found: Found = slots >= 0
+        if self.cold is not None:
+            found[missing] = self.cold.find(ids, splits, missing) >= 0
         return found
 
-    def cut(self, tables: list[int], without: Bits | None = None) -> Cut:
+    def cut(self, tables: list[int], without: Bits | None = None, without_cold: Bits | None = None) -> Cut:
         """Return the rows of some tables (by position) as they are now, to be read while others change.
 
         Args:
             tables: positions.
             without: one bit per slot: these rows are left out.
+            without_cold: the same of the tier.
         """
-        cut = Cut(self, tables, without)
+        cut = Cut(self, tables, without, without_cold)
         self._cuts.add(cut)
         return cut
 
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Slots handed out so far in memory and in the tier."""
+        return self.directory.slots, 0 if self.cold is None else self.cold.directory.slots
+
     def statistics(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] of each counter, see `Shard.statistics`."""
-        return {**self.directory.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
+        counters = self.directory.counters()
+        if self.cold is not None:
+            for name, amounts in zip(SHIFTS, self.cold.shifts, strict=True):
+                counters[name] = counters[name] + amounts
+        return {**counters, **dict(zip(COUNTERS, self.counters, strict=True))}
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the group needs besides its rows to go on exactly; for a snapshot."""
@@ -354,12 +500,15 @@ class Group:
         Raises:
             StoreError: there are other rows here, or it is of another budget.
         """
+        if self.cold is not None and self.cold.statistics()["rows"]:
+            raise StoreError("the tier of the store holds rows already", fix="clear it first")
         if self.directory.evicts and "index.keys" in state:
             image = {k.removeprefix("index."): v for k, v in state.items() if k.startswith("index.")}
+            self._restored = True
             self._epoch += 1  # slots that lookups remember are others now
             self.tracker = None  # it has not seen these rows come
             rows, slots, fresh = place(self.directory, image)
-            self._initialize(rows.ids, rows.splits, fresh, slots)
+            self._initialize(rows.ids, rows.splits, fresh, slots, self.rows)
         self.updates, self.directory.step = (int(count) for count in state["counts"])
         gate = {k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")}
         if self.gate is not None and gate:
@@ -378,12 +527,30 @@ class Group:
             self.tracker.change(slots)
 
     def _keep_taken(self, since: int) -> None:
-        if (self._cuts or self.tracker is not None) and self.directory.reassigned > since:
-            rows = self.directory.taken(since)
-            for cut in self._cuts:
-                cut.keep_taken(*rows)
-            if self.tracker is not None:
-                self.tracker.lose(*rows)
+        followed = self._cuts or self.tracker is not None or self.cold is not None
+        if not followed or self.directory.reassigned == since:
+            return
+        ids, tables, slots = self.directory.taken(since)
+        for cut in self._cuts:
+            cut.keep_taken(ids, tables, slots)
+        gone = np.ones(len(ids), np.bool_) if self.cold is None else self._send(ids, tables, slots)
+        if self.tracker is not None:
+            self.tracker.lose(ids[gone], tables[gone], slots[gone])
+
+    def _send(self, ids: Ids, tables: Inverse, slots: Inverse) -> Found:
+        """Write rows that lost their slot to the tier; return those for which it has no room, bool[n]."""
+        assert self.cold is not None
+        targets = self.cold.place(ids, tables)
+        stays = targets >= 0
+        for cut in self._cuts:
+            cut.keep_cold(ids, tables, targets)
+        targets, moved = targets[stays], per_table(tables, stays, len(self.tables))
+        self.cold.write(targets, self.rows, slots[stays])
+        self.cold.keep_only(targets, moved)
+        self.cold.shift("evicted", -moved)
+        if self.tracker is not None:
+            self.tracker.move(slots[stays], self.tracker.cold, targets)
+        return ~stays
 
     def _gather(self, slots: Inverse, out: Floats) -> None:
         fmt, base, stride, dim = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride, self.rows.dim

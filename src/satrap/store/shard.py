@@ -21,6 +21,7 @@ from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.pooling import distinct, segment_sum
 from satrap.store.steps import plan
+from satrap.store.tier import Ahead, Tier
 from satrap.store.types import Floats, Found, Ids, Offsets, check_out, check_rows, check_splits, plain
 from satrap.store.workers import Workers
 
@@ -53,14 +54,16 @@ class Shard:
         admission: which new ids get a row; None: all.
         eviction: which rows go once the budget is used up; None: none, and new ids are then refused. Without
             a budget only the policy "ttl" has an effect.
+        tier: where evicted rows are kept to come back; None: nowhere, they are forgotten.
 
     Attributes:
         changes: which rows changed and which went since a moment; off until asked for, see `Changes`.
+        ahead: reads rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
-        ConfigError: no tables, a name twice, a table without optimizer, an impossible budget, or eviction
-            that needs one.
-        StoreError: the system grants no memory.
+        ConfigError: no tables, a name twice, a table without optimizer, an impossible budget, eviction that
+            needs one, or a tier that cannot be used.
+        StoreError: the system grants no memory, or no file for the tier.
     """
 
     def __init__(
@@ -73,12 +76,15 @@ class Shard:
         memory: int | None = None,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        tier: Tier | None = None,
     ) -> None:
         members = _members(tables, optimizer)
         if threads is not None and threads < 1:
             raise ConfigError(f"threads must be >= 1, got {threads}")
         if eviction is not None:
             eviction.check(memory)
+        if tier is not None:
+            tier.check(memory, eviction)
         self.seed = seed
         self._workers = Workers(threads)
         common: dict[str, Any] = {
@@ -87,16 +93,18 @@ class Shard:
             "admission": admission,
             "eviction": eviction,
         }
+        shares = _shares(members)
         self.groups: tuple[Group, ...] = tuple(
-            Group(i, tables, chosen, memory=budget, **common)
-            for i, ((chosen, tables), budget) in enumerate(
-                zip(members, _budgets(memory, members), strict=True)
+            Group(i, tables, chosen, memory=budget, tier=tier and tier.part(share, sum(shares)), **common)
+            for i, ((chosen, tables), budget, share) in enumerate(
+                zip(members, _budgets(memory, members), shares, strict=True)
             )
         )
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
         self._lock = threading.RLock()
         self.changes = Changes(self.groups, self._lock)
+        self.ahead = Ahead(self.groups, self._lock)
 
     def group_of(self, table: str) -> tuple[int, int]:
         """Return (index of the table's group, position of the table in it).
@@ -320,6 +328,9 @@ class Shard:
         `unadmitted` and those `refused` for want of room among them; rows `created` and `evicted`; gradients
         `dropped` because their id had no row; `second_probes`: ids that were not in their first bucket, so
         that a lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
+
+        With a tier there is also `tier`, see `Cold.statistics`; its rows are among `rows` and `hits`, and
+        only what it has no room for is `evicted`.
         """
         with self._lock:
             tables = {}
@@ -327,12 +338,14 @@ class Shard:
                 counters = g.statistics()
                 for t, name in enumerate(g.tables):
                     tables[name] = {counter: int(values[t]) for counter, values in counters.items()}
+            tiers = [g.cold.statistics() for g in self.groups if g.cold is not None]
             return {
                 "rows": sum(counts["rows"] for counts in tables.values()),
                 "bytes": sum(g.bytes for g in self.groups),
                 "refused": self._refused,
                 "load_factor": [g.directory.load_factor for g in self.groups],
                 "tables": tables,
+                **({"tier": {k: sum(tier[k] for tier in tiers) for k in tiers[0]}} if tiers else {}),
             }
 
     def clear(self) -> None:
@@ -344,7 +357,10 @@ class Shard:
 
     def close(self) -> None:
         """Give all memory back; later requests raise `StoreError`. Closing twice is fine."""
+        self.ahead.close()
         with self._lock:
+            for group in self.groups:
+                group.close()
             self.groups = ()
             self.changes = Changes((), self._lock)
             self._where = {}
@@ -399,8 +415,12 @@ def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -
         return [None] * len(members)
     if memory <= 0:
         raise ConfigError(f"memory must be > 0 bytes, got {memory}")
-    shares = [
+    shares = _shares(members)
+    return [memory * share // sum(shares) for share in shares]
+
+
+def _shares(members: list[tuple[Optimizer, list[Table]]]) -> list[int]:
+    return [
         len(tables) * (plan(optimizer, tables[0].dim, tables[0].dtype).row_bytes + OVERHEAD)
         for optimizer, tables in members
     ]
-    return [memory * share // sum(shares) for share in shares]

@@ -27,7 +27,7 @@ from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
 from satrap.optim import Constant, Optimizer, Schedule
 from satrap.schema import Schema, Table
-from satrap.store import Admission, Eviction, Shard
+from satrap.store import Admission, Eviction, Shard, Tier
 from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
 from satrap.train.load import reading
@@ -101,6 +101,7 @@ class Trainer:
         embedding_dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
         admission: which new ids get a row, default all.
         eviction: which rows go once `memory` is used up; None: none, and training then ends with an error.
+        tier: where those rows are kept to come back, see `satrap.store.Tier`; None: nowhere.
         lr_schedule: factor on all learning rates by the number of steps done, default 1.
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. What it
             is exactly with several workers says `satrap.dense.DenseStep`.
@@ -135,6 +136,7 @@ class Trainer:
         embedding_dtype: str = "float32",
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        tier: Tier | None = None,
         lr_schedule: Schedule | None = None,
         clip_norm: float | None = None,
         plateau: float | None = None,
@@ -164,12 +166,9 @@ class Trainer:
             else DenseStep(model, dense_optimizer, clip_norm, self.workers)
         )
         tables += self.dense.tables
+        bounds: Any = {"memory": memory, "admission": self.admission, "eviction": eviction, "tier": tier}
         self.exchange: Exchange = (
-            LocalExchange(
-                Shard(tables, seed=seed, memory=memory, admission=self.admission, eviction=eviction)
-            )
-            if exchange is None
-            else exchange(tables)
+            exchange(tables) if exchange else LocalExchange(Shard(tables, seed=seed, **bounds))
         )
         self.dense.attach(self.exchange.groups)
         groups = [group for group in self.exchange.groups if DENSE_TABLE not in group.tables]
@@ -265,7 +264,10 @@ class Trainer:
         self.stopping = True
 
     def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
-        return (self.plan.ticket(batch) for batch in batches)
+        for batch in batches:
+            ticket = self.plan.ticket(batch)
+            self.exchange.prefetch(ticket.requests)
+            yield ticket
 
     def _turns(self, batches: Iterable[Batch]) -> Prefetcher[Turn]:
         weight = known_weight if self.loss is binary_cross_entropy else _size
@@ -423,7 +425,7 @@ class Trainer:
             model: the network; only needed when it is not one of `satrap.models`.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
             **arguments: other constructor arguments; mode, staleness, seed, admission and embedding optimizer
-                default to the saved ones, memory and eviction to none.
+                default to the saved ones, memory, eviction and tier to none.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.

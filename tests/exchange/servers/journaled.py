@@ -107,8 +107,12 @@ def load(service: Service, chunks: Any) -> None:
         service.store.load(chunk.table, chunk)
 
 
-def hello(client: int, *, rank: int = 0, world: int = 1, mode: str = "hybrid") -> tuple[Header, list[Buffer]]:
-    config = ShardConfig(tables_to_dicts(TABLES, None), 3, None, 0, ShardMap(1))
+def hello(
+    client: int, *, rank: int = 0, world: int = 1, mode: str = "hybrid", **bounds: Any
+) -> tuple[Header, list[Buffer]]:
+    config = ShardConfig(
+        tables_to_dicts(TABLES, None), 3, bounds.pop("memory", None), 0, ShardMap(1), **bounds
+    )
     text = config.to_dict() | {"forward": "float16", "rank": rank, "world": world, "mode": mode}
     return Header(Kind.HELLO, 1, client, 0), [pack_text(text)]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,17 +13,19 @@ from satrap.exchange.servers.payload import unpack_text
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.turns import Job, Turns
+from satrap.store import Eviction, Tier
 from tests.exchange.servers.journaled import hello, sections
 
 
 class Desk:
     """Two workers of `sync` before one shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, **bounds: Any) -> None:
         self.answers: list[tuple[int, Answer]] = []
         self.heard = {0: 0.0, 1: 0.0}
+        self.service = Service()
         self.turns = Turns(
-            Service(),
+            self.service,
             lambda job, answer: self.answers.append((job.session.rank, answer)),
             wait=25.0,
             heard=lambda rank: self.heard[rank],
@@ -28,7 +33,7 @@ class Desk:
         self.sessions = [Session(rank + 1, b"") for rank in range(2)]
         self.rng = np.random.default_rng(0)
         for rank in range(2):
-            header, parts = hello(rank + 1, rank=rank, world=2, mode="sync")
+            header, parts = hello(rank + 1, rank=rank, world=2, mode="sync", **bounds)
             self.turns.take(Job(self.sessions[rank], header, parts, 0, 0.0))
         self.answers.clear()
 
@@ -53,6 +58,26 @@ def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
         (0, Kind.LOOKUP),
     ]
     assert desk.turns.executed[Kind.LOOKUP] == 2
+
+
+def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
+    desk = Desk(memory=450_000, eviction=Eviction("lru"), tier=Tier(str(tmp_path), 1 << 20))
+    store = desk.service.store
+    for start in range(0, 6_000, 60):  # the ids 0..59, which requests name, leave memory
+        for table in "ab":
+            store.lookup(table, np.arange(start, start + 60, dtype=np.uint64))
+    desk.ask(0, Kind.LOOKUP, 0, 1.0)  # need not wait
+    store.ahead.settle()
+    assert store.statistics()["tier"]["prefetched"] == 0
+    desk.ask(0, Kind.UPDATE, 0, 1.0)
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    store.ahead.settle()
+    tier = store.statistics()["tier"]
+    assert tier["prefetched"] > tier["prefetch_hits"] == 0
+    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    assert store.statistics()["tier"]["prefetch_hits"] > 0
+    assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
+    desk.service.close()
 
 
 @pytest.mark.parametrize("alive", [False, True])

@@ -40,7 +40,7 @@ from satrap.exchange.states import joined, spread
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.schema import Table
-from satrap.store import Admission, Chunk, Eviction
+from satrap.store import Admission, Chunk, Eviction, Tier
 from satrap.store.types import check_rows
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class ServersExchange:
         memory: byte budget of all shards together, None without.
         admission: which new ids get a row, None: all; its memory is that of each shard.
         eviction: which rows go once a shard's part of the budget is used up.
+        tier: where shards keep evicted rows, in a folder of their machines; its size is that of all together.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
@@ -105,6 +106,7 @@ class ServersExchange:
         memory: int | None = None,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        tier: Tier | None = None,
         wire: Wire | None = None,
         mode: str = "hybrid",
         rank: int = 0,
@@ -132,9 +134,11 @@ class ServersExchange:
             for s, a in enumerate(addresses)
         ]
         share = None if memory is None else memory // len(addresses)
+        if tier is not None:
+            tier = tier.part(1, len(addresses))
         plain = tables_to_dicts(tables, optimizer)
         hellos = [
-            ShardConfig(plain, seed, share, s, self.map, admission, eviction).to_dict()
+            ShardConfig(plain, seed, share, s, self.map, admission, eviction, tier).to_dict()
             | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
             | {"generation": generation}
             for s in range(len(addresses))
@@ -169,6 +173,9 @@ class ServersExchange:
         call.future.add_done_callback(self._traffic.issue("lookup"))
         self._loop.post(partial(self._send_lookup, list(requests), create, call, self._step))
         return call.future
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """See `Exchange.prefetch`; ids are not sent ahead, shards use the time that a lookup has to wait."""
 
     def update(
         self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False

@@ -10,7 +10,7 @@ from satrap.errors import ConfigError
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
-from satrap.store import Admission, Eviction, Shard
+from satrap.store import Admission, Eviction, Shard, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ShardConfig:
         memory: byte budget of this shard, None without.
         shard: index of this shard.
         map: which buckets it owns.
-        admission, eviction: of the store, None without.
+        admission, eviction, tier: of the store, None without; the tier's size is that of this shard.
     """
 
     tables: tuple[Mapping[str, Any], ...]
@@ -33,6 +33,7 @@ class ShardConfig:
     map: ShardMap
     admission: Admission | None = None
     eviction: Eviction | None = None
+    tier: Tier | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that `from_dict` reads."""
@@ -45,6 +46,7 @@ class ShardConfig:
             "epoch": self.map.epoch,
             "admission": None if self.admission is None else self.admission.to_dict(),
             "eviction": None if self.eviction is None else self.eviction.to_dict(),
+            "tier": None if self.tier is None else self.tier.to_dict(),
         }
 
     @classmethod
@@ -63,6 +65,7 @@ class ShardConfig:
                 ShardMap(int(data["shards"]), epoch=int(data["epoch"])),
                 None if data["admission"] is None else Admission(**data["admission"]),
                 None if data["eviction"] is None else Eviction(**data["eviction"]),
+                None if data["tier"] is None else Tier(str(data["tier"]["path"]), int(data["tier"]["size"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
@@ -73,7 +76,7 @@ class ShardConfig:
     def difference(self, other: ShardConfig) -> str:
         """Return what differs, in words; empty if nothing does."""
         mine, theirs = self.to_dict(), other.to_dict()
-        for key in ("shard", "shards", "epoch", "seed", "memory", "admission", "eviction"):
+        for key in ("shard", "shards", "epoch", "seed", "memory", "admission", "eviction", "tier"):
             if mine[key] != theirs[key]:
                 return f"{key} {mine[key]} here, {theirs[key]} asked for"
         for here, asked in zip(self.tables, other.tables, strict=False):
@@ -91,6 +94,7 @@ class ShardConfig:
             memory=self.memory,
             admission=self.admission,
             eviction=self.eviction,
+            tier=self.tier,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import ConfigError, StoreError
+from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.chunks import Pages, pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
@@ -153,6 +154,14 @@ class Service:
             case _:
                 return self._manage(header.kind, parts)
         return []
+
+    def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
+        """Use the time that a request waits to have its rows read from a disk; tells of no error."""
+        if kind == Kind.LOOKUP and self._store is not None and self._store.ahead.useful:
+            with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
+                for s in unpack(parts):
+                    assert s.ids is not None
+                    self._store.ahead.prefetch(s.group, s.ids, s.splits)
 
     def _manage(self, kind: int, parts: Sequence[Buffer]) -> list[Buffer]:
         """Execute a request about the store as a whole."""

@@ -76,6 +76,7 @@ class Turns:
         client = job.session.client
         if client in self._parked or self._must_wait(job):
             self._parked.setdefault(client, deque()).append(job)
+            self._service.expect(job.header.kind, job.parts)
             self.expire(job.arrived)
         elif self._execute(job):
             self._wake()

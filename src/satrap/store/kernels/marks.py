@@ -25,3 +25,12 @@ def marked(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> npt.ND
         slot = np.int64(slots[i])
         bits[i] = (marks[slot >> 3] >> (slot & 7)) & 1
     return bits
+
+
+@kernel
+def assign(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32], bits: npt.NDArray[np.bool_]) -> None:
+    """Make the bits of slots what `bits` says."""
+    for i in range(slots.shape[0]):
+        slot = np.int64(slots[i])
+        bit = np.uint8(1 << (slot & 7))
+        marks[slot >> 3] = np.uint8(marks[slot >> 3] | bit) if bits[i] else np.uint8(marks[slot >> 3] & ~bit)

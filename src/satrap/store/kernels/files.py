@@ -1,0 +1,115 @@
+"""Records of rows between the slab, buffers and a file, without the interpreter lock.
+
+A record is a row as it lies in the slab, and after it the float32 kept apart, where there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.core import types
+
+from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.rows import ahead, copy_floats, fetch
+from satrap.store.kernels.simd import load_like, store
+
+_FOUR = np.uint64(4)
+_LARGEST = 64 << 20
+"""Most bytes of one transfer."""
+_TRANSFER = types.intp(types.int32, types.uintp, types.uintp, types.int64)
+_pread: Any = types.ExternalFunction("pread", _TRANSFER)
+_pwrite: Any = types.ExternalFunction("pwrite", _TRANSFER)
+_ADVICE = types.int32(types.int32, types.int64, types.int64, types.int32)
+_posix_fadvise: Any = types.ExternalFunction("posix_fadvise", _ADVICE)
+
+
+@kernel
+def take(
+    base: np.uint64,
+    stride: np.uint64,
+    scalars: npt.NDArray[np.float32],
+    slots: npt.NDArray[np.int32],
+    records: np.uint64,
+    record: np.uint64,
+) -> None:
+    """Copy the rows of slots to the records at an address."""
+    n, distance = np.uint64(slots.shape[0]), np.uint64(ahead(stride))
+    for i in range(n):
+        j = i + distance
+        if j < n:
+            fetch(base + np.uint64(slots[j]) * stride, stride)
+        to = records + i * record
+        copy_floats(base + np.uint64(slots[i]) * stride, to, stride // _FOUR)
+        if scalars.shape[0] > 0:
+            store(to + stride, scalars[slots[i]])
+
+
+@kernel
+def put(
+    base: np.uint64,
+    stride: np.uint64,
+    scalars: npt.NDArray[np.float32],
+    slots: npt.NDArray[np.int32],
+    records: np.uint64,
+    record: np.uint64,
+) -> None:
+    """Copy the records at an address to the rows of slots."""
+    for i in range(np.uint64(slots.shape[0])):
+        start = records + i * record
+        copy_floats(start, base + np.uint64(slots[i]) * stride, stride // _FOUR)
+        if scalars.shape[0] > 0:
+            scalars[slots[i]] = load_like(np.float32(0), start + stride)
+
+
+@helper
+def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
+    """Return the end of the slots from `first` on that are neighbours, at most `most` of them."""
+    end = first + 1
+    while (
+        end < slots.shape[0] and end - first < most and np.int64(slots[end]) == np.int64(slots[end - 1]) + 1
+    ):
+        end += 1
+    return end
+
+
+@kernel
+def read(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int) -> int:
+    """Read the records of slots to an address, neighbours together; return how many there are whole."""
+    n, i, most = len(slots), 0, max(1, _LARGEST // record)
+    while i < n:
+        end = _run(slots, i, most)
+        size, done = (end - i) * record, np.int64(0)
+        while done < size:
+            to, at = records + np.uint64(i * record + done), np.int64(slots[i]) * record + done
+            got = np.int64(_pread(np.int32(fd), to, np.uint64(size - done), at))
+            if got <= 0:
+                return i
+            done += got
+        i = end
+    return n
+
+
+@kernel
+def write(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int) -> int:
+    """Write records from an address to slots, neighbours together; return how many are written whole."""
+    n, i, most = len(slots), 0, max(1, _LARGEST // record)
+    while i < n:
+        end = _run(slots, i, most)
+        size, done = (end - i) * record, np.int64(0)
+        while done < size:
+            source, at = records + np.uint64(i * record + done), np.int64(slots[i]) * record + done
+            put_down = np.int64(_pwrite(np.int32(fd), source, np.uint64(size - done), at))
+            if put_down <= 0:
+                return i
+            done += put_down
+        i = end
+    return n
+
+
+@kernel
+def advise(fd: int, slots: npt.NDArray[np.int32], record: int, advice: int) -> None:
+    """Tell the system what will be done with the records of slots, see posix_fadvise(2)."""
+    for i in range(slots.shape[0]):
+        _posix_fadvise(np.int32(fd), np.int64(slots[i]) * record, np.int64(record), np.int32(advice))

@@ -1,0 +1,81 @@
+"""Reading rows of the tier before they are looked up, in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from satrap.errors import StoreError
+from satrap.store.tier.cold import Cold
+from satrap.store.types import Ids, Offsets, check_splits, plain
+
+if TYPE_CHECKING:
+    from satrap.store.group import Group
+
+MOST = 16
+"""Requests that may wait; what comes then is left out, since it would come too late."""
+
+
+class Ahead:
+    """Has the system read rows that will be looked up soon: `Shard.ahead`. No row changes or moves by it.
+
+    ```python
+    shard.ahead.prefetch(0, ids, splits)     # returns at once
+    ...
+    shard.lookup_group(0, ids, splits)       # does not wait for the disk
+    ```
+    """
+
+    def __init__(self, groups: Sequence[Group], lock: AbstractContextManager[object]) -> None:
+        self._groups, self._lock = groups, lock
+        self.useful = any(group.cold is not None for group in groups)
+        """Whether there is a tier: without one, `prefetch` does nothing."""
+        self._thread = ThreadPoolExecutor(1, "satrap-tier") if self.useful else None
+        self._room = threading.Semaphore(MOST)
+
+    def prefetch(self, group: int, ids: Ids, splits: Offsets) -> None:
+        """Have the rows that are in the tier read in the background, unless too many requests wait.
+
+        Args:
+            group: index of the group.
+            ids: uint64[n].
+            splits: int64[tables + 1], as in `Shard.lookup_group`.
+
+        Raises:
+            StoreError: wrong dtype or shape, or unknown group.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        if not 0 <= group < len(self._groups):
+            raise StoreError(f"there is no group {group}: there are {len(self._groups)}")
+        g, ids = self._groups[group], plain(ids, np.uint64, 1, "ids")
+        splits = check_splits(splits, len(g.tables), len(ids))
+        if g.cold is not None and self._room.acquire(blocking=False):
+            with contextlib.suppress(RuntimeError):  # closed at this moment by another thread
+                thread.submit(self._work, g.cold, ids, splits).add_done_callback(self._done)
+
+    def _work(self, cold: Cold, ids: Ids, splits: Offsets) -> None:
+        with self._lock:
+            slots = cold.expect(ids, splits)
+        cold.file.prefetch(slots)  # the system may let this wait, so the lock is free
+
+    def _done(self, _: Future[None]) -> None:
+        self._room.release()
+
+    def settle(self) -> None:
+        """Wait until all that `prefetch` was given has been asked of the system."""
+        if self._thread is not None:
+            self._thread.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """End the thread after what it is doing; nothing is prefetched from then on."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread, self._groups = None, ()

@@ -1,0 +1,139 @@
+"""Records of equal size in a file without a name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+from satrap.store.kernels import files
+from satrap.store.types import Inverse, address
+
+_ADVISED = hasattr(os, "posix_fadvise")
+Bytes = npt.NDArray[np.uint8]
+GROWTH = 16 << 20
+"""Bytes of disk that are taken at once."""
+
+
+class RecordFile:
+    """Slots of `record` bytes each, read and written in batches. The file goes with the process.
+
+    Args:
+        path: folder.
+        record: bytes.
+        slots: most there can be.
+
+    Raises:
+        StoreError: the file cannot be made.
+    """
+
+    def __init__(self, path: str, record: int, slots: int) -> None:
+        self.path, self.record, self.slots = path, record, slots
+        self._bytes, self._failed = 0, ""
+        try:
+            self._file = tempfile.TemporaryFile(dir=path, buffering=0)  # noqa: SIM115
+            if _ADVISED:
+                self._advise(os.POSIX_FADV_RANDOM)
+        except OSError as error:
+            raise StoreError(f"the file of the tier cannot be made: {error}", where=path) from error
+
+    def _advise(self, advice: int) -> None:
+        os.posix_fadvise(self._file.fileno(), 0, 0, advice)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of disk taken so far."""
+        return self._bytes
+
+    def reserve(self, slots: int) -> None:
+        """Take the disk space of the first `slots` slots, so that writing them cannot fail for want of it.
+
+        Raises:
+            StoreError: the disk is full; nothing has changed.
+        """
+        needed = min(slots, self.slots) * self.record
+        if needed <= self._bytes:
+            return
+        more = min(-(-needed // GROWTH) * GROWTH, self.slots * self.record)
+        for size in sorted({needed, more}, reverse=True):
+            try:
+                _allocate(self._file.fileno(), size)
+            except OSError as error:
+                if size == needed:
+                    raise StoreError(
+                        f"the tier cannot grow to {needed} bytes: {error.strerror}",
+                        where=self.path,
+                        why="the request was refused; no row is lost",
+                        fix="free disk space, or give the tier less size",
+                    ) from error
+            else:
+                self._bytes = size
+                return
+
+    def read(self, slots: Inverse) -> Bytes:
+        """Return the records uint8[n, record] of slots int32[n].
+
+        Raises:
+            StoreError: the system cannot read them, or a write had failed.
+        """
+        self._check()
+        records = np.empty((len(slots), self.record), np.uint8)
+        if files.read(self._file.fileno(), slots, address(records), self.record) < len(slots):
+            raise StoreError(
+                "the system cannot read the file of the tier", where=self.path, fix="see the system's log"
+            )
+        return records
+
+    def write(self, slots: Inverse, records: Bytes) -> None:
+        """Write records uint8[n, record] to slots int32[n].
+
+        Raises:
+            StoreError: the system cannot; from then on nothing can be read, since rows have been lost.
+        """
+        self._check()
+        if files.write(self._file.fileno(), slots, address(records), self.record) < len(slots):
+            self._failed = "the system cannot write the file of the tier"
+            self._check()
+
+    def _check(self) -> None:
+        if self._failed:
+            raise StoreError(
+                self._failed,
+                where=self.path,
+                why="rows that had to leave memory could not be kept",
+                fix="see the system's log; go on from a snapshot",
+            )
+
+    def prefetch(self, slots: Inverse) -> None:
+        """Have the system read the records of slots in the background."""
+        if _ADVISED:
+            files.advise(self._file.fileno(), slots, self.record, os.POSIX_FADV_WILLNEED)
+
+    def forget_pages(self) -> None:
+        """Write all to the disk and drop the system's copies in memory: what is read next is read there."""
+        os.fsync(self._file.fileno())
+        if _ADVISED:
+            self._advise(os.POSIX_FADV_DONTNEED)
+
+    def clear(self) -> None:
+        """Give the disk space back."""
+        os.ftruncate(self._file.fileno(), 0)
+        self._bytes, self._failed = 0, ""
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._file.close()
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Make a file `size` bytes long, on disk where the system can."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", errno.EOPNOTSUPP) not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.ftruncate(fd, size)
