@@ -209,3 +209,34 @@ def test_two_processes_that_commit_the_same_step(url: str) -> None:
     with pytest.raises(FileExistsError):
         other.put("manifest.json", b"two", new=True)
     assert storage.read("manifest.json") == b"one"
+
+
+def test_a_save_that_fails_leaves_no_part_of_an_upload(url: str) -> None:
+    fs, seen = s3fs.S3FileSystem(), list[int]()
+
+    def uploads() -> int:
+        return len(fs.call_s3("list_multipart_uploads", Bucket=url.split("/")[2]).get("Uploads", []))
+
+    def full(_: str) -> None:
+        seen.append(uploads())
+        if seen[-1]:
+            raise OSError(28, "No space left on device")
+
+    state = make_checkpoint(2)
+    state.chunks = big(2)
+    with faults.armed("disk.write", full, every=1), pytest.raises(CheckpointError, match="No space"):
+        Series(url).write(2, state)
+    assert seen[-1] == 1
+    assert uploads() == 0
+
+
+def test_what_another_process_has_written_or_removed_is_seen(url: str) -> None:
+    storage, other = Storage(url), s3fs.S3FileSystem(skip_instance_cache=True)
+    storage.put("a", b"1")
+    assert storage.names() == ["a"]
+    other.pipe_file(f"{url}/b", b"2")
+    assert storage.exists("b")
+    assert storage.names() == ["a", "b"]
+    other.rm(f"{url}/b")
+    assert not storage.exists("b")
+    assert storage.names() == ["a"]
