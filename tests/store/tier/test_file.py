@@ -30,6 +30,23 @@ def test_records_come_back_as_written(tmp_path):
     file.close()
 
 
+@pytest.mark.parametrize(("slow", "together"), [(0.0, True), (1.0, False)])
+def test_a_slow_disk_is_asked_for_many_records_at_a_time(tmp_path, monkeypatch, slow, together):
+    monkeypatch.setattr("satrap.store.tier.file.SLOW", slow)
+    file, expected, asked = RecordFile(str(tmp_path), 44, 500), records(500, 44), []
+    file.reserve(500)
+    file.write(np.arange(500, dtype=np.int32), expected)
+    file.forget_pages()
+    prefetch = file.prefetch
+    monkeypatch.setattr(file, "prefetch", lambda slots: asked.append(slots) or prefetch(slots))
+    order = np.random.default_rng(1).permutation(500).astype(np.int32)
+    np.testing.assert_array_equal(file.read(order), expected[order])
+    assert [a.tolist() for a in asked] == ([order[32:].tolist()] if together else [])
+    np.testing.assert_array_equal(file.read(order[:3]), expected[order[:3]])
+    assert len(asked) == together
+    file.close()
+
+
 def test_disk_space_is_taken_in_large_steps_up_to_the_limit(tmp_path):
     file = RecordFile(str(tmp_path), 1000, 20_000)
     file.reserve(1)
