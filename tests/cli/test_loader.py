@@ -12,7 +12,7 @@ from satrap.config import load
 from satrap.data.remote import RemoteData
 from satrap.launch.inputs import measured, open_part
 from tests.cli.command import SATRAP, satrap
-from tests.data.test_frames import assert_same
+from tests.exchange.servers.test_batches import assert_same
 from tests.launch.runs import make_recipe
 
 

@@ -24,6 +24,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "checkpoint",
         "shard",
         "loader",
+        "embedding-worker",
     ]
     for command in commands:
         assert satrap(command, "--help").code == 0

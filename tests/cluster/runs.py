@@ -18,10 +18,10 @@ LONG = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
 def children(pid: int) -> dict[str, int]:
     """Processes that a launcher has started, by their command: "shard 0", "loader 0", in order of start."""
     found: dict[str, int] = {}
-    counts = {"shard": 0, "loader": 0, "worker": 0}
+    counts = {"shard": 0, "loader": 0, "embedding-worker": 0, "worker": 0}
     for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         words = Path(f"/proc/{line}/cmdline").read_bytes().split(b"\0")
-        kind = next((k for k in ("shard", "loader") if k.encode() in words), "worker")
+        kind = next((k for k in ("shard", "loader", "embedding-worker") if k.encode() in words), "worker")
         found[f"{kind} {counts[kind]}"] = int(line)
         counts[kind] += 1
     return found
@@ -49,7 +49,13 @@ class Started:
     """A run under way, after its first evaluation; use it as a context."""
 
     def __init__(
-        self, folder: Path, *settings: str, shards: int = 2, workers: int = 2, loaders: int = 0
+        self,
+        folder: Path,
+        *settings: str,
+        shards: int = 2,
+        workers: int = 2,
+        loaders: int = 0,
+        middle: int = 0,
     ) -> None:
         recipe = make_recipe(folder, LONG)
         self.run = folder / "run"
@@ -58,6 +64,7 @@ class Started:
             f"cluster.shards={shards}",
             f"cluster.workers={workers}",
             f"cluster.loaders={loaders}",
+            f"cluster.embedding_workers={middle}",
             *settings,
         ]
         self.popen = subprocess.Popen(

@@ -130,3 +130,47 @@ def test_a_loader_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
         time.sleep(5)
         assert run.popen.poll() is None
         assert history.read_text().count("\n") > lines
+
+
+def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) -> None:
+    with Started(tmp_path, middle=2) as run:
+        assert sorted(run.roles)[:2] == ["embedding-worker 0", "embedding-worker 1"]
+        pid = run.roles["embedding-worker 1"]
+        os.kill(pid, signal.SIGKILL)
+        answer = run.answer(20)
+        answer.assert_refused("embedding worker 1 was killed by SIGKILL", f"process {pid}", code=1)
+        assert run.left() == []
+
+
+def test_a_stopped_embedding_worker_is_named_after_the_deadline(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.deadline=4", middle=1) as run:
+        os.kill(run.roles["embedding-worker 0"], signal.SIGSTOP)
+        answer = run.answer(25)
+        answer.assert_refused("embedding worker 0 at ", "has not answered for 4 s", "stage: ", code=1)
+        assert run.left() == []
+
+
+def test_an_embedding_worker_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.deadline=20", middle=1) as run:
+        os.kill(run.roles["embedding-worker 0"], signal.SIGSTOP)
+        time.sleep(10)
+        os.kill(run.roles["embedding-worker 0"], signal.SIGCONT)
+        history = run.run / "metrics.jsonl"
+        lines = history.read_text().count("\n")
+        assert eventually(lambda: history.read_text().count("\n") > lines, 30)
+        assert run.popen.poll() is None
+
+
+def test_a_killed_worker_is_started_again_behind_its_embedding_worker(tmp_path: Path) -> None:
+    with Started(tmp_path, "checkpoint.every_steps=20", middle=1) as run:
+        history = run.run / "metrics.jsonl"
+        os.kill(run.roles["worker 1"], signal.SIGKILL)
+        assert eventually(lambda: set(children(run.popen.pid).values()) - set(run.roles.values()), 30)
+
+        def lines() -> int:  # a death before the first snapshot begins the history anew
+            return history.read_text().count("\n") if history.exists() else 0
+
+        run.roles |= {f"new {name}": pid for name, pid in children(run.popen.pid).items()}
+        before = lines()
+        assert eventually(lambda: lines() > before + 2, 60)
+        assert run.popen.poll() is None

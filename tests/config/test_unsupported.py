@@ -33,7 +33,7 @@ def test_defaults_are_supported(tmp_path: Path) -> None:
         assert value in working
 
 
-@pytest.mark.parametrize("key", ["shards", "workers", "loaders"])
+@pytest.mark.parametrize("key", ["shards", "workers", "loaders", "embedding_workers"])
 def test_more_processes_need_shard_servers(tmp_path: Path, key: str) -> None:
     error = refused(tmp_path, f"cluster.{key}=2")
     assert error.what == f"cluster.{key} is 2, but cluster.exchange is local"
@@ -48,6 +48,15 @@ def test_a_worker_has_at_most_one_loader(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.workers=2", "cluster.loaders=3")
     assert error.what == "cluster.loaders is 3, but there are 2 workers"
     assert error.where == "--set cluster.loaders"
+
+
+def test_a_worker_has_at_most_one_embedding_worker_and_then_no_clip_norm(tmp_path: Path) -> None:
+    error = refused(tmp_path, "cluster.exchange=servers", "cluster.embedding_workers=2")
+    assert error.what == "cluster.embedding_workers is 2, but there are 1 workers"
+    assert error.where == "--set cluster.embedding_workers"
+    both = ("cluster.embedding_workers=1", "training.clip_norm=1")
+    error = refused(tmp_path, "cluster.exchange=servers", *both)
+    assert error.what == "training.clip_norm does not go with cluster.embedding_workers"
 
 
 def test_a_journal_needs_shard_servers(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from satrap.errors import ConfigError, DataError, ExchangeError
 from satrap.exchange.servers import ServersExchange, ShardServer
 from satrap.optim import SGD
 from satrap.schema import Categorical, Numeric, Schema, Table
-from tests.data.test_frames import assert_same
+from tests.exchange.servers.test_batches import assert_same
 
 SCHEMA = Schema(
     labels=["clicked"],

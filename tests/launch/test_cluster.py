@@ -215,3 +215,25 @@ def test_a_loader_reads_for_a_worker(tmp_path: Path) -> None:
     loader = seen.found["[loader 0] satrap loader"]
     assert loader["satrap_loader_samples_total"] == 2 * (1600 + 200)
     assert loader["satrap_loader_passes"] == 0
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("mode", "workers", "middle"), [("hybrid", 1, 1), ("sync", 2, 1), ("sync", 2, 2)])
+def test_embedding_workers_change_nothing_but_who_pools(
+    tmp_path: Path, mode: str, workers: int, middle: int
+) -> None:
+    path, seen = make_recipe(tmp_path, rows=frame(1501)), Scrape()
+    settings = [*SERVERS, f"training.mode={mode}", f"cluster.workers={workers}", "cluster.shards=2"]
+    here = launch.train(load(path, settings), str(tmp_path / "here"))
+    more = [f"cluster.embedding_workers={middle}", "cluster.loaders=1", "cluster.metrics_port=0"]
+    there = launch.train(
+        load(path, [*settings, *more]), str(tmp_path / "there"), observers=[seen], notice=seen.said.append
+    )
+    assert saved(tmp_path / "there") == saved(tmp_path / "here")
+    assert there.test == here.test
+    assert there.result.staleness == here.result.staleness
+    found = [seen.found[f"[embedding worker {i}] satrap embedding-worker"] for i in range(middle)]
+    assert [one["satrap_embedding_worker_workers"] for one in found] == [workers / middle] * middle
+    pooled = sum(one["satrap_embedding_worker_samples_total"] for one in found)
+    assert 0 <= pooled - 2 * (1201 + 150) <= 150  # the test rows come next
+    assert all(one["satrap_embedding_worker_refused_requests_total"] == 0 for one in found)

@@ -8,6 +8,14 @@ from pathlib import Path
 from satrap.openmetrics import METRICS
 
 NAMES = [
+    "satrap_embedding_worker_busy_seconds",
+    "satrap_embedding_worker_open_lookups",
+    "satrap_embedding_worker_queued_requests",
+    "satrap_embedding_worker_received_bytes",
+    "satrap_embedding_worker_refused_requests",
+    "satrap_embedding_worker_samples",
+    "satrap_embedding_worker_sent_bytes",
+    "satrap_embedding_worker_workers",
     "satrap_loader_batches",
     "satrap_loader_busy_seconds",
     "satrap_loader_passes",

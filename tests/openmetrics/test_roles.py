@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from satrap.data.loader import LoaderService
+from satrap.embedding.workers import EmbeddingService, Lanes
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.openmetrics import METRICS, Endpoint, loader_values, shard_values, worker_values
+from satrap.openmetrics import (
+    METRICS,
+    Endpoint,
+    embedding_worker_values,
+    loader_values,
+    shard_values,
+    worker_values,
+)
 from satrap.train import Progress
 from tests.contract.parties import connect, threads, train
 from tests.openmetrics.test_endpoint import scrape
@@ -56,4 +64,6 @@ def test_every_metric_has_a_source() -> None:
         client.close()
     with ShardServer("127.0.0.1:0", service=LoaderService(lambda *_: None)) as server:
         loader = loader_values(server.statistics())
-    assert {*shard, *worker, *loader} == {metric.name for metric in METRICS}
+    with ShardServer("127.0.0.1:0", service=EmbeddingService([]), turns=Lanes) as server:
+        middle = embedding_worker_values(server.statistics())
+    assert {*shard, *worker, *middle, *loader} == {metric.name for metric in METRICS}

@@ -12,6 +12,7 @@ import click
 
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
+from satrap.cli.embedding_worker import embedding_worker
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
 from satrap.cli.quickstart import quickstart
@@ -38,7 +39,7 @@ def satrap() -> None:
     """Train deep recommender models whose embedding tables outgrow any one machine."""
 
 
-for command in (quickstart, train, evaluate, predict, config, checkpoint, shard, loader):
+for command in (quickstart, train, evaluate, predict, config, checkpoint, shard, loader, embedding_worker):
     satrap.add_command(command)
 
 

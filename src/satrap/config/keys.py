@@ -319,6 +319,9 @@ class Cluster(Keys):
     """Processes that train the dense network, each on its share of the rows."""
     loaders: Count = 0
     """Processes that read and batch rows for the workers, at most one each; 0: workers read their own."""
+    embedding_workers: Count = 0
+    """Processes between workers and shards that make ids distinct and pool rows, at most one per worker, so
+    that workers spend no time on ids; 0: workers do it themselves."""
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()

@@ -47,6 +47,21 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 why="a worker takes its batches, in order, from one loader",
                 fix="use as many loaders as workers, or fewer",
             )
+        if cluster.embedding_workers > cluster.workers:
+            raise ConfigError(
+                f"cluster.embedding_workers is {cluster.embedding_workers}, but there are {cluster.workers} "
+                "workers",
+                where=source.where(("cluster", "embedding_workers")),
+                why="a worker has its ids looked up by one embedding worker",
+                fix="use as many embedding workers as workers, or fewer",
+            )
+        if cluster.embedding_workers and sections.training.clip_norm is not None:
+            raise ConfigError(
+                "training.clip_norm does not go with cluster.embedding_workers",
+                where=source.where(("training", "clip_norm")),
+                why="the norm counts gradients of rows, and these never reach the worker",
+                fix="remove one of the two keys",
+            )
         return
     if sections.checkpoint.durability == "journal":
         raise ConfigError(
@@ -55,7 +70,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
             why="a journal brings shard servers back; with the local exchange there is none",
             fix="set cluster.exchange to servers, or remove the key and use checkpoint.every_steps",
         )
-    for key, most in (("shards", 1), ("workers", 1), ("loaders", 0)):
+    for key, most in (("shards", 1), ("workers", 1), ("loaders", 0), ("embedding_workers", 0)):
         count = getattr(sections.cluster, key)
         if count > most:
             raise ConfigError(

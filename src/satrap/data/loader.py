@@ -8,9 +8,9 @@ from typing import Any
 
 from satrap.batch import Batch
 from satrap.data.dataset import Dataset
-from satrap.data.frames import pack_batch
 from satrap.data.prefetch import Prefetcher
 from satrap.errors import ConfigError, SatrapError, error_values
+from satrap.exchange.servers.batches import pack_batch
 from satrap.exchange.servers.frames import Buffer, Header, Kind
 from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.service import Service

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from satrap.batch import Batch
-from satrap.data.frames import unpack_batch
 from satrap.data.loader import AHEAD
 from satrap.errors import error_of
+from satrap.exchange.servers.batches import unpack_batch
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.line import Line
 from satrap.exchange.servers.payload import pack_text, unpack_text

@@ -7,5 +7,6 @@ ticket and the rows that came back into the `EmbeddedBatch` a model sees. Rows a
 
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan, Ticket, tables_of
+from satrap.embedding.seam import embeddings_of
 
-__all__ = ["EmbeddingPlan", "Embeddings", "Ticket", "tables_of"]
+__all__ = ["EmbeddingPlan", "Embeddings", "Ticket", "embeddings_of", "tables_of"]

@@ -68,14 +68,18 @@ class Ticket:
         requests: one per table group that occurs in the batch.
         inverses: per request, int32[ids of the group]: position of each id in `request.ids`.
         spans: feature -> its part of the inverse; `Span.group` counts requests.
-        distinct_ratio: distinct ids / ids, over all groups.
     """
 
     batch: Batch
     requests: Sequence[Request]
     inverses: Sequence[npt.NDArray[np.int32]]
     spans: Mapping[str, Span]
-    distinct_ratio: float
+
+    @property
+    def distinct_ratio(self) -> float:
+        """Distinct ids / ids, over all groups."""
+        total = sum(map(len, self.inverses))
+        return sum(len(request.ids) for request in self.requests) / max(total, 1)
 
 
 class EmbeddingPlan:
@@ -106,7 +110,6 @@ class EmbeddingPlan:
         requests: list[Request] = []
         inverses: list[npt.NDArray[np.int32]] = []
         spans: dict[str, Span] = {}
-        total = 0
         for group, features in zip(self.groups, self._features, strict=True):
             arrays: list[npt.NDArray[np.uint64]] = []
             splits, used = [0], 0
@@ -120,6 +123,4 @@ class EmbeddingPlan:
             ids, id_splits, inverse = distinct(np.concatenate(arrays), np.array(splits, dtype=np.int64))
             requests.append(Request(group.index, ids, id_splits))
             inverses.append(inverse)
-            total += used
-        ratio = sum(len(r.ids) for r in requests) / max(total, 1)
-        return Ticket(batch, requests, inverses, spans, ratio)
+        return Ticket(batch, requests, inverses, spans)

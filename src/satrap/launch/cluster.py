@@ -96,8 +96,11 @@ def run(
             restarts=keys.restarts,
         )
         loaders = launcher.start_loaders(folder, recipe)
+        middle = launcher.start_embedding_workers(recipe)
         where, plain = str(folder.path.absolute()), schema.to_dict()
-        assignment = Assignment(where, plain, 0, keys.workers, "", shards, loaders, resume=resume)
+        assignment = Assignment(
+            where, plain, 0, keys.workers, "", shards, loaders, embedding_workers=middle, resume=resume
+        )
         outcome = _follow(launcher, assignment, folder, plan, observers)
         if launcher.restarts:
             again = {"restarts": launcher.restarts, "repeated_steps": launcher.repeated}
@@ -144,6 +147,7 @@ class Launcher:
         self._notice = notice
         self.shards: list[Role] = []
         self.loaders: list[Role] = []
+        self.embedding_workers: list[Role] = []
         self._start_loader: Callable[..., Role]  # given a number and where to listen
         self._loader_addresses: tuple[str, ...] = ()
         self._loader_restarts = 0
@@ -166,7 +170,7 @@ class Launcher:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        servers = self.loaders + self.shards
+        servers = self.loaders + self.embedding_workers + self.shards
         for role in self.workers + (servers if error else []):
             role.send(signal.SIGKILL)
         for role in servers:
@@ -230,6 +234,22 @@ class Launcher:
         keys = recipe.sections.cluster
         metrics = metrics_address(keys, keys.shards + keys.workers + number)
         return self._server(f"loader {number}", ["loader", recipe_file], metrics, listen)
+
+    def start_embedding_workers(self, recipe: Recipe) -> tuple[str, ...]:
+        """Start the embedding workers a recipe asks for, on free ports; return their addresses once ready.
+
+        Raises:
+            ExchangeError: one does not become ready.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        keys = recipe.sections.cluster
+        first = keys.shards + keys.workers + keys.loaders
+        command = ["embedding-worker", "--shards", ",".join(self.addresses)]
+        self.embedding_workers = [
+            self._server(f"embedding worker {i}", command, metrics_address(keys, first + i))
+            for i in range(keys.embedding_workers)
+        ]
+        return self._ready(self.embedding_workers)
 
     def _revive_loaders(self) -> None:
         """Start loaders that have died again, at their addresses: workers ask them for the next batch."""
@@ -410,7 +430,8 @@ class Launcher:
     def _lost(self) -> list[Role]:
         """Return the roles that have ended as they should not; the likeliest cause first."""
         final = not self.workers or self._interrupts or self._loader_restarts >= LOADER_RESTARTS
-        servers = [r for r in self.shards + (self.loaders if final else []) if r.code is not None]
+        always = self.shards + self.embedding_workers
+        servers = [r for r in always + (self.loaders if final else []) if r.code is not None]
         told = list(self._errors)  # who is told of first is the likelier cause
         workers = [
             role
@@ -458,6 +479,8 @@ class Launcher:
             return f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
         if lost in self.shards:
             return "the rows it held are lost, and the run with them"
+        if lost in self.embedding_workers:
+            return "the workers it served get no more rows, and what it had not pushed is lost"
         if lost in self.loaders:
             return "the workers it read for get no more batches"
         return "the others cannot go on alone"
@@ -465,6 +488,8 @@ class Launcher:
     def _may_return(self, role: Role) -> bool:
         """Whether a role ended by something that need not happen again."""
         killed = role.code is not None and role.code < 0
+        if role in self.embedding_workers:
+            return False
         if role in self.loaders:  # they have been started again as often as they may
             return False
         if role in self.shards:  # a journal that brings it back no more: the newest snapshot does

@@ -18,6 +18,7 @@ import torch
 from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Workers
+from satrap.embedding.workers import connect_pooled
 from satrap.errors import ConfigError, ExchangeError, SatrapError, error_values
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Key, ServersExchange, read_key
@@ -46,6 +47,7 @@ class Assignment:
         shards: HOST:PORT of each shard.
         loaders: HOST:PORT of each loader; without any, the worker reads its rows itself.
         key: file of the cluster's key; empty on loopback.
+        embedding_workers: HOST:PORT of each embedding worker; without any, the worker handles ids itself.
         generation: how often workers were started before.
         resume: go on from the newest snapshot.
     """
@@ -58,6 +60,7 @@ class Assignment:
     shards: tuple[str, ...]
     loaders: tuple[str, ...] = ()
     key: str = ""
+    embedding_workers: tuple[str, ...] = ()
     generation: int = 0
     resume: bool = False
 
@@ -100,17 +103,26 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:
-        return ServersExchange(
-            assignment.shards,
-            tables,
+        about: dict[str, Any] = {
             **rows_of(recipe),
-            wire=wire_of(recipe),
-            mode="sync" if training.mode == "sync" else "hybrid",
-            rank=assignment.rank,
-            world=assignment.world,
-            key=_key(assignment),
-            deadline=cluster.deadline,
-            generation=assignment.generation,
+            "wire": wire_of(recipe),
+            "mode": "sync" if training.mode == "sync" else "hybrid",
+            "rank": assignment.rank,
+            "world": assignment.world,
+            "key": _key(assignment),
+            "deadline": cluster.deadline,
+            "generation": assignment.generation,
+        }
+        if not assignment.embedding_workers:
+            return ServersExchange(assignment.shards, tables, **about)
+        number = assignment.rank % len(assignment.embedding_workers)
+        return connect_pooled(
+            f"embedding worker {number}",
+            assignment.embedding_workers[number],
+            assignment.shards,
+            Schema.from_dict(assignment.schema),
+            tables,
+            **about,
         )
 
     cores = (os.cpu_count() or 1) // assignment.world

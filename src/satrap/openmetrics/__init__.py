@@ -5,6 +5,21 @@
 
 from satrap.openmetrics.endpoint import Endpoint
 from satrap.openmetrics.names import METRICS, Metric
-from satrap.openmetrics.roles import SERVER_VALUES, loader_values, shard_values, worker_values
+from satrap.openmetrics.roles import (
+    SERVER_VALUES,
+    embedding_worker_values,
+    loader_values,
+    shard_values,
+    worker_values,
+)
 
-__all__ = ["METRICS", "SERVER_VALUES", "Endpoint", "Metric", "loader_values", "shard_values", "worker_values"]
+__all__ = [
+    "METRICS",
+    "SERVER_VALUES",
+    "Endpoint",
+    "Metric",
+    "embedding_worker_values",
+    "loader_values",
+    "shard_values",
+    "worker_values",
+]

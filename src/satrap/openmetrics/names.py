@@ -82,6 +82,20 @@ METRICS = (
     Metric("satrap_shard_received_bytes", "counter", "Payload received.", "bytes"),
     Metric("satrap_shard_sent_bytes", "counter", "Payload sent.", "bytes"),
     Metric("satrap_shard_completed_steps", "counter", "Optimizer steps of sync with several workers."),
+    # of an embedding worker
+    Metric("satrap_embedding_worker_workers", "gauge", "Workers it serves."),
+    Metric("satrap_embedding_worker_open_lookups", "gauge", "Lookups that wait for their update."),
+    Metric("satrap_embedding_worker_samples", "counter", "Samples whose ids were looked up and pooled."),
+    Metric(
+        "satrap_embedding_worker_busy_seconds",
+        "counter",
+        "Time spent on ids, pooling and gradients, by all threads.",
+        "seconds",
+    ),
+    Metric("satrap_embedding_worker_queued_requests", "gauge", "Requests received and not answered."),
+    Metric("satrap_embedding_worker_refused_requests", "counter", "Requests answered with an error."),
+    Metric("satrap_embedding_worker_received_bytes", "counter", "Payload received from workers.", "bytes"),
+    Metric("satrap_embedding_worker_sent_bytes", "counter", "Payload sent to workers.", "bytes"),
     # of a loader
     Metric("satrap_loader_passes", "gauge", "Passes over the data under way, one for each worker."),
     Metric("satrap_loader_ready_batches", "gauge", "Batches read and not asked for yet."),

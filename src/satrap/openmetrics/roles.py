@@ -88,7 +88,31 @@ def loader_values(statistics: Mapping[str, Any]) -> Values:
     }
 
 
-SERVER_VALUES = {"shard": shard_values, "loader": loader_values}
+def embedding_worker_values(statistics: Mapping[str, Any]) -> Values:
+    """Return the metrics of an embedding worker.
+
+    Args:
+        statistics: see `satrap.embedding.workers.EmbeddingService.statistics`.
+    """
+    server = statistics["server"]
+    return {
+        **_role("embedding-worker", ""),
+        "satrap_embedding_worker_workers": statistics["workers"],
+        "satrap_embedding_worker_open_lookups": statistics["open"],
+        "satrap_embedding_worker_samples": statistics["samples"],
+        "satrap_embedding_worker_busy_seconds": server["busy_seconds"],
+        "satrap_embedding_worker_queued_requests": server["queued"],
+        "satrap_embedding_worker_refused_requests": server["refused"],
+        "satrap_embedding_worker_received_bytes": server["received_bytes"],
+        "satrap_embedding_worker_sent_bytes": server["sent_bytes"],
+    }
+
+
+SERVER_VALUES = {
+    "shard": shard_values,
+    "embedding-worker": embedding_worker_values,
+    "loader": loader_values,
+}
 """Role of a server -> what makes the values of its statistics."""
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
+from satrap.embedding.open import distinct_requests, recall, replay
 from satrap.errors import CheckpointError, ConfigError, SatrapError
 from satrap.exchange import Cut, Request
 from satrap.train.merge import pack_worker, shared_with_extras, unpack_worker
@@ -229,8 +230,9 @@ class Saver:
         if not self._replay:
             return None
         seen, answers = self._replay.popleft()
-        same = len(answers) == len(requests) and all(
-            _same_ids(answer, request.ids) for answer, request in zip(answers, requests, strict=True)
+        wanted = distinct_requests(self._trainer.plan, requests)
+        same = len(answers) == len(wanted) and all(
+            _same_ids(answer, request.ids) for answer, request in zip(answers, wanted, strict=True)
         )
         if not same:
             raise CheckpointError(
@@ -239,9 +241,8 @@ class Saver:
                 why="going on would not give the result of an undisturbed run",
                 fix="bring the old data back, or start anew",
             )
-        future: Future[list[Rows]] = Future()
-        future.set_result([answer.rows for answer in answers])
-        return future, seen
+        rows = [answer.rows for answer in answers]
+        return replay(self._trainer.exchange, self._trainer.plan, requests, rows), seen
 
     def _start(self) -> None:
         """Take the cut, and write it in the background."""
@@ -345,9 +346,9 @@ class Saver:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for number, (_, pending) in enumerate(self.ahead):
             if pending is not None:  # only after the last batch there is none
-                for i, (request, rows) in enumerate(
-                    zip(pending.requests, pending.future.result(), strict=True)
-                ):
+                wanted = distinct_requests(self._trainer.plan, pending.requests)
+                found = recall(self._trainer.exchange, pending.requests, pending.future.result())
+                for i, (request, rows) in enumerate(zip(wanted, found, strict=True)):
                     arrays[f"ahead.{number}.{i}.ids"] = request.ids
                     arrays[f"ahead.{number}.{i}.rows"] = rows
         return arrays

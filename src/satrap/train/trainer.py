@@ -20,7 +20,8 @@ from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
 from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
-from satrap.embedding import EmbeddingPlan, Embeddings, Ticket, tables_of
+from satrap.embedding import Ticket, embeddings_of, tables_of
+from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LocalExchange, Request
 from satrap.memory import keep_freed_memory
@@ -172,8 +173,9 @@ class Trainer:
         )
         self.dense.attach(self.exchange.groups)
         groups = [group for group in self.exchange.groups if DENSE_TABLE not in group.tables]
-        self.plan = EmbeddingPlan(schema, groups)
-        self.embeddings = Embeddings(self.plan, self.device)
+        self.plan, self.embeddings = embeddings_of(self.exchange, schema, groups, self.device)
+        if clip_norm is not None:
+            _check_clipping(self.exchange)
         self.run = Run(schema.label_names)
         self.stopping = self._seeded = False
         self._saver = Saver(self, None)
@@ -490,6 +492,15 @@ class Pending:
 
 def _size(batch: Batch) -> float:
     return float(batch.size)
+
+
+def _check_clipping(exchange: Exchange) -> None:
+    if isinstance(exchange, PooledExchange):
+        raise ConfigError(
+            "clip_norm does not go with embedding workers",
+            why="the norm counts gradients of rows, and these never reach the worker",
+            fix="train without clip_norm or without embedding workers",
+        )
 
 
 def _device(device: str | torch.device) -> torch.device:

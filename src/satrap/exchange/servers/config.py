@@ -119,6 +119,11 @@ def tables_to_dicts(tables: Sequence[Table], default: Optimizer | None) -> tuple
     return tuple(table_to_dict(table, default) for table in tables)
 
 
+def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Return the tables that `tables_to_dicts` wrote."""
+    return [_table(data) for data in plain]
+
+
 def _table(data: Mapping[str, Any]) -> Table:
     arguments = {**data, "optimizer": from_dict(data["optimizer"])}
     return Table(str(arguments.pop("name")), **arguments)

@@ -76,6 +76,7 @@ class Kind(IntEnum):
     PUT_BACK = 17
     OPEN = 20
     NEXT = 21
+    RECALL = 22
     PING = 32
 
 

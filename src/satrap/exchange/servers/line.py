@@ -89,6 +89,15 @@ class Line:
         for call in list(self._calls):
             call.fail(self._ended)
 
+    def traffic(self) -> dict[str, int]:
+        """Return payload bytes "sent" and "received", requests "resent" and "waiting"."""
+        return {
+            "sent": self._loop.sent_bytes,
+            "received": self._loop.received_bytes,
+            "resent": self._peer.resent,
+            "waiting": self._peer.waiting,
+        }
+
     def close(self) -> None:
         """Say goodbye, if the server still answers. Closing twice is fine."""
         if self._closed:

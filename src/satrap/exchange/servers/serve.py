@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from satrap.exchange.servers.security import read_key, split_address
 from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Limits
+from satrap.exchange.servers.turns import Turns
 from satrap.memory import keep_freed_memory
 from satrap.openmetrics import SERVER_VALUES, Endpoint
 
@@ -29,6 +31,7 @@ def serve(
     metrics: str | None = None,
     service: Service | None = None,
     journal: Path | None = None,
+    turns: Callable[..., Turns] = Turns,
 ) -> None:
     """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
 
@@ -41,6 +44,7 @@ def serve(
         metrics: HOST:PORT of an OpenMetrics endpoint, which a line before names; None: none.
         service: what executes the requests, default one with a store.
         journal: folder, see `ShardServer`.
+        turns: what decides when requests are executed, see `ShardServer`.
 
     Raises:
         ConfigError: an address, key or journal that cannot be used.
@@ -50,7 +54,7 @@ def serve(
     key = read_key(key_file) if key_file else None
     keep_freed_memory()
     service = service or Service()
-    server = ShardServer(listen, key=key, limits=limits, service=service, journal=journal)
+    server = ShardServer(listen, key=key, limits=limits, service=service, journal=journal, turns=turns)
 
     def stop(_: int, __: FrameType | None) -> None:
         server.request_stop()

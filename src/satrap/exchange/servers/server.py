@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class ShardServer:
         service: what executes the requests, default one with a store.
         journal: folder where every request is written before it is executed, and from which the shard comes
             back as it was after its process has died; None: nothing is kept.
+        turns: makes what decides when a request is executed, default `Turns`.
 
     Attributes:
         address: HOST:PORT it listens on.
@@ -76,6 +77,7 @@ class ShardServer:
         config: ShardConfig | None = None,
         service: Service | None = None,
         journal: Path | None = None,
+        turns: Callable[..., Turns] = Turns,
     ) -> None:
         security.check_listen(listen, key)
         self.limits, self.counters = limits or Limits(), Counters()
@@ -90,7 +92,7 @@ class ShardServer:
             epoch=self._epoch,
             recovering=self.recovery.progress if self.recovery else lambda: None,
         )
-        self._turns = Turns(
+        self._turns = turns(
             self._service,
             self._finished,
             wait=self.limits.wait,
@@ -98,7 +100,7 @@ class ShardServer:
             journal=self._journal,
         )
         self._queued, self._queued_bytes = 0, 0
-        self._answers: deque[tuple[Job, Answer]] = deque()
+        self._answers: deque[tuple[Job, Answer, bool]] = deque()
         self._stopping = threading.Event()
         self._executor: Executor | None = None
         self._started = time.monotonic()
@@ -109,8 +111,9 @@ class ShardServer:
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
         self._bell = self._context.socket(zmq.PULL)
         self._bell.bind("inproc://bell")
-        self._ringer = self._context.socket(zmq.PUSH)  # of the executing thread
+        self._ringer = self._context.socket(zmq.PUSH)  # of the executing threads, one at a time
         self._ringer.connect("inproc://bell")
+        self._ring_lock = threading.Lock()
 
     def _open(self, listen: str, key: security.Key | None) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
@@ -179,7 +182,9 @@ class ShardServer:
             self._journal.close()
 
     def _close(self) -> None:
-        for socket in (self._socket, self._ringer, self._bell, *([self._door.socket] if self._door else [])):
+        with self._ring_lock:
+            self._ringer.close()
+        for socket in (self._socket, self._bell, *([self._door.socket] if self._door else [])):
             socket.close()
 
     def _loop(self, executor: Executor) -> None:
@@ -256,21 +261,24 @@ class ShardServer:
         if answer is not None:
             self._send(identity, answer)
 
-    def _finished(self, job: Job, answer: Answer) -> None:
-        """Hand an answer over to the socket's thread (called in the executing one)."""
-        self._sessions.finished(job, answer)
+    def _finished(self, job: Job, answer: Answer, *, last: bool = True) -> None:
+        """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
+        if last:
+            self._sessions.finished(job, answer)
         if self._journal is not None and job.header.kind == Kind.CUT and answer.header.kind != FAILURE:
             number = int(unpack_text(job.parts[0])["number"])
             with contextlib.suppress(StoreError):  # without room it goes on as it was
                 rotate(self._journal, number, self._service, self._sessions)
-        self._answers.append((job, answer))
-        self._ringer.send(b"")
+        self._answers.append((job, answer, last))
+        with self._ring_lock, contextlib.suppress(zmq.ZMQError):  # closed: it has stopped
+            self._ringer.send(b"")
 
     def _drain(self) -> None:
         """Send what has been executed."""
         while self._answers:
-            job, answer = self._answers.popleft()
-            self._queued, self._queued_bytes = self._queued - 1, self._queued_bytes - job.size
+            job, answer, last = self._answers.popleft()
+            if last:
+                self._queued, self._queued_bytes = self._queued - 1, self._queued_bytes - job.size
             self._send(job.session.identity, answer)
 
     def _send(self, identity: bytes, answer: Answer) -> None:

@@ -149,13 +149,14 @@ def execute(service: Service, job: Job) -> Answer:
         parts = service.execute(job.session, job.header, job.parts)
         return Answer.of(job.header.answer(acknowledged=own, step=every), parts)
     except SatrapError as error:
-        return failure(job.header, _code(error), error)
+        return failure(job.header, error_code(error), error)
     except MemoryError:
         full = StoreError("the shard has too little memory for the request")
         return failure(job.header, Code.STORE, full)
 
 
-def _code(error: SatrapError) -> Code:
+def error_code(error: SatrapError) -> Code:
+    """Return how a refusal is told to the client."""
     if isinstance(error, FrameError | StoreError):
         return Code.STORE
     return Code.CONFIG if isinstance(error, ConfigError) else Code.SEQUENCE

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.batch import Batch, Jagged
-from satrap.data.frames import pack_batch, unpack_batch
 from satrap.errors import DataError
+from satrap.exchange.servers.batches import pack_batch, unpack_batch
 from satrap.exchange.servers.frames import FrameError
 from satrap.exchange.servers.payload import unpack_text
 

@@ -1,0 +1,143 @@
+"""What a worker with an embedding worker asks for, and what it makes of the answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap.batch import Batch, EmbeddedBatch, JaggedRows
+from satrap.embedding.lazy import LazyBlocks, LazyFeatures
+from satrap.embedding.module import Embeddings
+from satrap.embedding.plan import EmbeddingPlan, Ticket
+from satrap.exchange import Request, TableGroup
+from satrap.schema import Schema
+
+
+@dataclass(slots=True)
+class Lookup:
+    """What is known of the lookup of a batch once it is issued and answered.
+
+    Args:
+        number: of the lookup; -1 before it is issued.
+        ratio: distinct ids / ids; not a number before the answer.
+    """
+
+    number: int = -1
+    ratio: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRequest(Request):
+    """One tensor of the pooled batch. `group`, `ids` and `splits` say nothing: the batch names its ids.
+
+    Args:
+        shape: of the tensor: [size, features, dim], or [ids, dim] of a feature that is not pooled.
+        batch: the samples; all requests of one lookup have the same.
+        lookup: of all requests together.
+    """
+
+    shape: tuple[int, ...] = ()
+    batch: Batch | None = None
+    lookup: Lookup = field(default_factory=Lookup)
+
+
+@dataclass(frozen=True, slots=True)
+class PooledTicket(Ticket):
+    """A batch whose ids are made distinct elsewhere."""
+
+    lookup: Lookup = field(default_factory=Lookup)
+
+    @property
+    def distinct_ratio(self) -> float:
+        """Distinct ids / ids, over all groups; not a number before the lookup is answered."""
+        return self.lookup.ratio
+
+
+class PooledPlan(EmbeddingPlan):
+    """Asks for pooled tensors: one per table group, then one per feature that is not pooled.
+
+    Args:
+        schema: the features.
+        groups: the exchange's table groups, in order.
+    """
+
+    def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
+        super().__init__(schema, groups)
+        self._dims = {table: group.dim for group in groups for table in group.tables}
+        features = schema.categorical
+        self.jagged = [name for name, f in features.items() if f.pooling == "none"]
+        by_group = [
+            [n for n, f in features.items() if f.pooling != "none" and schema.table_of(n) in group.tables]
+            for group in groups
+        ]
+        self.pooled = [
+            (group.dim, tuple(names)) for group, names in zip(groups, by_group, strict=True) if names
+        ]
+
+    def ticket(self, batch: Batch) -> Ticket:
+        """Return the requests of a batch; its ids are not looked at."""
+        lookup = Lookup()
+        shapes = [(batch.size, len(names), dim) for dim, names in self.pooled]
+        jagged = [
+            (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
+        ]
+        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, lookup) for s in [*shapes, *jagged]]
+        return PooledTicket(batch, requests, (), {}, lookup)
+
+    def distinct(self, batch: Batch) -> Ticket:
+        """Return what the embedding worker makes of a batch."""
+        return super().ticket(batch)
+
+
+class PooledEmbeddings(Embeddings):
+    """Builds `EmbeddedBatch` objects of pooled tensors.
+
+    Args:
+        plan: what the tensors hold.
+        device: where the model computes.
+    """
+
+    def __init__(self, plan: PooledPlan, device: torch.device) -> None:
+        super().__init__(plan, device)
+        self._plan = plan
+
+    def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
+        """Return the model's input.
+
+        Args:
+            ticket: the batch.
+            rows: the pooled tensors, as `rows` returns them.
+        """
+        batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
+        blocks = [(names, rows[i]) for i, (_, names) in enumerate(self._plan.pooled)]
+        return EmbeddedBatch(
+            size=batch.size,
+            embeddings=LazyFeatures(
+                self._order, LazyBlocks(lambda: blocks), partial(self._unpooled, ticket, rows[len(blocks) :])
+            ),
+            numeric=torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers,
+            blocks=blocks,
+            labels=self._to_device(batch.labels),
+            label_mask=self._to_device(batch.label_mask),
+            weights=self._to_device(batch.weights),
+            source=batch,
+        )
+
+    def _unpooled(self, ticket: Ticket, tensors: Sequence[Tensor]) -> dict[str, JaggedRows]:
+        found = {}
+        for name, values in zip(self._plan.jagged, tensors, strict=True):
+            offsets = ticket.batch.ids[name].offsets
+            bounds = np.arange(ticket.batch.size + 1) if offsets is None else offsets
+            found[name] = JaggedRows(values, torch.from_numpy(bounds).to(self.device))
+        return found
+
+
+_NO_IDS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+_NO_SPLITS: npt.NDArray[np.int64] = np.zeros(1, np.int64)

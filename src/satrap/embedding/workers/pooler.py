@@ -1,0 +1,186 @@
+"""What an embedding worker does for one worker: distinct ids, lookup, pooling, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap.batch import JaggedRows
+from satrap.embedding.module import Embeddings
+from satrap.embedding.plan import EmbeddingPlan, Ticket
+from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
+from satrap.errors import ConfigError, StoreError
+from satrap.exchange.servers import Key, ServersExchange, Wire
+from satrap.exchange.servers.batches import unpack_batch
+from satrap.exchange.servers.config import tables_from_dicts
+from satrap.exchange.servers.frames import Buffer
+from satrap.exchange.servers.payload import pack_text
+from satrap.schema import Schema
+from satrap.store import Admission, Eviction, Tier
+
+OPEN = 1024
+"""Lookups of one worker that may wait for their update."""
+IDS_PARTS = 3
+"""Parts of a message that carry a batch's ids, after its text."""
+
+Rows = npt.NDArray[np.float32]
+Begun = tuple[Future[Any], Callable[[Any], list[Buffer]]]
+"""What an answer waits for, and what makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A lookup that has not been updated: autograd knows the way from its tensors back to its rows."""
+
+    ticket: Ticket
+    rows: Sequence[Rows]
+    leaves: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+
+def done(result: Any = None) -> Future[Any]:
+    """Return a future that has its result."""
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+class Pooler:
+    """Serves the lookups and updates of one worker, in the order they are made.
+
+    Args:
+        hello: what the worker says of schema, tables and schedule.
+        shards: HOST:PORT of each shard.
+        key: of the cluster.
+
+    Attributes:
+        exchange: with the shards; in every respect that of the worker.
+        rank: of the worker.
+        samples: looked up so far.
+
+    Raises:
+        ConfigError: a hello that cannot be meant, or other shards than the worker's.
+        ExchangeError: a shard cannot be reached.
+    """
+
+    def __init__(self, hello: Mapping[str, Any], shards: Sequence[str], key: Key | None) -> None:
+        try:
+            schema, tables = Schema.from_dict(hello["schema"]), tables_from_dicts(hello["tables"])
+            count, self.rank, self._wire = int(hello["shards"]), int(hello["rank"]), Wire(*hello["wire"])
+            about = {
+                "seed": int(hello["seed"]),
+                "memory": hello["memory"],
+                "admission": hello["admission"] and Admission(**hello["admission"]),
+                "eviction": hello["eviction"] and Eviction(**hello["eviction"]),
+                "tier": hello["tier"] and Tier(str(hello["tier"]["path"]), int(hello["tier"]["size"])),
+                "mode": str(hello["mode"]),
+                "world": int(hello["world"]),
+                "deadline": float(hello["deadline"]),
+                "generation": int(hello["generation"]),
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"this is an embedding worker, and a hello lacks or distorts {error}",
+                fix="give the address of a shard where a shard is meant",
+            ) from error
+        if count != len(shards):
+            raise ConfigError(
+                f"the worker names {count} shards, its embedding worker {len(shards)}",
+                fix="give both the same shards, in the same order",
+            )
+        self.exchange = ServersExchange(shards, tables, wire=self._wire, rank=self.rank, key=key, **about)
+        named = {schema.table_of(name) for name in schema.categorical}
+        groups = [group for group in self.exchange.groups if named.intersection(group.tables)]
+        self._plan = EmbeddingPlan(schema, groups)
+        self._embeddings = Embeddings(self._plan, torch.device("cpu"))
+        self._jagged = [name for name, f in schema.categorical.items() if f.pooling == "none"]
+        self._open: dict[int, _Looked] = {}
+        self.samples = 0
+
+    @property
+    def open(self) -> int:
+        """Number of lookups that wait for their update."""
+        return len(self._open)
+
+    def look_up(self, text: Mapping[str, Any], parts: Sequence[Buffer], *, create: bool) -> Begun:
+        """Issue the lookup of a batch.
+
+        Args:
+            text: of the message; `number` names the lookup, `replay` says that rows follow the ids.
+            parts: ids, and rows if they are to be taken instead of those of the shards.
+            create: as `Exchange.lookup`; without it, nothing can be updated.
+
+        Raises:
+            FrameError, DataError, StoreError: an impossible batch, or too many lookups without an update.
+        """
+        if create and len(self._open) >= OPEN:
+            raise StoreError(f"{OPEN} lookups wait for their update", fix="set training.staleness lower")
+        batch = unpack_batch(dict(text), parts[:IDS_PARTS])
+        ticket = self._plan.ticket(batch)
+        if text.get("replay"):
+            dims = [self._plan.groups[i].dim for i in range(len(ticket.requests))]
+            shapes = [(len(r.ids), dim) for r, dim in zip(ticket.requests, dims, strict=True)]
+            future = done(unpack_tensors(parts[IDS_PARTS:], shapes))
+        else:
+            future = self.exchange.lookup(ticket.requests, create=create)
+        self.samples += batch.size
+        return future, partial(self._pool, int(text["number"]) if create else None, ticket)
+
+    def _pool(self, number: int | None, ticket: Ticket, rows: Sequence[Rows]) -> list[Buffer]:
+        with torch.set_grad_enabled(number is not None):
+            leaves = self._embeddings.rows(rows)
+            embedded = self._embeddings.embed(ticket, leaves)
+            outputs = [block for _, block in embedded.blocks]
+            jagged = (embedded.embeddings[name] for name in self._jagged)
+            outputs += [rows.values for rows in jagged if isinstance(rows, JaggedRows)]
+        if number is not None:
+            self._open[number] = _Looked(ticket, rows, leaves, outputs)
+        text = {"ratio": ticket.distinct_ratio, "staleness": self.exchange.traffic()["staleness"]}
+        tensors = [output.detach().numpy() for output in outputs]
+        return [pack_text(text), *pack_tensors(tensors, self._wire.forward)]
+
+    def update(self, text: Mapping[str, Any], parts: Sequence[Buffer]) -> Begun:
+        """Push the gradients of a lookup; without a number, take part in a step without any.
+
+        Updates come in the order of their lookups: those that were passed over will not be updated.
+
+        Raises:
+            StoreError: there is no such lookup, or an earlier update was refused.
+            FrameError: tensors of other shapes.
+        """
+        scale = float(text["lr_scale"])
+        if text.get("number") is None:
+            self.exchange.update([], [], lr_scale=scale)
+            return done(), lambda _: []
+        number = int(text["number"])
+        looked = self._look_back(number)
+        gradients = unpack_tensors(parts, [tuple(output.shape) for output in looked.outputs])
+        torch.autograd.backward(list(looked.outputs), [torch.from_numpy(g) for g in gradients])
+        for passed in [n for n in self._open if n <= number]:
+            del self._open[passed]
+        rows = self._embeddings.gradients(looked.leaves)
+        self.exchange.update(looked.ticket.requests, rows, lr_scale=scale)
+        return done(), lambda _: []
+
+    def recall(self, text: Mapping[str, Any]) -> Begun:
+        """Return the rows of a lookup that has not been updated, float32 and in the order of its ids."""
+        looked = self._look_back(int(text["number"]))
+        return done(), lambda _: [pack_text({}), *pack_tensors(looked.rows, "float32")]
+
+    def flush(self) -> Begun:
+        """Wait until everything issued so far has been applied."""
+        self.exchange.flush()
+        return done({"staleness": self.exchange.traffic()["staleness"]}), lambda text: [pack_text(text)]
+
+    def _look_back(self, number: int) -> _Looked:
+        if number not in self._open:
+            raise StoreError(f"there is no lookup {number} that waits for an update")
+        return self._open[number]

@@ -1,0 +1,156 @@
+"""What an embedding worker is to its server: sessions of workers, and its counters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from satrap.embedding.workers.pooler import Begun, Pooler, done
+from satrap.errors import ConfigError, SatrapError, StoreError
+from satrap.exchange.servers import Key
+from satrap.exchange.servers.frames import Buffer, Header, Kind
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.service import Service
+
+
+class EmbeddingService(Service):
+    """Makes a `Session` for each worker; give its server `Lanes` as turns.
+
+    Args:
+        shards: HOST:PORT of each shard.
+        key: of the cluster.
+
+    Attributes:
+        stop: ends the threads of the sessions.
+    """
+
+    role = "embedding-worker"
+
+    def __init__(self, shards: Sequence[str], key: Key | None = None) -> None:
+        super().__init__()
+        self.shards, self.key = tuple(shards), key
+        self.stop: Callable[[], None] = lambda: None
+        self._sessions: dict[int, Session] = {}
+        self._lock = threading.Lock()
+        self._samples = 0
+
+    def session(self, client: int) -> Session:
+        """Return a new session."""
+        with self._lock:
+            session = self._sessions[client] = Session(self, client)
+        return session
+
+    def replace(self, session: Session) -> None:
+        """End older sessions of the same rank: the newest worker of a rank is the only one."""
+        with self._lock:
+            others = [s for s in self._sessions.values() if s is not session and s.rank == session.rank]
+        for other in others:
+            threading.Thread(target=other.close, name="satrap-embedding-end", daemon=True).start()
+
+    def leave(self, session: Session) -> None:
+        """Forget a session."""
+        with self._lock:
+            if self._sessions.pop(session.client, None) is not None:
+                self._samples += session.samples
+
+    def close(self) -> None:
+        """End all sessions."""
+        self.stop()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return workers served, lookups that wait for their update, samples pooled; `server` counters."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+            samples = self._samples + sum(session.samples for session in sessions)
+        return {
+            "workers": sum(session.rank is not None for session in sessions),
+            "open": sum(session.open for session in sessions),
+            "samples": samples,
+            "server": self.observe(),
+        }
+
+
+class Session:
+    """The requests of one worker.
+
+    Args:
+        service: that it belongs to.
+        client: number of the client.
+
+    Attributes:
+        closed: it serves no more.
+    """
+
+    def __init__(self, service: EmbeddingService, client: int) -> None:
+        self._service, self.client = service, client
+        self._pooler: Pooler | None = None
+        self._closing = threading.Lock()
+        self.closed = False
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of the worker, None before its hello."""
+        return None if self._pooler is None else self._pooler.rank
+
+    @property
+    def open(self) -> int:
+        """Lookups that wait for their update."""
+        return 0 if self._pooler is None else self._pooler.open
+
+    @property
+    def samples(self) -> int:
+        """Samples looked up."""
+        return 0 if self._pooler is None else self._pooler.samples
+
+    def begin(self, header: Header, parts: Sequence[Buffer]) -> Begun:
+        """Begin a request.
+
+        Raises:
+            SatrapError: it is refused.
+        """
+        if header.kind == Kind.BYE:
+            self.close()
+            return done(), lambda _: []
+        if not parts and header.kind != Kind.FLUSH:
+            raise StoreError("a request without parts")
+        if header.kind == Kind.HELLO:
+            return self._greet(parts[0])
+        if self._pooler is None:
+            raise StoreError("a request before an accepted hello")
+        return self._execute(self._pooler, header.kind, parts)
+
+    def _greet(self, hello: Buffer) -> Begun:
+        try:
+            if self._pooler is not None:
+                raise StoreError("a second hello")
+            self._pooler = Pooler(unpack_text(hello), self._service.shards, self._service.key)
+        except BaseException:
+            self.close()
+            raise
+        self._service.replace(self)
+        return done(), lambda _: [pack_text({"role": self._service.role})]
+
+    def _execute(self, pooler: Pooler, kind: int, parts: Sequence[Buffer]) -> Begun:
+        match kind:
+            case Kind.LOOKUP | Kind.PEEK:
+                return pooler.look_up(unpack_text(parts[0]), parts[1:], create=kind == Kind.LOOKUP)
+            case Kind.UPDATE:
+                return pooler.update(unpack_text(parts[0]), parts[1:])
+            case Kind.RECALL:
+                return pooler.recall(unpack_text(parts[0]))
+            case Kind.FLUSH:
+                return pooler.flush()
+        raise ConfigError("this is an embedding worker: it holds no rows", fix="give the address of a shard")
+
+    def close(self) -> None:
+        """Say goodbye to the shards. Closing twice is fine."""
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        self._service.leave(self)
+        if self._pooler is not None:
+            with suppress(SatrapError):  # a lost shard is told to whoever waits for it
+                self._pooler.exchange.close()

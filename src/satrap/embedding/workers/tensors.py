@@ -1,0 +1,82 @@
+"""Dense tensors as message parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+from satrap.exchange.servers.frames import Buffer, FrameError
+from satrap.exchange.servers.payload import Section, pack, unpack
+from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
+from satrap.store import floats
+
+Floats = npt.NDArray[np.float32]
+Shape = Sequence[int]
+
+
+def pack_tensors(tensors: Sequence[Floats], form: str) -> list[Buffer]:
+    """Return the parts that carry tensors float32[..., dim] in a number format of `CODES`."""
+    code = CODES[form]
+    return pack([_section(t, code, 1.0, to_wire(_rows(t), code)) for t in tensors])
+
+
+def pack_gradients(tensors: Sequence[Floats], form: str) -> list[Buffer]:
+    """Return the parts that carry gradients; in float16 each tensor is scaled by a power of two.
+
+    Raises:
+        StoreError: a number is not finite.
+    """
+    code, sections = CODES[form], []
+    for tensor in tensors:
+        rows = _rows(tensor)
+        scale = scale_of(rows, code)
+        raw, finite = gather_gradients(rows, None, code, scale)
+        if not finite:
+            raise StoreError(
+                "the gradients hold NaN or infinite values",
+                where=f"update of pooled features, {list(tensor.shape)} numbers",
+                why="they would destroy the rows; the whole update was refused",
+                fix="lower the learning rate or clip gradients",
+            )
+        sections.append(_section(tensor, code, scale, raw))
+    return pack(sections)
+
+
+def unpack_tensors(parts: Sequence[Buffer], shapes: Sequence[Shape]) -> list[Floats]:
+    """Return the tensors of a message, float32 of the shapes that are expected.
+
+    Raises:
+        FrameError: others came.
+    """
+    sections = unpack(parts)
+    if len(sections) != len(shapes):
+        raise FrameError(f"{len(sections)} tensors came where {len(shapes)} were expected")
+    return [_tensor(section, shape) for section, shape in zip(sections, shapes, strict=True)]
+
+
+def unpack_rows(parts: Sequence[Buffer]) -> list[Floats]:
+    """Return the tensors of a message, float32[n, dim] whatever n and dim.
+
+    Raises:
+        FrameError: it is none.
+    """
+    return [_tensor(section, (section.count, section.dim)) for section in unpack(parts)]
+
+
+def _tensor(section: Section, shape: Shape) -> Floats:
+    rows = int(np.prod(shape[:-1], dtype=np.int64))
+    if (section.count, section.dim) != (rows, shape[-1]) or section.format not in CODES.values():
+        raise FrameError(f"a tensor has another shape than the {list(shape)} expected")
+    return from_wire(section, floats(rows, shape[-1])).reshape(shape)
+
+
+def _rows(tensor: Floats) -> Floats:
+    return np.ascontiguousarray(tensor).reshape(-1, tensor.shape[-1])
+
+
+def _section(tensor: Floats, code: int, scale: float, raw: Buffer) -> Section:
+    rows = tensor.size // max(tensor.shape[-1], 1)
+    return Section(0, np.array([0, rows], np.int64), None, code, tensor.shape[-1], scale, raw)

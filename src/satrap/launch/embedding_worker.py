@@ -1,0 +1,34 @@
+"""The process of an embedding worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from satrap.embedding.workers import EmbeddingService, Lanes
+from satrap.exchange.servers import read_key
+from satrap.exchange.servers.security import split_address
+from satrap.exchange.servers.serve import serve
+
+
+def serve_embeddings(
+    listen: str, shards: Sequence[str], *, key_file: Path | None = None, metrics: str | None = None
+) -> None:
+    """Look up and pool rows for workers until SIGTERM or SIGINT; prints one line when it is ready.
+
+    Args:
+        listen: HOST:PORT; port 0 takes a free one, which the line names.
+        shards: HOST:PORT of each shard.
+        key_file: of the cluster's key; needed for any address that others can reach.
+        metrics: HOST:PORT of an OpenMetrics endpoint; None: none.
+
+    Raises:
+        ConfigError: an address or key that cannot be used.
+    """
+    for address in shards:
+        split_address(address)
+    torch.set_num_threads(1)  # each worker's requests have threads of their own
+    service = EmbeddingService(shards, read_key(key_file) if key_file else None)
+    serve(listen, key_file=key_file, metrics=metrics, service=service, turns=Lanes)

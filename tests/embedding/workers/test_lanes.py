@@ -1,0 +1,80 @@
+"""No worker waits for what another one waits for; a lost server is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from satrap.embedding.workers import lanes
+from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.servers.line import Line
+from tests.cluster.runs import eventually
+from tests.contract.parties import Process
+from tests.dense.threads import Board, ThreadWorkers
+from tests.embedding.workers import tier
+
+
+def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 waits for rank 0's update longer than its deadline, and is told that it is not forgotten."""
+    monkeypatch.setattr(lanes, "TELL", 0.2)
+    [batch] = tier.batches(1)
+    with tier.servers(1, 1) as (shards, middle):
+        board = Board(2)
+        ranks = [
+            tier.trainer(shards, middle, workers=ThreadWorkers(board, rank), deadline=d)
+            for rank, d in ((0, 20.0), (1, 20.0))
+        ]
+        ranks[1].exchange._line._peer.deadline = 1.0  # type: ignore[attr-defined]
+        tickets = [one.plan.ticket(batch) for one in ranks]
+        found = [
+            one.exchange.lookup(t.requests, create=True).result()
+            for one, t in zip(ranks, tickets, strict=True)
+        ]
+        ones = [[np.ones_like(a) for a in answers] for answers in found]
+        ranks[1].exchange.update(tickets[1].requests, ones[1], lr_scale=1.0)
+        waiting = ranks[1].exchange.lookup(ranks[1].plan.ticket(batch).requests, create=True)
+        time.sleep(2.5)
+        assert not waiting.done()
+        ranks[0].exchange.update(tickets[0].requests, ones[0], lr_scale=1.0)
+        after = waiting.result(10)
+        assert max(float(np.abs(a - b).max()) for a, b in zip(after, found[1], strict=True)) > 0.01
+        for one in ranks:
+            one.close()
+
+
+def test_a_stopped_shard_is_named_by_the_worker() -> None:
+    [batch] = tier.batches(1)
+    with Process() as shard, tier.embedding_worker([shard.address]) as middle:
+        one = tier.trainer([shard.address], [middle], deadline=2.0)
+        ticket = one.plan.ticket(batch)
+        one.exchange.lookup(ticket.requests, create=True).result()
+        os.kill(shard.popen.pid, signal.SIGSTOP)
+        with pytest.raises(ExchangeError, match="has not answered for 2 s") as caught:
+            one.exchange.lookup(ticket.requests, create=True).result(20)
+        assert caught.value.what.startswith("shard 0 at ")
+        assert "embedding worker 0 at " in caught.value.where
+        assert "stage: lookup" in caught.value.where
+        os.kill(shard.popen.pid, signal.SIGCONT)
+        one.close()
+
+
+def test_the_threads_of_those_who_are_gone_end() -> None:
+    def running() -> int:
+        return sum(thread.name == "satrap-embedding" for thread in threading.enumerate())
+
+    before = running()
+    with tier.servers(1, 1) as (shards, [middle]):
+        first = tier.trainer(shards, [middle])
+        second = tier.trainer(shards, [middle])  # of the same rank: it takes the other's place
+        with pytest.raises(ConfigError):
+            Line("embedding worker 0", middle.address, hello={"schema": 3})
+        assert eventually(lambda: running() == before + 2, 5)
+        assert middle.statistics()["workers"] == 1
+        second.close()
+        first.close()
+        assert eventually(lambda: running() == before, 5)
