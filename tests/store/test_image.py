@@ -54,6 +54,16 @@ def test_going_on_elsewhere_changes_nothing(eviction, admission):
             np.testing.assert_array_equal(array, its.state()[name], err_msg=name)
 
 
+@pytest.mark.parametrize("eviction", [None, *POLICIES], ids=lambda e: e.policy if e else "none")
+def test_the_state_is_the_same_once_the_rows_are_there(eviction):
+    one, other = (shard(eviction, 3 << 18 if eviction else None) for _ in range(2))
+    change(one, np.random.default_rng(0), 10)
+    moved(one, other)
+    for mine, its in zip(one.groups, other.groups, strict=True):
+        for name, array in mine.state().items():
+            np.testing.assert_array_equal(array, its.state()[name], err_msg=name)
+
+
 def test_without_the_state_it_would_not_be_so():
     one, other = shard(POLICIES[0]), shard(POLICIES[0])
     change(one, np.random.default_rng(0), 40)

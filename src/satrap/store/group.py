@@ -400,7 +400,8 @@ class Group:
         if self.cold is not None:
             missing = self._place_cold(ids, splits, missing)
         if len(missing):
-            self._advance()
+            if self.directory.evicts:  # else the steps count lookups alone, also after a resume
+                self._advance()
             slots, absent = self.directory.find(ids, splits, use=True)
             missing = absent if self.cold is None else missing
         gate, self.gate = self.gate, None
