@@ -81,7 +81,10 @@ def test_two_workers_train_the_same_model(mode: str, tiers: int) -> None:
 
     def train(addresses: Any, middle: Any) -> satrap.Trainer:
         def work(workers: Workers) -> satrap.Trainer:
-            own = tier.trainer(addresses, middle, mode=mode, staleness=0, workers=workers)
+            for rank in range(workers.world):  # one after the other: the seed is the process's
+                if workers.rank == rank:
+                    own = tier.trainer(addresses, middle, mode=mode, staleness=0, workers=workers)
+                workers.meet("built")
             own.fit(tier.Listed(shares[workers.rank]), epochs=2)
             return own
 
