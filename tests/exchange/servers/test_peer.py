@@ -181,6 +181,16 @@ def test_to_be_forgotten_is_the_answer_to_a_goodbye() -> None:
     assert answered == [((), None)]
 
 
+def test_a_goodbye_waits_for_all_answers_before_it() -> None:
+    """A shard forgets with the client the answers it kept: one that was lost could not be asked for again."""
+    client = greeted()
+    client.request(Kind.BYE, [], lambda *_: None, now=0.0)
+    assert list(client.outgoing(0.0)) == []
+    client.receive(Header(Kind.LOOKUP | ANSWER, client=7, sequence=1), [], 0.0)
+    [[bye]] = client.outgoing(0.0)
+    assert decode(bytes(bye), []).kind == Kind.BYE
+
+
 def test_a_lost_hello_is_sent_again() -> None:
     client = peer()
     client.request(Kind.HELLO, [b"x"], lambda *_: None, now=0.0)

@@ -60,6 +60,27 @@ def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
     assert desk.turns.executed[Kind.LOOKUP] == 2
 
 
+def test_nothing_of_a_worker_is_executed_once_another_has_its_rank() -> None:
+    """Its requests may have come before the hello of the other and still wait, or be in the queue."""
+    desk = Desk()
+    desk.ask(0, Kind.UPDATE, 0, 1.0)
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.ask(0, Kind.UPDATE, 1, 1.0)  # waits behind the lookup
+    header, parts = hello(3, rank=0, world=2, mode="sync")
+    desk.turns.take(Job(new := Session(3, b""), header, parts, 0, 1.0))
+    desk.sessions[0].fenced = True  # as `Sessions.finished` does
+    desk.answers.clear()
+    desk.ask(0, Kind.UPDATE, 0, 2.0)  # is in the queue behind the hello
+    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    assert desk.service.board.missing() == [0]
+    desk.sessions[0] = new
+    desk.ask(0, Kind.UPDATE, 0, 3.0)
+    refused = [unpack_text(a.parts[0])["code"] for _, a in desk.answers if a.header.kind == FAILURE]
+    assert refused == [Code.FENCED] * 3
+    assert desk.service.board.completed == 1
+    assert desk.service.board.missing() == [0, 1]
+
+
 def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
     desk = Desk(memory=450_000, eviction=Eviction("lru"), tier=Tier(str(tmp_path), 1 << 20))
     store = desk.service.store

@@ -113,8 +113,8 @@ class Peer:
         """
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
-                if place >= WINDOW:
-                    break
+                if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
+                    break  # after a BYE the shard repeats no answers: all before it must have come
                 if not pending.sent:
                     pending.sent = True
                     self._unsent -= 1

@@ -19,7 +19,7 @@ from satrap.exchange.servers.frames import (
     decode,
 )
 from satrap.exchange.servers.session import Answer, Session, Verdict
-from satrap.exchange.servers.turns import Job, failure
+from satrap.exchange.servers.turns import Job, failure, fenced
 
 _KINDS = frozenset(Kind)
 
@@ -122,7 +122,7 @@ class Sessions:
         if header.kind == Kind.PING:
             return Answer.of(header.answer(acknowledged=session.next, step=session.done))
         if session.fenced:
-            raise FrameError("another worker has taken this one's rank", Code.FENCED, header)
+            raise FrameError(fenced().what, Code.FENCED, header)
         if session.full(header, self.limits.answer_bytes):
             raise FrameError("too many answers wait to be acknowledged", Code.BUSY, header)
         match session.admit(header):

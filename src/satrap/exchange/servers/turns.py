@@ -122,6 +122,9 @@ class Turns:
     def _execute(self, job: Job) -> bool:
         """Execute a job; return whether it completed a step of `sync`."""
         before, started = self._service.board.completed, time.perf_counter()
+        if job.session.fenced:  # since it was received: the hello of its successor came before it
+            self._fail(job, Code.FENCED, fenced())
+            return False
         try:
             if self._journal is not None:
                 if self._service.renews(job.header, job.parts):
@@ -140,6 +143,11 @@ class Turns:
     def _fail(self, job: Job, code: Code, error: SatrapError) -> None:
         self.refused += 1
         self._finish(job, failure(job.header, code, error))
+
+
+def fenced() -> ExchangeError:
+    """Return the error for a client whose rank a newer one has."""
+    return ExchangeError("another worker has taken this one's rank")
 
 
 def execute(service: Service, job: Job) -> Answer:
