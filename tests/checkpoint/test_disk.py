@@ -7,9 +7,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from satrap.checkpoint import write_checkpoint
-from satrap.checkpoint.disk import LocalDisk
+from satrap.checkpoint.disk import LocalDisk, RemoteDisk
 from tests.checkpoint.states import make_checkpoint
 
 
@@ -47,3 +48,28 @@ def test_a_new_file_takes_the_place_of_none(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         disk.put(str(tmp_path / "file"), b"second", new=True)
     assert (tmp_path / "file").read_bytes() == b"first"
+
+
+class Plain(MemoryFileSystem):
+    """A store that knows no conditions, and says so in one of the ways of fsspec's stores."""
+
+    cachable = False
+    refusal: type[Exception]
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: object) -> None:
+        if mode == "create":
+            raise self.refusal("no such mode")
+        super().pipe_file(path, value, **options)
+
+
+@pytest.mark.parametrize("refusal", [NotImplementedError, TypeError, ValueError])
+def test_a_store_without_conditions_is_asked_first(refusal: type[Exception]) -> None:
+    fs = Plain()
+    fs.refusal = refusal
+    disk, path = RemoteDisk(fs), f"/{refusal.__name__}"
+    disk.put(path, b"first", new=True)
+    with pytest.raises(FileExistsError):
+        disk.put(path, b"second", new=True)
+    assert fs.cat_file(path) == b"first"
+    disk.put(path, b"third")
+    assert fs.cat_file(path) == b"third"

@@ -56,7 +56,7 @@ def test_best_weights_stay_as_long_as_a_snapshot_names_them(tmp_path: Path) -> N
     state = make_checkpoint(10)
     state.settings["best"] = "best-00000005"
     series.write(10, state)
-    equal(make_checkpoint(5), series.read_best("best-00000005"))
+    equal(make_checkpoint(5), read_checkpoint(f"{series.url}/best-00000005"))
     series.write(20, make_checkpoint(20))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000020"]
 

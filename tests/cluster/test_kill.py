@@ -82,19 +82,6 @@ def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: st
         assert run.left() == []
 
 
-def test_a_role_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    with Started(tmp_path, "cluster.deadline=20") as run:
-        for name in ("shard 0", "worker 1"):
-            os.kill(run.roles[name], signal.SIGSTOP)
-            time.sleep(10)
-            os.kill(run.roles[name], signal.SIGCONT)
-        history = run.run / "metrics.jsonl"
-        lines = history.read_text().count("\n")
-        time.sleep(5)
-        assert run.popen.poll() is None
-        assert history.read_text().count("\n") > lines
-
-
 def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_path: Path) -> None:
     with Started(tmp_path, loaders=2) as run:
         assert sorted(run.roles)[:2] == ["loader 0", "loader 1"]
@@ -113,25 +100,6 @@ def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_p
         assert run.left() == []
 
 
-def test_a_stopped_loader_is_named_after_the_deadline(tmp_path: Path) -> None:
-    with Started(tmp_path, "cluster.deadline=4", loaders=2) as run:
-        os.kill(run.roles["loader 1"], signal.SIGSTOP)
-        run.answer(25).assert_refused("loader 1 at ", "has not answered for 4 s", "stage: ", code=1)
-        assert run.left() == []
-
-
-def test_a_loader_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    with Started(tmp_path, "cluster.deadline=20", loaders=1) as run:
-        os.kill(run.roles["loader 0"], signal.SIGSTOP)
-        time.sleep(10)
-        os.kill(run.roles["loader 0"], signal.SIGCONT)
-        history = run.run / "metrics.jsonl"
-        lines = history.read_text().count("\n")
-        time.sleep(5)
-        assert run.popen.poll() is None
-        assert history.read_text().count("\n") > lines
-
-
 def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) -> None:
     with Started(tmp_path, middle=2) as run:
         assert sorted(run.roles)[:2] == ["embedding-worker 0", "embedding-worker 1"]
@@ -142,19 +110,31 @@ def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) ->
         assert run.left() == []
 
 
-def test_a_stopped_embedding_worker_is_named_after_the_deadline(tmp_path: Path) -> None:
-    with Started(tmp_path, "cluster.deadline=4", middle=1) as run:
-        os.kill(run.roles["embedding-worker 0"], signal.SIGSTOP)
-        answer = run.answer(25)
-        answer.assert_refused("embedding worker 0 at ", "has not answered for 4 s", "stage: ", code=1)
+@pytest.mark.parametrize(
+    ("role", "asked"), [("loader 1", {"loaders": 2}), ("embedding-worker 0", {"middle": 1})]
+)
+def test_a_stopped_server_of_workers_is_named_after_the_deadline(
+    tmp_path: Path, role: str, asked: dict[str, int]
+) -> None:
+    with Started(tmp_path, "cluster.deadline=4", **asked) as run:
+        os.kill(run.roles[role], signal.SIGSTOP)
+        named = role.replace("-", " ")
+        run.answer(25).assert_refused(f"{named} at ", "has not answered for 4 s", "stage: ", code=1)
         assert run.left() == []
 
 
-def test_an_embedding_worker_that_stops_for_a_while_is_waited_for(tmp_path: Path) -> None:
-    with Started(tmp_path, "cluster.deadline=20", middle=1) as run:
-        os.kill(run.roles["embedding-worker 0"], signal.SIGSTOP)
-        time.sleep(10)
-        os.kill(run.roles["embedding-worker 0"], signal.SIGCONT)
+@pytest.mark.parametrize(
+    ("roles", "asked"),
+    [(["shard 0", "worker 1"], {}), (["loader 0"], {"loaders": 1}), (["embedding-worker 0"], {"middle": 1})],
+)
+def test_a_role_that_stops_for_a_while_is_waited_for(
+    tmp_path: Path, roles: list[str], asked: dict[str, int]
+) -> None:
+    with Started(tmp_path, "cluster.deadline=20", **asked) as run:
+        for name in roles:
+            os.kill(run.roles[name], signal.SIGSTOP)
+            time.sleep(10)
+            os.kill(run.roles[name], signal.SIGCONT)
         history = run.run / "metrics.jsonl"
         lines = history.read_text().count("\n")
         assert eventually(lambda: history.read_text().count("\n") > lines, 30)

@@ -46,8 +46,14 @@ class Requests(RuleBasedStateMachine):
         self.model = Model(self.tables, optimizer, seed=3, admission=admission)
         self.shard = self.open()
 
-    def open(self):
-        return Shard(self.tables, optimizer=self.optimizer, seed=3, admission=self.admission)
+    def open(self, **arguments):
+        return Shard(self.tables, optimizer=self.optimizer, seed=3, admission=self.admission, **arguments)
+
+    def memory_for(self, rows):
+        """Return a budget that has room for about so many rows."""
+        row = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes + 28
+        gate = 0 if self.admission.open or self.admission.min_count == 1 else self.admission.memory
+        return 102_400 + rows * row + gate
 
     @rule(table=TABLE, keys=KEYS)
     def lookup(self, table, keys):
@@ -126,16 +132,7 @@ class Bounded(Requests):
         self.last, self.known = {}, 0
 
     def open(self):
-        row = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes + 28
-        gate = 0 if self.admission.open or self.admission.min_count == 1 else self.admission.memory
-        return Shard(
-            self.tables,
-            optimizer=self.optimizer,
-            seed=3,
-            admission=self.admission,
-            eviction=self.eviction,
-            memory=102_400 + self.rows * row + gate,
-        )
+        return super().open(eviction=self.eviction, memory=self.memory_for(self.rows))
 
     def follow(self, directory, step):
         """Let go in the model what has gone in the store: nothing that is in use."""

@@ -26,7 +26,7 @@ from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests.dense.threads import together
 from tests.train.plain import Tower, make_schema
-from tests.train.test_workers import contents, dense
+from tests.train.test_workers import connecting, contents, dense
 
 ROWS, BATCH = 411, 16
 EXACT = Wire("float32", "float32")
@@ -161,20 +161,8 @@ class Cluster:
 
     def _trainer(self, workers: Workers, addresses: list[str]) -> Trainer:
         torch.manual_seed(3)
-        mode = "sync" if self.arguments["mode"] == "sync" else "hybrid"
-
-        def connect(tables: Any) -> ServersExchange:
-            return ServersExchange(
-                addresses,
-                tables,
-                seed=1,
-                wire=EXACT,
-                mode=mode,
-                rank=workers.rank,
-                world=self.world,
-                deadline=60,
-            )
-
+        mode = self.arguments["mode"]
+        connect = connecting(addresses, mode=mode, rank=workers.rank, world=self.world, deadline=60)
         defaults: dict[str, Any] = {
             "embedding_optimizer": satrap.optim.Adam(lr=0.05),
             "dense_optimizer": lambda p: torch.optim.Adam(p, lr=1e-2),

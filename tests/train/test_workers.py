@@ -39,6 +39,27 @@ def make_trainer(**arguments: Any) -> Trainer:
     return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **{**defaults, **arguments})
 
 
+def connecting(
+    addresses: Sequence[str], *, mode: str = "hybrid", rank: int = 0, world: int = 1, deadline: float = 10.0
+) -> Callable[[Any], ServersExchange]:
+    """Return what connects a trainer to shards, as the mode of the schedule says."""
+    exchange_mode = "sync" if mode == "sync" else "hybrid"
+
+    def connect(tables: Any) -> ServersExchange:
+        return ServersExchange(
+            addresses,
+            tables,
+            seed=1,
+            wire=EXACT,
+            mode=exchange_mode,
+            rank=rank,
+            world=world,
+            deadline=deadline,
+        )
+
+    return connect
+
+
 def contents(trainer: Trainer) -> Rows:
     chunks = list(trainer.exchange.snapshot())
     return {
@@ -79,24 +100,13 @@ def distributed(
     **arguments: Any,
 ) -> list[Answer]:
     """Train with worker threads and shard servers; return what each worker ended with."""
-    mode = "sync" if arguments.get("mode") == "sync" else "hybrid"
+    mode = arguments.get("mode", "hybrid")
     with ExitStack() as stack:
         servers = [stack.enter_context(ShardServer("127.0.0.1:0", limits=limits)) for _ in range(shards)]
         addresses = [server.address for server in servers]
 
         def work(workers: Workers) -> Answer:
-            def connect(tables: Any) -> ServersExchange:
-                return ServersExchange(
-                    addresses,
-                    tables,
-                    seed=1,
-                    wire=EXACT,
-                    mode=mode,
-                    rank=workers.rank,
-                    world=world,
-                    deadline=deadline,
-                )
-
+            connect = connecting(addresses, mode=mode, rank=workers.rank, world=world, deadline=deadline)
             # Building a model draws from PyTorch's one generator: one at a time.
             for rank in range(world):
                 if workers.rank == rank:
@@ -319,10 +329,7 @@ def test_a_stop_of_one_stops_all_after_the_same_step() -> None:
 def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
     schema, batches = make_schema(), Batches(make_batches(20))
     with ShardServer("127.0.0.1:0") as one, ShardServer("127.0.0.1:0") as two:
-
-        def connect(tables: Any) -> ServersExchange:
-            return ServersExchange([one.address, two.address], tables, seed=1, wire=EXACT)
-
+        connect = connecting([one.address, two.address])
         torch.manual_seed(3)
         model = satrap.models.DCNv2(schema, hidden=[16])
         trainer = Trainer(

@@ -247,6 +247,7 @@ class RemoteDisk:
 
     def abandon(self, file: Any) -> None:
         """See `Disk.abandon`: an upload in parts is given up, so that no part stays."""
+        # A store that cannot be reached keeps the parts; one whose files cannot be discarded has none.
         with contextlib.suppress(OSError, NotImplementedError), _told():
             discard = getattr(file, "discard", None)
             if discard is not None:
@@ -255,14 +256,29 @@ class RemoteDisk:
             file.closed = True  # else the garbage collector would complete the upload
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `Disk.put`; a new file is put on the condition that there is none, if the store knows that."""
+        """See `Disk.put`; where the store knows no conditions, it is looked first."""
         hit("disk.replace")
         with _told():
-            if new:
-                with contextlib.suppress(NotImplementedError, TypeError, ValueError):
-                    self.fs.pipe_file(path, data, mode="create")
-                    return
+            if new and self._put_new(path, data):
+                return
             self.fs.pipe_file(path, data)
+
+    def _put_new(self, path: str, data: bytes) -> bool:
+        """Put a file if there is none; return False if there is none and the store knows no conditions.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        try:
+            self.fs.pipe_file(path, data, mode="create")
+        except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores say so in three ways
+            self.fs.invalidate_cache()
+            if self.fs.exists(path):
+                raise FileExistsError(
+                    errno.EEXIST, "another process has written it meanwhile", path
+                ) from error
+            return False
+        return True
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""

@@ -110,10 +110,6 @@ class Series:
         self._last = name_of(chosen), self.manifest(chosen)
         return chosen, checkpoint
 
-    def read_best(self, name: str) -> Checkpoint:
-        """Return the checkpoint that a snapshot names in `settings["best"]`."""
-        return read_checkpoint(f"{self.url}/{name}", **self._options)
-
     def manifest(self, step: int) -> Manifest:
         """Return the manifest of a snapshot.
 

@@ -12,8 +12,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import Adagrad
 from satrap.schema import DTYPES
-from satrap.store import Eviction, Shard, Tier
-from satrap.store.steps import plan
+from satrap.store import Eviction, Tier
 from tests.store.test_changes import Copy
 from tests.store.test_cut import assert_same, change, content, shard
 from tests.store.test_model import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
@@ -29,17 +28,8 @@ class Tiered(Requests):
         super().__init__(optimizer, dtype, dim, admission)
 
     def open(self):
-        row = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes + 28
-        gate = 0 if self.admission.open or self.admission.min_count == 1 else self.admission.memory
-        return Shard(
-            self.tables,
-            optimizer=self.optimizer,
-            seed=3,
-            admission=self.admission,
-            eviction=self.eviction,
-            memory=102_400 + 70 * row + gate,
-            tier=Tier(self.path, 1 << 24),
-        )
+        tier = Tier(self.path, 1 << 24)
+        return super().open(eviction=self.eviction, memory=self.memory_for(70), tier=tier)
 
     @rule(table=TABLE, seed=SEED, count=st.integers(1, 300), most=st.sampled_from([60, 1000]))
     def lookup_many(self, table, seed, count, most):

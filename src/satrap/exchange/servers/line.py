@@ -12,7 +12,7 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.calls import Call
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
-from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.payload import pack_text
 from satrap.exchange.servers.peer import Peer
 from satrap.exchange.servers.security import Key
 
@@ -23,13 +23,10 @@ class Line:
     Args:
         name: of the server, for errors, for example "loader 0".
         address: HOST:PORT.
-        hello: what the server is told first; its answer is `greeting`.
+        hello: what the server is told first.
         key: of the cluster; needed to reach another machine.
         deadline: seconds after which a server that does not answer is given up.
         heartbeat: seconds of silence after which it is asked what it has received.
-
-    Attributes:
-        greeting: the server's answer to the hello.
 
     Raises:
         ExchangeError: the server cannot be reached or refuses the key.
@@ -58,7 +55,7 @@ class Line:
         )
         self._loop = Loop([self._peer], [address], key=key, on_end=self._end)
         try:
-            self.greeting = unpack_text(self.ask(Kind.HELLO, [pack_text(hello or {})]).result()[0])
+            self.ask(Kind.HELLO, [pack_text(hello or {})]).result()
         except SatrapError:
             self._closed = True
             self._loop.stop()

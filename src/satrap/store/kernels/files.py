@@ -75,35 +75,25 @@ def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
 
 
 @kernel
-def read(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int) -> int:
-    """Read the records of slots to an address, neighbours together; return how many there are whole."""
+def transfer(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int, writing: bool) -> int:
+    """Read the records of slots to an address, or write them from there; return how many are whole.
+
+    Neighbours go together.
+    """
     n, i, most = len(slots), 0, max(1, _LARGEST // record)
     while i < n:
         end = _run(slots, i, most)
         size, done = (end - i) * record, np.int64(0)
         while done < size:
-            to, at = records + np.uint64(i * record + done), np.int64(slots[i]) * record + done
-            got = np.int64(_pread(np.int32(fd), to, np.uint64(size - done), at))
-            if got <= 0:
+            memory, left = records + np.uint64(i * record + done), np.uint64(size - done)
+            place = np.int64(slots[i]) * record + done
+            if writing:
+                moved = np.int64(_pwrite(np.int32(fd), memory, left, place))
+            else:
+                moved = np.int64(_pread(np.int32(fd), memory, left, place))
+            if moved <= 0:
                 return i
-            done += got
-        i = end
-    return n
-
-
-@kernel
-def write(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int) -> int:
-    """Write records from an address to slots, neighbours together; return how many are written whole."""
-    n, i, most = len(slots), 0, max(1, _LARGEST // record)
-    while i < n:
-        end = _run(slots, i, most)
-        size, done = (end - i) * record, np.int64(0)
-        while done < size:
-            source, at = records + np.uint64(i * record + done), np.int64(slots[i]) * record + done
-            put_down = np.int64(_pwrite(np.int32(fd), source, np.uint64(size - done), at))
-            if put_down <= 0:
-                return i
-            done += put_down
+            done += moved
         i = end
     return n
 

@@ -95,16 +95,19 @@ class FTRL(NamedTuple):
     l2: np.float32
 
 
+_COMPILED = "only kernels call this: the type of the rule chooses what is compiled, see the end of the module"
+
+
 def begin(
     fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any
 ) -> tuple[np.float32, ...]:
     """Return the numbers, equal for all weights of a row, that `lane` takes; may step the row's scalar."""
-    raise NotImplementedError
+    raise TypeError(_COMPILED)
 
 
 def lane(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
     """Return the new weight; `state` is the address of its state, the next of it lies `size` bytes on."""
-    raise NotImplementedError
+    raise TypeError(_COMPILED)
 
 
 def _begin_descent(fmt: Any, rule: Any, decay: Any, scale: Any, scalar: Any, w: Any, g: Any, dim: Any) -> Any:

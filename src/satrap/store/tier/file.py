@@ -95,7 +95,7 @@ class RecordFile:
         return records
 
     def _read(self, slots: Inverse, records: Bytes) -> None:
-        if files.read(self._file.fileno(), slots, address(records), self.record) < len(slots):
+        if self._transfer(slots, records, writing=False) < len(slots):
             raise StoreError(
                 "the system cannot read the file of the tier", where=self.path, fix="see the system's log"
             )
@@ -107,9 +107,13 @@ class RecordFile:
             StoreError: the system cannot; from then on nothing can be read, since rows have been lost.
         """
         self._check()
-        if files.write(self._file.fileno(), slots, address(records), self.record) < len(slots):
+        if self._transfer(slots, records, writing=True) < len(slots):
             self._failed = "the system cannot write the file of the tier"
             self._check()
+
+    def _transfer(self, slots: Inverse, records: Bytes, *, writing: bool) -> int:
+        done: int = files.transfer(self._file.fileno(), slots, address(records), self.record, writing)
+        return done
 
     def _check(self) -> None:
         if self._failed:
