@@ -199,6 +199,19 @@ def test_a_lost_hello_is_sent_again() -> None:
     assert decode(bytes(message[0]), message[1:]).kind == Kind.HELLO
 
 
+def test_a_shard_that_refused_the_hello_does_not_know_the_client_and_that_is_no_news() -> None:
+    """The reason of the refusal may still be read; news of a PING sent meanwhile must not take its place."""
+    client, answered = peer(), []
+    client.request(Kind.HELLO, [b"x"], lambda *a: answered.append(a), now=0.0)
+    list(client.outgoing(0.0))
+    refusal = failure(Header(Kind.HELLO, client=7), Code.CONFIG, ConfigError("other tables"))
+    assert client.receive(refusal.header, refusal.parts, 0.0) == []
+    assert "other tables" in str(answered[0][1])
+    ping = decode(bytes(client.ping(0.0)[0]), [])  # the connection's monitor may have asked for it
+    unknown = failure(ping, Code.UNKNOWN_CLIENT, StoreError("unknown"))
+    assert client.receive(unknown.header, unknown.parts, 0.0) == []
+
+
 def test_damage_is_sent_again_a_few_times_then_reported() -> None:
     client = peer()
     client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)

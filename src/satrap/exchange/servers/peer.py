@@ -70,6 +70,7 @@ class Peer:
     Attributes:
         resent: requests that were sent again.
         answered_at: when the last answer came.
+        greeted: the shard has taken the hello; one that has refused it does not know this client.
         seen: what the last answer says of the updates executed before it: (of this client, of all).
     """
 
@@ -181,7 +182,7 @@ class Peer:
         self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
     ) -> None:
         del self._pending[pending.header.sequence]
-        if not self.greeted:  # what answers an earlier PING is out of date
+        if not self.greeted and error is None:  # what answers an earlier PING is out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
         self.answered_at, self._gone = now, pending.header.kind == Kind.BYE
         pending.on_answer(parts, error)
