@@ -148,6 +148,8 @@ class Bounded(Requests):
     def looked_up(self, table, keys):
         before = set(self.model.tables[table].rows)
         mine, directory = self.shard.lookup(table, ids(keys)), self.shard.groups[0].directory
+        if (ttl := self.eviction.ttl) is not None:  # what it gives up first need not be admitted again
+            before = {k for k in before if (directory.step - self.last[table, k]) % 2**32 <= ttl}
         found = dict(zip(keys, self.shard.peek(table, ids(keys))[1].tolist(), strict=True))
         self.follow(directory, directory.step)
         assert all(found[k] for k in keys if k in before)
