@@ -15,10 +15,15 @@ import numpy as np
 
 import satrap
 from benchmarks.record import write
+from satrap.exchange import Request
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers.service import Service
 from satrap.store import Eviction, Shard, Tier
+from satrap.store.types import Floats, Ids, Offsets
 
 RESULTS = Path(__file__).parent / "results"
-KINDS = ("memory", "cached", "disk", "disk, prefetched")
+KINDS = ("memory", "cached", "disk", "disk, prefetched", "shard, disk", "shard, disk, prefetched")
+EXACT = Wire("float32", "float32")
 DIM = 16
 SKEW = 1.05
 
@@ -30,19 +35,72 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16_384, help="draws per step")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--path", default=tempfile.gettempdir(), help="folder of the tier")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--kind", choices=KINDS, help="measure this one here, and print it")
     arguments = parser.parse_args()
     if arguments.kind:
         print(json.dumps(measure(arguments)))
         return
-    results = {}
-    for kind in KINDS:
+    results: dict[str, dict[str, Any]] = {}
+    for kind in arguments.kinds:
         command = [sys.executable, "-m", "benchmarks.tier", *sys.argv[1:], "--kind", kind]
         results[kind] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        results[kind]["times_memory"] = round(results[kind]["step_ms"] / results["memory"]["step_ms"], 2)
+        if "memory" in results:
+            results[kind]["times_memory"] = round(results[kind]["step_ms"] / results["memory"]["step_ms"], 2)
         print(kind, results[kind])
     parameters = {"rows": arguments.rows, "batch": arguments.batch, "steps": arguments.steps, "skew": SKEW}
     print(write(RESULTS, parameters, results))
+
+
+class Local:
+    """A store of this process."""
+
+    def __init__(self, table: satrap.Table, bounds: dict[str, Any]) -> None:
+        self.store = Shard([table], **bounds)
+
+    def prefetch(self, ids: Ids, splits: Offsets) -> None:
+        """Name ids of the next step."""
+        self.store.ahead.prefetch(0, ids, splits)
+
+    def lookup(self, ids: Ids, splits: Offsets) -> Any:
+        """Look rows up; return what the update wants."""
+        return self.store.lookup_slots(0, ids, splits)[1]
+
+    def update(self, ids: Ids, splits: Offsets, gradients: Floats, found: Any) -> None:
+        """Take a step."""
+        self.store.update_group(0, ids, splits, gradients, slots=found)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.store.close()
+
+
+class Remote:
+    """A shard server, a thread of this process, behind its socket."""
+
+    def __init__(self, table: satrap.Table, bounds: dict[str, Any]) -> None:
+        self._service = Service()
+        self._server = ShardServer("127.0.0.1:0", service=self._service).start()
+        self._exchange = ServersExchange([self._server.address], [table], wire=EXACT, **bounds)
+        self.store = self._service.store
+
+    def prefetch(self, ids: Ids, splits: Offsets) -> None:
+        """Name ids of the next step."""
+        self._exchange.prefetch([Request(0, ids, splits)])
+
+    def lookup(self, ids: Ids, splits: Offsets) -> None:
+        """Look rows up."""
+        self._exchange.lookup([Request(0, ids, splits)], create=True).result()
+
+    def update(self, ids: Ids, splits: Offsets, gradients: Floats, _: Any) -> None:
+        """Take a step, and wait until it is taken."""
+        self._exchange.update([Request(0, ids, splits)], [gradients], lr_scale=1.0)
+        self._exchange.flush()
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._exchange.close()
+        self._server.stop()
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -51,18 +109,21 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     draw = zipf(rows, arguments.batch)
     table = satrap.Table("t", dim=DIM, optimizer=satrap.optim.RowWiseAdagrad(lr=0.1))
     budget = rows * (4 * DIM + 4 + 24) // 10
-    bounds: dict[str, Any] = {"memory": budget, "eviction": Eviction("lru")}
-    warm = Shard([table], memory=1 << 20, eviction=Eviction(), tier=Tier(arguments.path, 1 << 24))
+    make = Remote if kind.startswith("shard") else Local
+    small = {"memory": 1 << 20, "eviction": Eviction(), "tier": Tier(arguments.path, 1 << 24)}
+    warm = make(table, small)
     run(warm, [draw() for _ in range(20)], kind)
     warm.close()
     before = resident()
     size = Tier(arguments.path, rows * (4 * DIM + 4) + (1 << 20))
-    store = Shard([table]) if kind == "memory" else Shard([table], **bounds, tier=size)
+    bounds: dict[str, Any] = {"memory": budget, "eviction": Eviction("lru"), "tier": size}
+    one = make(table, {} if kind == "memory" else bounds)
     for first in range(0, rows, 65_536):
-        store.lookup("t", np.arange(first, min(first + 65_536, rows), dtype=np.uint64))
-    run(store, [draw() for _ in range(arguments.steps // 2)], "cached")
-    lookups, updates, ids = run(store, [draw() for _ in range(arguments.steps)], kind)
-    after, tier = resident(), store.statistics().get("tier")
+        one.store.lookup("t", np.arange(first, min(first + 65_536, rows), dtype=np.uint64))
+    run(one, [draw() for _ in range(arguments.steps // 2)], "cached")
+    lookups, updates, ids = run(one, [draw() for _ in range(arguments.steps)], kind)
+    after, tier = resident(), one.store.statistics().get("tier")
+    one.close()
     return {
         "step_ms": round(1e3 * float(np.median(lookups + updates)), 3),
         "lookup_ms": round(1e3 * float(np.median(lookups)), 3),
@@ -74,23 +135,23 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def run(store: Shard, batches: list[np.ndarray], kind: str) -> tuple[np.ndarray, np.ndarray, int]:
+def run(one: Local | Remote, batches: list[Ids], kind: str) -> tuple[np.ndarray, np.ndarray, int]:
     """Return seconds of each lookup and each update, and the mean number of distinct ids."""
     lookups, updates = [], []
     rng = np.random.default_rng(2)
     for ids in batches:
         gradients = rng.standard_normal((len(ids), DIM)).astype(np.float32)
         splits = np.array([0, len(ids)])
-        cold = store.groups[0].cold
-        if kind.startswith("disk") and cold is not None:
+        cold = one.store.groups[0].cold
+        if "disk" in kind and cold is not None:
             cold.file.forget_pages()  # as if the file were much larger than the machine's memory
         if kind.endswith("prefetched"):
-            store.ahead.prefetch(0, ids, splits)
+            one.prefetch(ids, splits)
         time.sleep(0.05)  # the network's turn
         start = time.perf_counter()
-        _, slots = store.lookup_slots(0, ids, splits)
+        found = one.lookup(ids, splits)
         middle = time.perf_counter()
-        store.update_group(0, ids, splits, gradients, slots=slots)
+        one.update(ids, splits, gradients, found)
         lookups.append(middle - start)
         updates.append(time.perf_counter() - middle)
     return np.array(lookups), np.array(updates), round(sum(map(len, batches)) / len(batches))

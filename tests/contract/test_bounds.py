@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.contract.parties import assert_equal_contents, connect, contents, loc
 
 KINDS = ["local", "servers-1", "servers-2"]
 MEMORY = 1 << 20
+TIER = 3 << 20
 
 
 def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
@@ -113,6 +115,46 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
         exchange.clear()
         assert exchange.statistics()["tier"]["rows"] == 0
     other.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_ids_named_ahead_are_read_before_they_are_looked_up(kind: str, tmp_path: Path) -> None:
+    keys = [request(0, list(range(5_000)), []), request(1, [])]
+    later = [request(0, list(range(20_000, 28_000)), []), request(1, [])]
+    for exchange in opened(kind, memory=MEMORY, eviction=Eviction("lru"), tier=Tier(str(tmp_path), TIER)):
+        for wanted in (keys, later):  # of which the first have left memory then
+            exchange.lookup(wanted, create=True).result()
+        inside = exchange.statistics()["tier"]["rows"]
+        for _ in range(3):  # as a network that doubles would
+            exchange.prefetch(keys)
+        named = settled(exchange, more_than=1_000)
+        assert exchange.statistics()["tier"]["rows"] == inside
+        assert exchange.statistics()["tier"]["prefetch_hits"] == 0
+        exchange.lookup(keys, create=True).result()
+        tier = exchange.statistics()["tier"]
+        assert tier["prefetch_hits"] == tier["prefetched"] == named <= 5_000
+
+
+def settled(exchange: Exchange, *, more_than: int) -> int:
+    """Return how many rows were asked for ahead once they are more than a limit and grow no more."""
+    before, deadline = -1, time.monotonic() + 20
+    while time.monotonic() < deadline:
+        now: int = exchange.statistics()["tier"]["prefetched"]
+        if now == before > more_than:
+            return now
+        before = now
+        time.sleep(0.1)
+    raise AssertionError(f"it stayed at {before}")
+
+
+def test_shards_without_a_tier_are_sent_no_ids_ahead() -> None:
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers])
+        before = sum(s.counters.messages for s in servers)
+        exchange.prefetch([request(0, [1, 2, 3], []), request(1, [])])
+        exchange.flush()
+        assert sum(s.counters.messages for s in servers) == before + 2  # the flush of each
+        exchange.close()
 
 
 def test_workers_must_agree_on_them() -> None:

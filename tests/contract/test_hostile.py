@@ -29,7 +29,10 @@ from satrap.exchange.servers.frames import (
 )
 from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.store import Eviction, Tier
 from tests.contract.parties import SEED, TABLES, Process, connect, request, threads
+
+MEMORY = 1 << 20
 
 
 class Stranger:
@@ -107,8 +110,14 @@ def valid_messages() -> list[tuple[Header, list[bytes]]]:
         (Header(Kind.READ, 1), [pack_text({"url": "/nowhere/at/all"})]),
         (Header(Kind.WRITE, 1), [pack_text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
         (Header(Kind.HELLO, 1), [pack_text({"tables": [{"name": "a"}]})]),
+        (Header(Kind.PREFETCH, 1), lookup),
         (Header(Kind.BYE, 1), []),
     ]
+
+
+def answered_messages() -> list[tuple[Header, list[bytes]]]:
+    """Return those that are answered, and do not make an end."""
+    return [m for m in valid_messages() if m[0].kind not in (Kind.PREFETCH, Kind.BYE)]
 
 
 def mutate(rng: random.Random, parts: list[bytes]) -> list[bytes]:
@@ -155,7 +164,7 @@ def test_mutated_payloads_with_valid_checksums_never_end_the_server() -> None:
         attacker.hello()
         sequence = 1
         for _ in range(1000):
-            header, parts = rng.choice(valid_messages()[:-1])
+            header, parts = rng.choice(answered_messages())
             parts = mutate(rng, parts)
             sent = Header(
                 header.kind, 1, 77, sequence, sequence, rng.choice([0, 2**63]), rng.choice([1, 1e30])
@@ -164,6 +173,32 @@ def test_mutated_payloads_with_valid_checksums_never_end_the_server() -> None:
             sequence += answer.sequence == sequence
         assert sequence > 500
         assert serves(server)
+
+
+def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> None:
+    rng = random.Random(6)
+    bounds = {"memory": MEMORY, "eviction": Eviction(), "tier": Tier(str(tmp_path), 1 << 18)}
+    config = ShardConfig(tables_to_dicts(TABLES, None), SEED, shard=0, map=ShardMap(1), **bounds).to_dict()
+    [hint] = [parts for header, parts in valid_messages() if header.kind == Kind.PREFETCH]
+    with threads(1, journal=tmp_path / "journal") as [server], stranger(server) as attacker:
+        attacker.hello(**config)
+        before = server.statistics()
+        for _ in range(1000):
+            parts = mutate(rng, hint)
+            attacker.send(encode(Header(Kind.PREFETCH, 1, 77, rng.randrange(2**64)), digest(parts)), *parts)
+        answer, _ = attacker.ask(Header(Kind.FLUSH, 1, 77, 1, 1))  # none of them had a number or an answer
+        assert answer.kind == Kind.FLUSH | 0x80
+        after = server.statistics()
+        assert after["server"]["messages"] == before["server"]["messages"] + 1001
+        assert after["server"]["malformed"] == 0
+        assert after["tier"] == before["tier"]
+        assert after["tables"] == before["tables"]
+        flush = after["server"]["journal_bytes"] - before["server"]["journal_bytes"]
+        assert flush < 200  # the journal holds the FLUSH alone
+        code, _ = attacker.refusal(Header(Kind.PREFETCH, 1, 5), hint)
+        assert code == Code.UNKNOWN_CLIENT
+        code, _ = attacker.refusal(Header(Kind.PREFETCH, 7, 77), hint)
+        assert code == Code.EPOCH
 
 
 @pytest.mark.parametrize(

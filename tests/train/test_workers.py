@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import satrap
 from satrap.batch import Batch, Jagged
 from satrap.dense import Workers
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
+from satrap.store import Eviction, Tier
 from satrap.train import Observer, Progress, Result, Trainer
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, make_batches, make_schema
@@ -40,7 +42,13 @@ def make_trainer(**arguments: Any) -> Trainer:
 
 
 def connecting(
-    addresses: Sequence[str], *, mode: str = "hybrid", rank: int = 0, world: int = 1, deadline: float = 10.0
+    addresses: Sequence[str],
+    *,
+    mode: str = "hybrid",
+    rank: int = 0,
+    world: int = 1,
+    deadline: float = 10.0,
+    **bounds: Any,
 ) -> Callable[[Any], ServersExchange]:
     """Return what connects a trainer to shards, as the mode of the schedule says."""
     exchange_mode = "sync" if mode == "sync" else "hybrid"
@@ -55,6 +63,7 @@ def connecting(
             rank=rank,
             world=world,
             deadline=deadline,
+            **bounds,
         )
 
     return connect
@@ -182,6 +191,28 @@ def test_any_number_of_shards_gives_what_one_process_gives_to_the_bit(
     assert_same(first, reference)
     assert_same(second, reference)
     assert first.result.staleness == reference.result.staleness
+
+
+def test_shards_with_a_tier_read_what_batches_to_come_will_look_up(tmp_path: Path) -> None:
+    batches = Batches(make_batches(40, size=256))
+    for number, batch in enumerate(batches.items):
+        for column in batch.ids.values():
+            column.values[:] += np.uint64(200 * (number % 20))  # the second half reads what left memory
+    bounds: dict[str, Any] = {"memory": 400_000, "eviction": Eviction("lru")}
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(2)]
+        addresses, tier = [server.address for server in servers], Tier(str(tmp_path), 1 << 18)
+        connect = connecting(addresses, **bounds, tier=tier)
+        trainer = make_trainer(exchange=connect, mode="hybrid")
+        trainer.fit(batches)
+        counts, rows = trainer.statistics()["tier"], contents(trainer)
+        trainer.close()
+    assert counts["prefetched"] > 100
+    assert counts["prefetch_hits"] > 0
+    reference = alone(batches, mode="hybrid")
+    for table, columns in reference.rows.items():
+        for x, y in zip(columns, rows[table], strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("world", [2, 3])

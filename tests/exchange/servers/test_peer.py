@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.frames import ANSWER, Code, Header, Kind, decode, digest, encode
-from satrap.exchange.servers.peer import WINDOW, Peer
+from satrap.exchange.servers.peer import HINTS, WINDOW, Peer
 from satrap.exchange.servers.session import Answer, Session, Verdict
 from satrap.exchange.servers.turns import failure
 
@@ -266,3 +266,30 @@ def test_a_client_that_waits_for_another_shard_says_that_it_lives_until_it_has_l
     client.receive(Header(Kind.BYE | ANSWER, client=7, sequence=2), [], 11.0)
     assert list(client.outgoing(20.0, busy=True)) == []
     assert refuse(client, Code.UNKNOWN_CLIENT, 2) == []
+
+
+def test_hints_follow_the_requests_are_bounded_and_have_no_number() -> None:
+    client, server = peer(), Server()
+    client.hint(Kind.PREFETCH, [b"early"])
+    client.request(Kind.HELLO, [], lambda *_: None, now=0.0)
+    [hello] = client.outgoing(0.0)  # nothing else before the shard has answered
+    for message in [*server.receive(hello), *server.work()]:
+        client.receive(decode(message[0], message[1:]), message[1:], 0.0)
+    for i in range(2 * HINTS):
+        client.hint(Kind.PREFETCH, [str(i).encode()])
+    client.request(Kind.LOOKUP, [], lambda *_: None, now=0.0)
+    sent = [(decode(m[0], m[1:]), m[1:]) for m in client.outgoing(0.0)]
+    assert [h.kind for h, _ in sent] == [Kind.LOOKUP] + [Kind.PREFETCH] * HINTS
+    assert [parts for _, parts in sent[1:]] == [[str(i).encode()] for i in range(HINTS, 2 * HINTS)]
+    assert client.waiting == 1
+    refused = failure(sent[1][0], Code.MALFORMED, ExchangeError("damaged"))
+    for _ in range(10):  # of the hint, and no reason to give the lookup up
+        client.receive(refused.header, refused.parts, 0.0)
+    assert client.waiting == 1
+    assert not list(client.outgoing(0.0))
+    client.request(Kind.BYE, [], lambda *_: None, now=0.0)
+    for sequence, kind in ((1, Kind.LOOKUP), (2, Kind.BYE)):
+        list(client.outgoing(0.0))
+        client.receive(Header(kind | ANSWER, client=7, sequence=sequence), [], 0.0)
+    client.hint(Kind.PREFETCH, [])
+    assert not list(client.outgoing(0.0))

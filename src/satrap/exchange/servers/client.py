@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import threading
@@ -161,6 +162,7 @@ class ServersExchange:
         self._step = int(first["completed"])
         self._groups = [TableGroup(g["index"], tuple(g["tables"]), g["dim"]) for g in first["groups"]]
         self._splitter = Splitter(self._groups, self.map)
+        self._tiered = [s for s, answer in enumerate(answers) if answer.get("tier")]
 
     @property
     def groups(self) -> Sequence[TableGroup]:
@@ -175,7 +177,9 @@ class ServersExchange:
         return call.future
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """See `Exchange.prefetch`; ids are not sent ahead, shards use the time that a lookup has to wait."""
+        """See `Exchange.prefetch`; ids are sent ahead to the shards that have a tier, and may be lost."""
+        if self._tiered:
+            self._loop.post(partial(self._send_ahead, list(requests)))
 
     def update(
         self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
@@ -398,6 +402,14 @@ class ServersExchange:
     ) -> None:
         now = self._loop.clock()
         self._loop.peers[shard].request(kind, parts, on_answer, now=now, step=step, lr_scale=lr_scale)
+
+    def _send_ahead(self, requests: Sequence[Request]) -> None:
+        with contextlib.suppress(StoreError):  # what is wrong with it is said when it is looked up
+            splits = [(r.group, self._splitter.split(r)) for r in requests]
+            for shard in self._tiered:
+                sections = [Section(group, s[shard].splits, s[shard].ids) for group, s in splits]
+                if any(section.count for section in sections):
+                    self._loop.peers[shard].hint(Kind.PREFETCH, pack(sections))
 
     def _send_lookup(
         self, requests: Sequence[Request], create: bool, call: Call[list[Rows]], step: int

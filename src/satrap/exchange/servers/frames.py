@@ -55,7 +55,11 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Kind(IntEnum):
-    """What a message asks. Those below PING are numbered and executed exactly once, in order."""
+    """What a message asks.
+
+    Those below PING are numbered and executed exactly once, in order. A PREFETCH names ids that will be
+    looked up: it has no number and no answer, changes no content, and may be lost, doubled or left out.
+    """
 
     HELLO = 1
     LOOKUP = 2
@@ -78,6 +82,7 @@ class Kind(IntEnum):
     NEXT = 21
     RECALL = 22
     PING = 32
+    PREFETCH = 33
 
 
 class Code(IntEnum):
@@ -96,6 +101,8 @@ class Code(IntEnum):
     RECOVERING = 11
 
 
+NO_SEQUENCE = 2**64 - 1
+"""Sequence of what has no number, so that an error in answer to it is never taken for another's."""
 ANSWER, FAILURE = 0x80, 0xFF
 """Bit that marks an answer; the kind of an answer that carries an error."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.frames import (
     ANSWER,
     FAILURE,
+    NO_SEQUENCE,
     Buffer,
     Code,
     Digest,
@@ -31,6 +32,8 @@ OnAnswer = Callable[[Sequence[Buffer], SatrapError | None], None]
 WINDOW = 128
 """Requests sent and not answered; further ones wait here. The server accepts twice as many."""
 
+HINTS = 16
+"""Hints that may wait to be sent; older ones are dropped, as they would come too late."""
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
 _ERRORS: dict[int, type[SatrapError]] = {
@@ -83,6 +86,12 @@ class Peer:
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
         self._unsent, self._recovered, self._gone = 0, -1, False
+        self._hints: deque[Message] = deque(maxlen=HINTS)
+
+    def hint(self, kind: Kind, parts: Sequence[Buffer]) -> None:
+        """Let `outgoing` send once, after the requests, what needs no answer and may be lost."""
+        header = Header(kind, self.epoch, self.client, NO_SEQUENCE)
+        self._hints.append([encode(header, digest(parts)), *parts])
 
     def request(
         self,
@@ -120,6 +129,8 @@ class Peer:
                     pending.sent = True
                     self._unsent -= 1
                     yield self._message(pending)
+        while self._hints and self.greeted and not self._gone:
+            yield self._hints.popleft()
         silent = now - max(self.answered_at, self._ping_at, self._oldest())
         if (self._pending or (busy and self.greeted and not self._gone)) and silent >= self.heartbeat:
             yield self.ping(now)

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class ShardServer:
             self._submit,
             epoch=self._epoch,
             recovering=self.recovery.progress if self.recovery else lambda: None,
+            ahead=partial(self._service.expect, Kind.LOOKUP),
         )
         self._turns = turns(
             self._service,

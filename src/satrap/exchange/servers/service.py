@@ -156,12 +156,16 @@ class Service:
         return []
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
-        """Use the time that a request waits to have its rows read from a disk; tells of no error."""
-        if kind == Kind.LOOKUP and self._store is not None and self._store.ahead.useful:
+        """Have rows read from a disk that a request which waits, or is yet to come, will look up.
+
+        Returns at once and tells of no error; any thread may call it.
+        """
+        store = self._store
+        if kind == Kind.LOOKUP and store is not None and store.ahead.useful:
             with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
                 for s in unpack(parts):
-                    assert s.ids is not None
-                    self._store.ahead.prefetch(s.group, s.ids, s.splits)
+                    if s.ids is not None:
+                        store.ahead.prefetch(s.group, s.ids, s.splits)
 
     def _manage(self, kind: int, parts: Sequence[Buffer]) -> list[Buffer]:
         """Execute a request about the store as a whole."""
@@ -272,7 +276,8 @@ class Service:
         if session.gated:
             self.board.join(rank, world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
-        return pack_text({"groups": groups, "completed": self.board.completed})
+        about = {"groups": groups, "completed": self.board.completed, "tier": self.store.ahead.useful}
+        return pack_text(about)
 
     def _lookup(self, session: Session, sections: Sequence[Section], *, create: bool) -> list[Buffer]:
         code = self._forward.get(session.client)

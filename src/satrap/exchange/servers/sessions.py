@@ -68,6 +68,7 @@ class Sessions:
         epoch: returns the epoch of the shard map, None before it is known.
         recovering: returns how many records were replayed so far while the shard recovers, None afterwards;
             until then nothing is accepted.
+        ahead: called with the payload of each PREFETCH; must return at once, whatever it holds.
 
     Attributes:
         known: session by client.
@@ -81,9 +82,10 @@ class Sessions:
         *,
         epoch: Callable[[], int | None] = lambda: None,
         recovering: Callable[[], int | None] = lambda: None,
+        ahead: Callable[[Sequence[Buffer]], None] = lambda _: None,
     ) -> None:
         self.limits, self.counters, self._submit = limits, counters, submit
-        self._epoch, self._recovering = epoch, recovering
+        self._epoch, self._recovering, self._ahead = epoch, recovering, ahead
         self.known: dict[int, Session] = {}
 
     def receive(
@@ -123,13 +125,20 @@ class Sessions:
             return Answer.of(header.answer(acknowledged=session.next, step=session.done))
         if session.fenced:
             raise FrameError(fenced().what, Code.FENCED, header)
+        if header.kind == Kind.PREFETCH:
+            self.counters.received_bytes += _size(parts)
+            self._ahead(parts)
+            return None
+        return self._number(session, Job(session, header, parts, _size(parts), now, head))
+
+    def _number(self, session: Session, job: Job) -> Answer | None:
+        header = job.header
         if session.full(header, self.limits.answer_bytes):
             raise FrameError("too many answers wait to be acknowledged", Code.BUSY, header)
         match session.admit(header):
             case Verdict.NEW:
-                size = sum(memoryview(p).nbytes for p in parts)
-                self.counters.received_bytes += size
-                self._submit(Job(session, header, parts, size, now, head))
+                self.counters.received_bytes += job.size
+                self._submit(job)
             case Verdict.GAP:  # a nudge: the client asks where we are, and sends again from there
                 return Answer.of(Header(Kind.PING | ANSWER))
             case Verdict.ANSWERED:
@@ -205,6 +214,10 @@ class Sessions:
         for other in list(self.known.values()):
             if other is not session and other.gated and other.rank == session.rank:
                 other.fenced = True
+
+
+def _size(parts: Sequence[Buffer]) -> int:
+    return sum(memoryview(p).nbytes for p in parts)
 
 
 def _with_step(answer: Answer, step: int) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 MOST = 16
 """Requests that may wait; what comes then is left out, since it would come too late."""
+MOST_IDS = 1 << 22
+"""Ids that all of them may have."""
+PIECE = 1 << 14
+"""Ids looked for at a time: a lookup waits for one such piece at most."""
 
 
 class Ahead:
@@ -37,10 +41,10 @@ class Ahead:
         self.useful = any(group.cold is not None for group in groups)
         """Whether there is a tier: without one, `prefetch` does nothing."""
         self._thread = ThreadPoolExecutor(1, "satrap-tier") if self.useful else None
-        self._room = threading.Semaphore(MOST)
+        self._waiting, self._ids, self._count = 0, 0, threading.Lock()
 
     def prefetch(self, group: int, ids: Ids, splits: Offsets) -> None:
-        """Have the rows that are in the tier read in the background, unless too many requests wait.
+        """Have the rows that are in the tier read in the background, unless too many requests or ids wait.
 
         Args:
             group: index of the group.
@@ -50,24 +54,35 @@ class Ahead:
         Raises:
             StoreError: wrong dtype or shape, or unknown group.
         """
-        thread = self._thread
+        thread, groups = self._thread, self._groups
         if thread is None:
             return
-        if not 0 <= group < len(self._groups):
-            raise StoreError(f"there is no group {group}: there are {len(self._groups)}")
-        g, ids = self._groups[group], plain(ids, np.uint64, 1, "ids")
+        if not 0 <= group < len(groups):
+            raise StoreError(f"there is no group {group}: there are {len(groups)}")
+        g, ids = groups[group], plain(ids, np.uint64, 1, "ids")
         splits = check_splits(splits, len(g.tables), len(ids))
-        if g.cold is not None and self._room.acquire(blocking=False):
+        if g.cold is not None and self._enter(len(ids)):
             with contextlib.suppress(RuntimeError):  # closed at this moment by another thread
-                thread.submit(self._work, g.cold, ids, splits).add_done_callback(self._done)
+                job = thread.submit(self._work, g.cold, ids, splits)
+                job.add_done_callback(lambda _: self._leave(len(ids)))
+
+    def _enter(self, ids: int) -> bool:
+        with self._count:
+            if self._waiting == MOST or self._ids + ids > MOST_IDS:
+                return False
+            self._waiting, self._ids = self._waiting + 1, self._ids + ids
+            return True
+
+    def _leave(self, ids: int) -> None:
+        with self._count:
+            self._waiting, self._ids = self._waiting - 1, self._ids - ids
 
     def _work(self, cold: Cold, ids: Ids, splits: Offsets) -> None:
-        with self._lock:
-            slots = cold.expect(ids, splits)
-        cold.file.prefetch(slots)  # the system may let this wait, so the lock is free
-
-    def _done(self, _: Future[None]) -> None:
-        self._room.release()
+        for first in range(0, len(ids), PIECE):
+            part = ids[first : first + PIECE]
+            with self._lock:
+                slots = cold.expect(part, np.clip(splits - first, 0, len(part)))
+            cold.file.prefetch(slots)  # the system may let this wait, so the lock is free
 
     def settle(self) -> None:
         """Wait until all that `prefetch` was given has been asked of the system."""
