@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 
 import satrap
 from satrap import faults
-from satrap.batch import EmbeddedBatch
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series, read_checkpoint, verify
 from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
@@ -25,7 +25,7 @@ from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests.dense.threads import together
-from tests.train.plain import Tower, make_schema
+from tests.train.plain import Batches, Tower, make_batches, make_schema
 from tests.train.test_workers import connecting, contents, dense
 
 ROWS, BATCH = 411, 16
@@ -127,15 +127,23 @@ class Cluster:
         epochs: int = 2,
         resume: bool = False,
         watch: Observer | None = None,
+        validation: Callable[[Trainer], Batches] | None = None,
     ) -> list[Left]:
         with ExitStack() as stack:
             servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(self.shards)]
             addresses = [server.address for server in servers]
             observers = [*([] if kill is None else [At(kill, die)]), *([watch] if watch else [])]
             fit = {"checkpoint": plan, "observers": observers, "epochs": epochs, "resume": resume}
-            return together(self.world, lambda workers: self._work(workers, addresses, stop, fit))
+            return together(self.world, lambda workers: self._work(workers, addresses, stop, validation, fit))
 
-    def _work(self, workers: Workers, addresses: list[str], stop: int | None, fit: dict[str, Any]) -> Left:
+    def _work(
+        self,
+        workers: Workers,
+        addresses: list[str],
+        stop: int | None,
+        validation: Callable[[Trainer], Batches] | None,
+        fit: dict[str, Any],
+    ) -> Left:
         for rank in range(self.world):
             if workers.rank == rank:
                 trainer = self._trainer(workers, addresses)
@@ -144,6 +152,8 @@ class Cluster:
             fit = {**fit, "observers": []}  # each counts its own steps: rank 0, which calls for cuts, dies
         if stop is not None and workers.rank == self.world - 1:
             fit = {**fit, "observers": [At(stop, trainer.request_stop)]}
+        if validation is not None:
+            fit = {**fit, "validation": validation(trainer)}
         try:
             result = trainer.fit(data(workers.rank, self.world, self.one_user), **fit)
             workers.meet("trained")
@@ -292,6 +302,40 @@ def test_a_stop_of_one_worker_stops_and_saves_all(undisturbed: list[Left], tmp_p
     assert [left.result.stopped for left in stopped] == ["stopped", "stopped"]
     assert Series(plan.url).steps() == [stopped[0].result.steps]
     assert_same(undisturbed, Cluster(2, 2).fit(plan, resume=True))
+
+
+class Validation(Batches):
+    """Data for evaluations: in the first one, after a few batches, a worker is asked to stop."""
+
+    def __init__(self, trainer: Trainer, asked: int | None) -> None:
+        super().__init__(make_batches(40, 16, seed=50 + trainer.workers.rank))
+        self.trainer, self.asked, self.read = trainer, asked, 0
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        for batch in self.items:
+            if self.trainer.workers.rank == self.asked and self.read == 3:
+                self.trainer.request_stop()
+            self.read += 1
+            yield batch
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_stop_of_one_worker_ends_the_evaluation_of_all(asked: int, tmp_path: Path) -> None:
+    expected = Cluster(2, 2).fit(validation=lambda trainer: Validation(trainer, None))
+    plan, made = Checkpointing(str(tmp_path)), []
+
+    def validation(trainer: Trainer) -> Validation:
+        made.append(Validation(trainer, asked))
+        return made[-1]
+
+    stopped = Cluster(2, 2).fit(plan, validation=validation)
+    assert [left.result.stopped for left in stopped] == ["stopped", "stopped"]
+    assert Series(plan.url).steps() == [13]  # of the first pass of two
+    assert {one.trainer.workers.rank: one.read for one in made}[asked] == 4
+    assert [left.result.history for left in stopped] == [(), ()]
+    left = Cluster(2, 2).fit(plan, resume=True, validation=lambda trainer: Validation(trainer, None))
+    assert_same(expected, left)
+    assert [one.result.history for one in left] == [one.result.history for one in expected]
 
 
 @pytest.mark.parametrize("stop", [None, 9])

@@ -123,11 +123,20 @@ class Saver:
         return self.reading.batches(data, self.epoch)
 
     def stoppable(self, data: Data) -> Data:
-        """Return the same data, which ends with `StopRequested` when a stop is asked for.
+        """Return the same data for an evaluation; it ends early when a stop is asked for, see `evaluated`."""
+        return _Stoppable(data, lambda: self._trainer.stopping) if self._plan else data
 
-        Of several workers none may end alone: they stop before the next pass.
+    def evaluated(self) -> None:
+        """Take note that the samples of an evaluation are read: of several workers, by all of them.
+
+        Raises:
+            StopRequested: a stop was asked for, so that they may not be all.
         """
-        return _Stoppable(data, self._mind_stop) if self._plan and self._workers.world == 1 else data
+        if self._plan is None:
+            return
+        self._workers.meet("end of the evaluation")
+        if self._any(self._trainer.stopping):
+            raise StopRequested
 
     def __enter__(self) -> Saver:
         return self
@@ -216,10 +225,6 @@ class Saver:
         """Take note that a pass and its evaluation are over."""
         self.epoch += 1
         self.reading.begin()
-
-    def _mind_stop(self) -> None:
-        if self._trainer.stopping:
-            raise StopRequested
 
     def replayed(self, requests: Sequence[Request]) -> tuple[Future[list[Rows]], int] | None:
         """Return the lookup that was in flight when the snapshot was taken, with the updates it had seen.
@@ -451,12 +456,13 @@ class _Stoppable:
     """Data whose reading ends when a stop is asked for."""
 
     data: Data
-    check: Callable[[], None]
+    stopping: Callable[[], bool]
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
         """Iterate as the data does."""
         for batch in self.data.batches(epoch, position):
-            self.check()
+            if self.stopping():
+                return
             yield batch
 
 

@@ -229,7 +229,7 @@ class Trainer:
                 saver.pass_trained()
                 run.end_epoch()
                 if validation is not None:
-                    self._validate(saver.stoppable(validation))
+                    self._validate(validation)
                 saver.epoch_ended()
             self._settle("end of training")
             if self.mode == "async":
@@ -316,7 +316,9 @@ class Trainer:
         return stepped.stop
 
     def _validate(self, validation: Data) -> None:
-        metrics = self.evaluate(validation)
+        found = self._evaluate(self._saver.stoppable(validation))
+        self._saver.evaluated()
+        metrics = merged(found, self.workers)
         improved, keeping = self.control.improved(metrics["auc"]), self.control.patience is not None
         if improved or not keeping:
             self.run.best = metrics
@@ -337,6 +339,10 @@ class Trainer:
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
+        return merged(self._evaluate(data), self.workers)
+
+    def _evaluate(self, data: Data) -> BinaryMetrics:
+        """Return the metrics of what this worker reads."""
         self._settle("evaluation")
         metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
         for batch, probabilities in self._scored(data.batches()):
@@ -348,7 +354,7 @@ class Trainer:
                 weights=batch.weights,
                 groups=batch.groups,
             )
-        return merged(metrics, self.workers)
+        return metrics
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
