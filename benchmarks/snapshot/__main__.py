@@ -3,11 +3,13 @@
 `python -m benchmarks.snapshot [--rows 100000 1000000 4000000] [--delta-rows 1000000] [--dim 16]`
 
 For each table size: MB/s of a save and of a load (verified), beside the disk's sequential write of as many
-bytes in the same run (the median of each, taken in turn), fsync included: through the system's page cache in
-blocks of 1 MiB, as `dd conv=fsync` does, and past it in blocks of 8 MiB, as `dd oflag=direct` does, where the
-disk can; and the pause: the time from asking for a cut until the next lookup can be issued, beside the
-longest step of 10,000 rows (lookup and update) while the cut is being written. Then the bytes of a delta
-after a part of `--delta-rows` was touched, beside those of the full snapshot.
+bytes, fsync included: through the system's page cache in blocks of 1 MiB, as `dd conv=fsync` does, and past
+it in blocks of 8 MiB, as `dd oflag=direct` does, where the disk can. A disk's speed may vary manyfold, so it
+is measured just before and just after each save; the ratio of a round is the mean of those two times over
+the save's, and what counts is the median of the rounds. And the pause: the time from asking for a cut until
+the next lookup can be issued, beside the longest step of 10,000 rows (lookup and update) while the cut is
+being written. Then the bytes of a delta after a part of `--delta-rows` was touched, beside those of the full
+snapshot.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpo
 from satrap.exchange import LocalExchange, Request
 from satrap.store import Shard
 
-REPEATS = 5
+ROUNDS = 9
 BLOCK, DIRECT_BLOCK = 1 << 20, 1 << 23
 
 
@@ -123,27 +125,42 @@ def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
     }
 
 
-def measure(rows: int, dim: int, folder: Path) -> dict[str, float]:
+def measure(rows: int, dim: int, folder: Path) -> dict[str, Any]:
     exchange, place, raw = filled(rows, dim), str(folder / "snapshot"), folder / "raw"
     size = write_checkpoint(place, state(exchange)).bytes
     whole = math.ceil(size / DIRECT_BLOCK) * DIRECT_BLOCK
     times: dict[str, list[float]] = {"disk": [], "direct": [], "save": [], "load": []}
-    for _ in range(REPEATS):
-        shutil.rmtree(place)
-        times["disk"].append(timed(lambda: sequential(raw, size)))
+
+    def disk() -> float:
+        taken = timed(lambda: sequential(raw, size))
         raw.unlink()
-        times["save"].append(timed(lambda: write_checkpoint(place, state(exchange))))
+        return taken
+
+    def past_cache() -> float:
         try:
-            times["direct"].append(timed(lambda: direct(raw, whole)) * size / whole)
+            taken = timed(lambda: direct(raw, whole)) * size / whole
             raw.unlink()
         except (OSError, AttributeError):
-            times["direct"].append(math.nan)
-        empty = filled(0, dim)
-        times["load"].append(timed(partial(load, place, empty)))
-        empty.close()
-    speeds = {f"{name}_mb_s": size / 1e6 / statistics.median(taken) for name, taken in times.items()}
-    found = {"rows": rows, "dim": dim, "bytes": size, **speeds}
-    found |= {f"save_to_{name}": speeds["save_mb_s"] / speeds[f"{name}_mb_s"] for name in ("disk", "direct")}
+            return math.nan
+        return taken
+
+    for number in range(ROUNDS):
+        shutil.rmtree(place)
+        before = disk(), past_cache()
+        times["save"].append(timed(lambda: write_checkpoint(place, state(exchange))))
+        after = past_cache(), disk()
+        times["disk"].append((before[0] + after[1]) / 2)
+        times["direct"].append((before[1] + after[0]) / 2)
+        if number % 2 == 0:
+            empty = filled(0, dim)
+            times["load"].append(timed(partial(load, place, empty)))
+            empty.close()
+    found: dict[str, Any] = {"rows": rows, "dim": dim, "bytes": size}
+    found |= {f"{name}_mb_s": size / 1e6 / statistics.median(taken) for name, taken in times.items()}
+    for name in ("disk", "direct"):
+        ratios = sorted(disk / save for disk, save in zip(times[name], times["save"], strict=True))
+        found[f"save_to_{name}"] = statistics.median(ratios)
+        found[f"save_to_{name}_rounds"] = ratios
     found |= pauses(exchange, place)
     exchange.close()
     shutil.rmtree(place)
@@ -193,12 +210,12 @@ def main() -> None:
     for rows in given.rows:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             results.append(measure(rows, given.dim, Path(folder)))
-        print({key: round(value, 2) for key, value in results[-1].items()}, flush=True)
+        print({k: np.round(value, 2).tolist() for k, value in results[-1].items()}, flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         changes = deltas(given.delta_rows, given.dim, Path(folder))
     for one in changes:
         print({key: round(value, 2) for key, value in one.items()}, flush=True)
-    parameters = {"rows": given.rows, "delta_rows": given.delta_rows, "dim": given.dim, "repeats": REPEATS}
+    parameters = {"rows": given.rows, "delta_rows": given.delta_rows, "dim": given.dim, "rounds": ROUNDS}
     print(write(Path(__file__).parent / "results", parameters, {"tables": results, "deltas": changes}))
 
 

@@ -7,7 +7,7 @@ with faults.armed("checkpoint.*", faults.kill, at=3):
 ```
 
 Points in use: `disk.create`, `disk.write`, `disk.sync`, `disk.sync_folder`, `disk.make_folder`,
-`disk.replace`, `disk.remove`, `disk.list` and `disk.read` before each call to a file system;
+`disk.link`, `disk.replace`, `disk.remove`, `disk.list` and `disk.read` before each call to a file system;
 `checkpoint.data_written`, `checkpoint.committed` and `checkpoint.pruned` between the phases of a save;
 `shard.chunk` before a shard writes or loads some rows of a snapshot, `shard.written` after its last file.
 """

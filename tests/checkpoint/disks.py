@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import Any
 from unittest import mock
 
 from satrap.checkpoint import storage
@@ -47,7 +47,7 @@ class PowerLossDisk(LocalDisk):
         if self.at is not None and self.calls >= self.at:
             raise PowerCutError
 
-    def create(self, path: str) -> IO[bytes]:
+    def create(self, path: str) -> Any:
         self._call()
         self._number += 1
         key = f"{path}#{self._number}"
@@ -55,12 +55,12 @@ class PowerLossDisk(LocalDisk):
         self._open[id(file)], self._written[key], self.live[path] = key, b"", key
         return file
 
-    def write(self, file: IO[bytes], data: memoryview) -> None:
+    def write(self, file: Any, data: memoryview) -> None:
         self._call()
         self._written[self._open[id(file)]] += bytes(data)
         super().write(file, data)
 
-    def sync(self, file: IO[bytes]) -> None:
+    def sync(self, file: Any) -> None:
         self._call()
         key = self._open[id(file)]
         self.content[key] = self._written[key]
@@ -76,11 +76,18 @@ class PowerLossDisk(LocalDisk):
 
     def make_folder(self, path: str) -> None:
         if not os.path.isdir(path):
-            self.make_folder(os.path.dirname(path))
+            above = os.path.dirname(path)
+            if not os.path.isdir(above):
+                self.make_folder(above)
+                self.sync_folder(os.path.dirname(above))
             self._call()
             os.mkdir(path)
             self.live[path] = None
-            self.sync_folder(os.path.dirname(path))
+
+    def link(self, source: str, target: str) -> None:
+        self._call()
+        os.link(source, target)
+        self.live[target] = self.live[source]
 
     def replace(self, source: str, target: str) -> None:
         self._call()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from satrap import faults
 from satrap.checkpoint import write_checkpoint
 from satrap.checkpoint.disk import LocalDisk, RemoteDisk
 from tests.checkpoint.states import make_checkpoint
+
+ROUNDS = 20
 
 
 def test_every_file_and_every_new_folder_is_synced(tmp_path: Path) -> None:
@@ -48,6 +54,59 @@ def test_a_new_file_takes_the_place_of_none(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         disk.put(str(tmp_path / "file"), b"second", new=True)
     assert (tmp_path / "file").read_bytes() == b"first"
+
+
+def racer(path: str, mine: bytes, start: Any, told: Any) -> None:
+    """Put a new file as soon as all are ready, in a process of its own."""
+    disk = LocalDisk()
+    for number in range(ROUNDS):
+        start.wait(60)
+        try:
+            disk.put(f"{path}-{number}", mine, new=True)
+            told.put((number, mine))
+        except FileExistsError:
+            told.put((number, None))
+
+
+def test_of_processes_that_put_a_new_file_at_once_just_one_does(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, told = context.Barrier(2), context.Queue()
+    contents = [bytes([letter]) * 100_000 for letter in b"ab"]
+    racers = [
+        context.Process(target=racer, args=(str(tmp_path / "file"), content, start, told))
+        for content in contents
+    ]
+    for process in racers:
+        process.start()
+    answers = [told.get(timeout=120) for _ in range(2 * ROUNDS)]
+    for process in racers:
+        process.join()
+    for number in range(ROUNDS):
+        [won] = [mine for at, mine in answers if at == number and mine is not None]
+        assert (tmp_path / f"file-{number}").read_bytes() == won
+    assert len(list(tmp_path.iterdir())) == ROUNDS
+    assert {won for _, won in answers} == {*contents, None}, "they never met"
+
+
+def test_a_new_file_is_put_where_there_are_no_links(tmp_path: Path) -> None:
+    disk = LocalDisk()
+    with mock.patch.object(os, "link", side_effect=OSError(errno.EPERM, "no links")):
+        disk.put(str(tmp_path / "file"), b"first", new=True)
+        with pytest.raises(FileExistsError):
+            disk.put(str(tmp_path / "file"), b"second", new=True)
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert disk.list(str(tmp_path)) == ["file"]
+
+
+def test_what_a_killed_save_left_beside_the_manifest_goes_with_the_next(tmp_path: Path) -> None:
+    """Killed before the manifest had its name, and between having two names and losing the first."""
+    for point in ("disk.link", "disk.remove"):
+        place = tmp_path / point
+        with faults.armed(point, faults.fail(KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
+            write_checkpoint(str(place), make_checkpoint())
+        assert [p.name.endswith(".new") for p in place.glob("manifest*")].count(True) == 1
+        write_checkpoint(str(place), make_checkpoint())
+        assert [p.name for p in place.glob("manifest*")] == ["manifest.json"]
 
 
 class Plain(MemoryFileSystem):

@@ -92,6 +92,21 @@ def test_every_call_failing_once(code: int, tmp_path: Path) -> None:
     assert failures >= 15
 
 
+@pytest.mark.parametrize("point", ["disk.sync", "disk.sync_folder"])
+def test_whatever_cannot_be_made_durable_fails_the_save(point: str, tmp_path: Path) -> None:
+    """All syncs of a save but the last one, which is of the name of a manifest already in place."""
+    with faults.armed(point, lambda _: None, at=10**9) as counting:
+        Series(str(tmp_path / "whole")).write(1, make_checkpoint(1))
+    for at in range(1, counting.hits):
+        series = Series(str(tmp_path / str(at)))
+        with (
+            faults.armed(point, faults.fail(lambda: OSError(errno.EIO, "broken")), at=at),
+            pytest.raises(CheckpointError, match="broken"),
+        ):
+            series.write(1, make_checkpoint(1))
+        assert series.steps() == []
+
+
 @pytest.mark.parametrize("same", [False, True])
 def test_power_cut_at_every_call(same: bool, tmp_path: Path) -> None:
     """Whatever of the not yet durable part survives, the reader sees the old snapshot or the new, whole."""

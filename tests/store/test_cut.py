@@ -66,6 +66,17 @@ def test_a_snapshot_is_the_moment_it_was_taken(arguments):
     assert any(len(now[t][0]) != len(expected[t][0]) or (now[t][1] != expected[t][1]).any() for t in now)
 
 
+def test_every_chunk_but_the_last_is_full():
+    store, rng = shard(), np.random.default_rng(0)
+    change(store, rng, 6)
+    rows = store.statistics()["tables"]["a"]["rows"]
+    lengths = [len(chunk.ids) for chunk in store.export("a", chunk_rows=300)]
+    assert lengths == [300] * (rows // 300) + [rows % 300]
+    some = [len(chunk.ids) for chunk in store.export("a", buckets=range(500, 1900), chunk_rows=300)]
+    assert set(some[:-1]) == {300}
+    assert len(some) > 2
+
+
 def test_two_snapshots_at_different_moments_at_the_same_time():
     store, rng = shard(), np.random.default_rng(0)
     change(store, rng, 3)

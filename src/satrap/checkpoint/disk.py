@@ -6,39 +6,48 @@ import contextlib
 import errno
 import io
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, Protocol
 
+from satrap.checkpoint.pieces import PiecewiseFile
 from satrap.faults import hit
 
-SMALL, UNWRITTEN = 1 << 18, 1 << 25
-"""Bytes of a write that the system may keep to itself; and about how many may be on their way to the disk."""
+BESIDE = ".new"
+"""End of the name of a file that is to take another name once it is whole."""
 
 
 class Disk(Protocol):
-    """Files by full path, "/" between names."""
+    """Files by full path, "/" between names. A file being written is whatever `create` returned.
 
-    def create(self, path: str) -> IO[bytes]:
+    Attributes:
+        syncs: whether `sync` and `sync_folder` are what makes things durable, so that several at the same
+            time are worth it.
+    """
+
+    syncs: bool
+
+    def create(self, path: str) -> Any:
         """Open a new file for writing, or an existing one emptied."""
 
-    def write(self, file: IO[bytes], data: memoryview) -> None:
-        """Append to an open file."""
+    def write(self, file: Any, data: memoryview) -> None:
+        """Append to an open file; the data may change afterwards."""
 
-    def sync(self, file: IO[bytes]) -> None:
+    def sync(self, file: Any) -> None:
         """Return when what was written survives a power cut."""
 
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder survive a power cut."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it, durably; it may exist."""
+        """Make a folder, and durably those above it; it may exist."""
 
-    def close(self, file: IO[bytes]) -> None:
+    def close(self, file: Any) -> None:
         """Close a file that is written."""
 
-    def abandon(self, file: IO[bytes]) -> None:
+    def abandon(self, file: Any) -> None:
         """Close a file that will never be whole; raises nothing."""
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
@@ -64,23 +73,22 @@ class Disk(Protocol):
 class LocalDisk:
     """A local (or mounted) file system: files and names are made durable by fsync."""
 
-    def create(self, path: str) -> IO[bytes]:
+    syncs = True
+
+    def create(self, path: str) -> PiecewiseFile:
         """See `Disk.create`."""
         hit("disk.create")
-        return open(path, "wb", buffering=0)
+        return PiecewiseFile(path)
 
-    def write(self, file: IO[bytes], data: memoryview) -> None:
+    def write(self, file: PiecewiseFile, data: memoryview) -> None:
         """See `Disk.write`."""
         hit("disk.write")
-        start, size = file.tell(), len(data)
-        while len(data):
-            data = data[file.write(data) :]
-        _write_back(file, start, size)
+        file.write(data)
 
-    def sync(self, file: IO[bytes]) -> None:
+    def sync(self, file: PiecewiseFile) -> None:
         """See `Disk.sync`."""
         hit("disk.sync")
-        os.fsync(file.fileno())
+        file.sync()
 
     def sync_folder(self, path: str) -> None:
         """See `Disk.sync_folder`."""
@@ -96,30 +104,65 @@ class LocalDisk:
         if os.path.isdir(path):
             return
         above = os.path.dirname(path) or "."
-        self.make_folder(above)
+        if not os.path.isdir(above):
+            self.make_folder(above)
+            self.sync_folder(os.path.dirname(above) or ".")
         hit("disk.make_folder")
         os.makedirs(path, exist_ok=True)
-        self.sync_folder(above)
 
-    def close(self, file: IO[bytes]) -> None:
+    def close(self, file: PiecewiseFile) -> None:
         """See `Disk.close`."""
         file.close()
 
-    def abandon(self, file: IO[bytes]) -> None:
+    def abandon(self, file: PiecewiseFile) -> None:
         """See `Disk.abandon`."""
         with contextlib.suppress(OSError):
-            file.close()
+            file.close(whole=False)
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
         """See `Disk.put`: a file beside it is written, made durable, and takes the name."""
-        beside = path + ".new"
-        with self.create(beside) as file:
+        beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"  # nobody else's
+        file = self.create(beside)
+        try:
             self.write(file, memoryview(data))
             self.sync(file)
-        if new and os.path.exists(path):
-            raise FileExistsError(errno.EEXIST, "another process has written it meanwhile", path)
-        self.replace(beside, path)
+            self.close(file)
+        except BaseException:
+            self.abandon(file)
+            raise
+        if new:
+            self._take_free(beside, path)
+        else:
+            self.replace(beside, path)
         self.sync_folder(os.path.dirname(path))
+
+    def _take_free(self, source: str, target: str) -> None:
+        """Give a file a name that is free, or remove it; where there are links, in one step.
+
+        Raises:
+            FileExistsError: the name is not free.
+        """
+        try:
+            self.link(source, target)
+        except OSError as error:
+            linkless = error.errno in _NO_LINKS
+            if linkless and not os.path.exists(target):
+                self.replace(source, target)
+                return
+            if not linkless and not isinstance(error, FileExistsError):
+                raise
+            self._remove_soon(source)
+            raise FileExistsError(errno.EEXIST, "another process has written it meanwhile", target) from error
+        self._remove_soon(source)
+
+    def _remove_soon(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # it does no harm, and goes with the next save
+            self.remove(path)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, which must be free."""
+        hit("disk.link")
+        os.link(source, target)
 
     def replace(self, source: str, target: str) -> None:
         """Give a file the name of another one, which is lost."""
@@ -149,17 +192,8 @@ class LocalDisk:
         return open(path, "rb", buffering=0)
 
 
-def _write_back(file: IO[bytes], start: int, size: int) -> None:
-    """Ask the system to write a part of a file to the disk now, and to forget what it wrote before.
-
-    So the disk works while the next part is made, fsync has little left to do, and a snapshot does not push
-    other things out of the machine's memory. Measured, with fresh memory: 4 to 8 times faster.
-    """
-    if size >= SMALL and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
-        if start > UNWRITTEN:
-            os.posix_fadvise(file.fileno(), 0, start - UNWRITTEN, os.POSIX_FADV_DONTNEED)
-
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without (more) links say."""
 
 _FOREIGN = (
     ("botocore.exceptions", "BotoCoreError"),
@@ -211,6 +245,8 @@ class RemoteDisk:
     Args:
         fs: the file system.
     """
+
+    syncs = False
 
     def __init__(self, fs: Any) -> None:
         self.fs = fs

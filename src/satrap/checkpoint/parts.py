@@ -25,7 +25,8 @@ def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
     """Write the rows of a table, at least one chunk; return the file's entry.
 
-    A chunk is made, in a thread, while the one before is checksummed and written: two are in memory.
+    A chunk is made, in a thread, while the one before is checksummed and written: two are in memory, and a
+    few pieces of the file.
     """
     with storage.writer(name) as writer:
         made = ahead(chunks)

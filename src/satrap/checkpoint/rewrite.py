@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted, u
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table
-from satrap.checkpoint.snapshot import commit, is_worker_file, read_part
+from satrap.checkpoint.snapshot import commit, data_folder, is_worker_file, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.errors import CheckpointError
 from satrap.store import Chunk
@@ -39,24 +38,23 @@ def rewrite(
     """
     storage = Storage(url)
     old = read_manifest(storage)
-    folder = f"data-{secrets.token_hex(4)}"
     try:
-        storage.make_folder(folder)
-        files: dict[str, FileEntry] = {}
-        for name, entry in old.files.items():
-            if entry.table == table:
-                continue
-            data = read_part(storage, old, name)
-            changed = edit(name, data) if edit is not None and not entry.table else data
-            files[name] = write_file(storage, f"{folder}/{name}", changed)
-            files[name].table, files[name].rows = entry.table, entry.rows
-            files[name].buckets = entry.buckets
-        chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
-        first = next(chunks, None)
-        if first is not None:
-            name = _free(old, files, table)
-            whole = (chunk for part in ((first,), chunks) for chunk in part)
-            files[name] = write_table(storage, f"{folder}/{name}", table, whole)
+        with data_folder(storage) as folder:
+            files: dict[str, FileEntry] = {}
+            for name, entry in old.files.items():
+                if entry.table == table:
+                    continue
+                data = read_part(storage, old, name)
+                changed = edit(name, data) if edit is not None and not entry.table else data
+                files[name] = write_file(storage, f"{folder}/{name}", changed)
+                files[name].table, files[name].rows = entry.table, entry.rows
+                files[name].buckets = entry.buckets
+            chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
+            first = next(chunks, None)
+            if first is not None:
+                name = _free(old, files, table)
+                whole = (chunk for part in ((first,), chunks) for chunk in part)
+                files[name] = write_table(storage, f"{folder}/{name}", table, whole)
         manifest = replace(old, data=folder, files=dict(sorted(files.items(), key=lambda f: f[0])))
         commit(storage, manifest)
     except OSError as error:
@@ -77,17 +75,16 @@ def compact(url: str) -> Manifest:
     storage, old = chain.members[-1]
     if old.delta is None:
         return old
-    folder = f"data-{secrets.token_hex(4)}"
     try:
-        storage.make_folder(folder)
-        files: dict[str, FileEntry] = {}
-        for name, entry in old.files.items():
-            if not entry.table and not is_deleted_file(name):
-                files[name] = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
-        tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
-        for number, (table, pairs) in enumerate(tables):
-            name = f"table-{number:03d}.arrow"
-            files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
+        with data_folder(storage) as folder:
+            files: dict[str, FileEntry] = {}
+            for name, entry in old.files.items():
+                if not entry.table and not is_deleted_file(name):
+                    files[name] = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+            tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
+            for number, (table, pairs) in enumerate(tables):
+                name = f"table-{number:03d}.arrow"
+                files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
         manifest = replace(old, data=folder, files=files, delta=None)
         commit(storage, manifest)
     except OSError as error:
@@ -108,15 +105,15 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
     """
     storage = Storage(url)
     old = read_manifest(storage)
-    folder = f"data-{secrets.token_hex(4)}"
     try:
-        storage.make_folder(folder)
-        files = {
-            name: write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
-            for name, entry in old.files.items()
-            if not entry.table
-        }
-        manifest = replace(old, data=folder, files=files | rows(storage, folder, old))
+        with data_folder(storage) as folder:
+            files = {
+                name: write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+                for name, entry in old.files.items()
+                if not entry.table
+            }
+            files |= rows(storage, folder, old)
+        manifest = replace(old, data=folder, files=files)
         found: dict[str, int] = {}
         for table, chunk in read_chunks(storage, manifest):
             found[table] = found.get(table, 0) + len(chunk.ids)

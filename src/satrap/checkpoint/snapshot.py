@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
@@ -81,16 +83,11 @@ def write_checkpoint(
         CheckpointError: it cannot be written; an older checkpoint is untouched.
     """
     storage = Storage(url, **options)
-    folder = f"data-{secrets.token_hex(4)}"  # nobody else's: the leftovers of a dead attempt stay apart
     try:
         new = not storage.exists(MANIFEST)
-        try:
-            storage.make_folder(folder)
+        with data_folder(storage) as folder:
             files = _write_data(storage, folder, checkpoint)
-            manifest = Manifest(folder, checkpoint.settings, files, link)
-        except (OSError, SatrapError):  # the latter from shards that write their rows
-            _discard(storage, [folder])
-            raise
+        manifest = Manifest(folder, checkpoint.settings, files, link)
         commit(storage, manifest, new=new)
     except OSError as error:
         raise CheckpointError(
@@ -102,8 +99,28 @@ def write_checkpoint(
     return manifest
 
 
+@contextmanager
+def data_folder(storage: Storage) -> Iterator[str]:
+    """Make a new folder for the files of a checkpoint; by the end of the block they are whole and durable.
+
+    An error removes it again. Its name is nobody else's: the leftovers of a dead attempt stay apart.
+
+    Raises:
+        OSError: something could not be written.
+    """
+    folder = f"data-{secrets.token_hex(4)}"
+    try:
+        with storage.together():
+            storage.make_folder(folder)
+            yield folder
+            storage.sync_folder(folder)
+    except (OSError, SatrapError):  # the latter from shards that write their rows
+        _discard(storage, [folder])
+        raise
+
+
 def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Make complete files the checkpoint of a folder, then remove what they replace.
+    """Make the files of a `data_folder` the checkpoint, then remove what they replace.
 
     Args:
         storage: the folder.
@@ -114,7 +131,6 @@ def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
         FileExistsError: there is one.
         OSError: the manifest may or may not be in place, so that nothing may be removed.
     """
-    storage.sync_folder(manifest.data)
     hit("checkpoint.data_written")
     write_manifest(storage, manifest, new=new)
     hit("checkpoint.committed")
@@ -124,7 +140,12 @@ def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
 def clean(storage: Storage, manifest: Manifest) -> None:
     """Remove what is no part of a committed checkpoint; what cannot be removed waits for the next time."""
     try:
-        names = [n for n in storage.names() if n.startswith("data-") and n != manifest.data]
+        names = [
+            name
+            for name in storage.names()
+            if (name.startswith("data-") and name != manifest.data)
+            or (name.startswith(MANIFEST) and name.endswith(BESIDE))
+        ]
     except OSError:
         return
     _discard(storage, names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
@@ -19,6 +21,8 @@ BLOCK = 1 << 20
 """Bytes of a file that one checksum covers: what is read and verified at once."""
 LARGE = 1 << 18
 """Bytes from which a piece is written by itself; smaller ones are collected."""
+SYNCS = 4
+"""Most files and folders made durable at the same time."""
 
 
 @dataclass(slots=True)
@@ -96,11 +100,10 @@ class BlockWriter:
         """Do nothing: `finish` passes on what is left."""
 
     def finish(self) -> None:
-        """Write what is left and make the file durable."""
+        """Write what is left."""
         self._pass_on()
         if self._covered:
             self._end_block()
-        self._disk.sync(self._raw)
 
 
 class BlockReader(io.RawIOBase):
@@ -220,6 +223,8 @@ class Storage:
                 f"cannot use {url!r}: {error}", fix="give a path or an fsspec URL"
             ) from error
         self.disk: Disk = LocalDisk() if isinstance(fs, LocalFileSystem) else RemoteDisk(fs)
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[None]] = []
 
     @property
     def absolute(self) -> str:
@@ -236,24 +241,61 @@ class Storage:
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BlockWriter]:
-        """Open a new file for writing; it is durable when the block ends without an error."""
+        """Open a new file for writing; it is durable when the block ends without an error.
+
+        Inside of `together` it is whole and durable when that ends.
+        """
         raw = self.disk.create(self.path(name))
         try:
             writer = BlockWriter(self.disk, raw)
             yield writer
             writer.finish()
+        except BaseException:
+            self.disk.abandon(raw)
+            raise
+        self._make_durable(lambda: self._complete(raw))
+
+    def _complete(self, raw: Any) -> None:
+        try:
+            self.disk.sync(raw)
             self.disk.close(raw)
         except BaseException:
             self.disk.abandon(raw)
             raise
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Make files and folders of the block durable by its end, at the same time: a disk does that faster.
+
+        Raises:
+            OSError: it could not be done, or what the block raised.
+        """
+        if not self.disk.syncs:
+            yield
+            return
+        try:
+            with ThreadPoolExecutor(SYNCS, "satrap-sync") as self._threads:
+                yield
+            for sync in self._under_way:
+                sync.result()
+        finally:
+            self._threads, self._under_way = None, []
+
+    def _make_durable(self, work: Callable[[], None]) -> None:
+        if self._threads is None:
+            work()
+        else:
+            self._under_way.append(self._threads.submit(work))
+
     def make_folder(self, name: str) -> None:
         """Make a folder, and those above it, durably."""
-        self.disk.make_folder(self.path(name))
+        path = self.path(name)
+        self.disk.make_folder(path)
+        self._make_durable(lambda: self.disk.sync_folder(posixpath.dirname(path) or "."))
 
     def sync_folder(self, name: str) -> None:
-        """Make the names in a folder durable."""
-        self.disk.sync_folder(self.path(name))
+        """Make the names that are in a folder now durable."""
+        self._make_durable(lambda: self.disk.sync_folder(self.path(name)))
 
     def put(self, name: str, data: bytes, *, new: bool = False) -> None:
         """Write a whole file in one step: readers see the old or the new content, never a mix.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
     from satrap.store.group import Group
 
 Row = tuple[Floats, Floats]
+
+RANGE_CHUNKS = 4
+"""About how many chunks' rows are found and sorted at once: what that costs by the call is shared by more."""
+
+
+class _Places(NamedTuple):
+    """Where rows are: their ids, slots (-1: copied aside), fixed buckets, and which of the parts has them."""
+
+    ids: Ids
+    slots: Inverse
+    buckets: Inverse
+    parts: npt.NDArray[np.int8]
+
+    def part(self, which: slice | Offsets | Found) -> _Places:
+        """Return some of them."""
+        return _Places(self.ids[which], self.slots[which], self.buckets[which], self.parts[which])
+
+
+def _joined(places: list[_Places]) -> _Places:
+    if len(places) == 1:
+        return places[0]
+    ids, slots, buckets, parts = (np.concatenate(column) for column in zip(*places, strict=True))
+    return _Places(ids, slots, buckets, parts)
 
 
 class Part:
@@ -124,60 +147,87 @@ class Cut:
     def chunks(
         self, t: int, wanted: Found, chunk_rows: int, lock: AbstractContextManager[object]
     ) -> Iterator[Chunk]:
-        """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id."""
+        """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
+
+        Each chunk but the last has just `chunk_rows` rows, so that equal rows make equal chunks.
+        """
         rows = max(1, int(self._group.statistics()["rows"][t]))
-        width = max(1, min(hashes.BUCKETS, hashes.BUCKETS * chunk_rows // rows))
+        width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
+        waiting: _Places | None = None
+        done = 0
         for first in range(0, hashes.BUCKETS, width):
             last = min(first + width, hashes.BUCKETS) - 1
-            if not wanted[first : last + 1].any():
+            if wanted[first : last + 1].any():
+                found = self._in_order(t, first, last, wanted, lock)
+                waiting = found if waiting is None else _joined([waiting, found])
+            if waiting is None:
                 continue
-            with lock:
-                self._check()
-                ids, slots, buckets, places = self._collect(t, first, last)
-                self._sort_aside()
-            kept = [
-                (key, bucket) for bucket in range(first, last + 1) for key in self._kept.get((t, bucket), ())
-            ]
-            ids = np.append(ids, np.array([key for key, _ in kept], np.uint64))
-            buckets = np.append(buckets, np.array([bucket for _, bucket in kept], np.int32))
-            slots = np.append(slots, np.full(len(kept), -1, np.int32))
-            places = np.append(places, np.zeros(len(kept), np.int8))
-            order = hashes.canonical_order(ids, buckets)
-            order = order[wanted[buckets[order]]]
-            for i in range(0, len(order), chunk_rows):
-                part = order[i : i + chunk_rows]
+            ready = len(waiting.ids) // chunk_rows * chunk_rows
+            if last == hashes.BUCKETS - 1:
+                ready = len(waiting.ids)
+            for i in range(0, ready, chunk_rows):
+                part = waiting.part(slice(i, min(i + chunk_rows, ready)))
                 with lock:
                     self._check()
-                    rows_read = self._read(t, ids[part], buckets[part], slots[part], places[part])
-                yield Chunk(self._group.tables[t], ids[part], *rows_read)
-            for bucket in range(first, last + 1):
+                    rows_read = self._read(t, part)
+                yield Chunk(self._group.tables[t], part.ids, *rows_read)
+            waiting = waiting.part(slice(ready, None))
+            unread = int(waiting.buckets[0]) if len(waiting.ids) else last + 1
+            for bucket in range(done, unread):
                 self._kept.pop((t, bucket), None)
+            done = unread
 
-    def _collect(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse, npt.NDArray[np.int8]]:
-        """Return (ids, slots, buckets, which of the parts) of the rows not read or copied yet."""
-        found: list[tuple[Ids, Inverse, Inverse, npt.NDArray[np.int8]]] = []
-        for place, part in enumerate(self._parts):
+    def _in_order(
+        self, t: int, first: int, last: int, wanted: Found, lock: AbstractContextManager[object]
+    ) -> _Places:
+        """Return where the rows of the wanted buckets of first..last are, by bucket, then id."""
+        with lock:
+            self._check()
+            found = self._collect(t, first, last)
+            self._sort_aside()
+        kept = [(key, bucket) for bucket in range(first, last + 1) for key in self._kept.get((t, bucket), ())]
+        if kept:
+            aside = _Places(
+                np.array([key for key, _ in kept], np.uint64),
+                np.full(len(kept), -1, np.int32),
+                np.array([bucket for _, bucket in kept], np.int32),
+                np.zeros(len(kept), np.int8),
+            )
+            found = _joined([found, aside])
+        order = hashes.canonical_order(found.ids, found.buckets)
+        if not wanted[first : last + 1].all():
+            order = order[wanted[found.buckets[order]]]
+        return found.part(order)
+
+    def _collect(self, t: int, first: int, last: int) -> _Places:
+        """Return the rows not read or copied yet, in any order."""
+        found: list[_Places] = []
+        for number, part in enumerate(self._parts):
             ids, slots, buckets = part.directory.collect(t, first, last)
+            every = _Places(ids, slots, buckets, np.full(len(ids), number, np.int8))
             live = part.unread(slots)
-            places = np.full(int(live.sum()), place, np.int8)
-            found.append((ids[live], slots[live], buckets[live], places))
-        if len(found) == 1:
-            return found[0]
-        ids, slots, buckets, places = (np.concatenate(column) for column in zip(*found, strict=True))
-        return ids, slots, buckets, places
+            found.append(every if live.all() else every.part(live))
+        return _joined(found)
 
-    def _read(self, t: int, ids: Ids, buckets: Inverse, slots: Inverse, places: npt.NDArray[np.int8]) -> Row:
+    def _read(self, t: int, rows: _Places) -> Row:
         """Return (weights, state) of rows, from where they lie or from the copies."""
         self._sort_aside()
-        here = np.full(len(slots), -1, np.int8)
-        for place, part in enumerate(self._parts):
-            here[part.claim(np.where(places == place, slots, -1).astype(np.int32))] = place
-        weights, state = self._memory.read(np.where(here == 0, slots, -1).astype(np.int32))
-        for place, part in enumerate(self._parts[1:], 1):
-            at = np.flatnonzero(here == place)
-            weights[at], state[at] = part.read(slots[at])
+        if len(self._parts) == 1:
+            won = self._memory.claim(rows.slots)
+            if len(won) == len(rows.slots):
+                return self._memory.read(rows.slots)
+            here = np.full(len(rows.slots), -1, np.int8)
+            here[won] = 0
+        else:
+            here = np.full(len(rows.slots), -1, np.int8)
+            for number, part in enumerate(self._parts):
+                here[part.claim(np.where(rows.parts == number, rows.slots, -1).astype(np.int32))] = number
+        weights, state = self._memory.read(np.where(here == 0, rows.slots, -1).astype(np.int32))
+        for number, part in enumerate(self._parts[1:], 1):
+            at = np.flatnonzero(here == number)
+            weights[at], state[at] = part.read(rows.slots[at])
         for i in np.flatnonzero(here < 0).tolist():
-            weights[i], state[i] = self._kept[t, int(buckets[i])][int(ids[i])]
+            weights[i], state[i] = self._kept[t, int(rows.buckets[i])][int(rows.ids[i])]
         return weights, state
 
     def _check(self) -> None:

@@ -200,10 +200,11 @@ def _write(config: ShardConfig, cut: Delta, url: str, folder: str) -> Result:
     storage = Storage(url)
     tables, buckets = [str(table["name"]) for table in config.tables], config.map.buckets(config.shard)
     suffix = f".shard-{config.shard:04d}"
-    files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
-    if not cut.full:
-        name = deleted_file(suffix)
-        files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
+    with storage.together():
+        files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
+        if not cut.full:
+            name = deleted_file(suffix)
+            files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
     hit("shard.written")
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
 

@@ -1,0 +1,134 @@
+"""A local file written in large pieces, past the system's page cache where the file system can."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.store.buffers import floats
+
+PIECE = 1 << 22
+"""Bytes of a piece."""
+PIECES = 3
+"""Most pieces in memory: one is being filled, one is on its way to the disk, one waits."""
+UNWRITTEN = 1 << 25
+"""Where everything goes through the page cache: about how many bytes may be on their way to the disk."""
+_DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+class PiecewiseFile:
+    """A new file, or an old one emptied. What is written is copied; a thread passes it on.
+
+    So the disk works all the time, without the processor's help and without pushing other things out of the
+    machine's memory. Errors of the disk show at a later call, at the latest in `sync`.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - until `close`
+        self._thread: ThreadPoolExecutor | None = None
+        self._under_way: deque[Future[None]] = deque()
+        self._piece: npt.NDArray[np.uint8] | None = None
+        self._filled = 0
+        self._direct = False
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file."""
+        return self._file.fileno()
+
+    def write(self, data: memoryview) -> None:
+        """Append bytes.
+
+        Raises:
+            OSError: of these or earlier ones.
+        """
+        given = np.frombuffer(data, np.uint8)
+        while len(given):
+            if self._piece is None:
+                self._piece = floats(PIECE // 4).view(np.uint8)  # aligned to a page, as direct writes must be
+            part = given[: PIECE - self._filled]
+            self._piece[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            given = given[len(part) :]
+            if self._filled == PIECE:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        assert self._piece is not None
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "satrap-disk")
+            self._go_direct(True)
+        piece, self._piece, self._filled = self._piece, None, 0
+        self._under_way.append(self._thread.submit(self._write_piece, piece))
+        while len(self._under_way) >= PIECES:
+            self._under_way.popleft().result()
+
+    def _write_piece(self, piece: npt.NDArray[np.uint8]) -> None:
+        left = memoryview(piece)  # type: ignore[arg-type]
+        while len(left):
+            try:
+                left = left[self._file.write(left) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._go_direct(False)  # it took the flag, but not the bytes
+        if not self._direct:
+            self._write_back(len(piece))
+
+    def _write_back(self, size: int) -> None:
+        """Ask the system to send the last bytes to the disk now, and to forget those it has sent."""
+        if size == PIECE and hasattr(os, "posix_fadvise"):
+            end = self._file.tell()
+            os.posix_fadvise(self._file.fileno(), end - size, size, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file.fileno(), 0, max(1, end - UNWRITTEN), os.POSIX_FADV_DONTNEED)
+
+    def _go_direct(self, direct: bool) -> None:
+        """Write past the page cache from now on, if that is possible here, or through it."""
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
+            self._direct = direct and bool(_DIRECT)
+
+    def sync(self) -> None:
+        """Return when all that was written survives a power cut.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        self._flush()
+        os.fsync(self._file.fileno())
+
+    def _flush(self) -> None:
+        while self._under_way:
+            self._under_way.popleft().result()
+        if self._piece is not None:
+            if self._direct:
+                self._go_direct(False)  # the end is no whole number of the disk's blocks
+            self._write_piece(self._piece[: self._filled])
+            self._piece, self._filled = None, 0
+
+    def close(self, *, whole: bool = True) -> None:
+        """Close the file; if it is not to be `whole`, without what has not been passed on yet.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        try:
+            if whole and not self._file.closed:
+                self._flush()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown()  # else it would write to the next file of that descriptor
+            self._file.close()
