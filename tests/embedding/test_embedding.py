@@ -174,6 +174,21 @@ def test_stack_is_the_block_itself() -> None:
     torch.testing.assert_close(embedded.stack()[:, 0], embedded["b"])
 
 
+def test_features_that_share_a_table_keep_their_places_in_block_and_flat() -> None:
+    tables = {"a": "x", "b": "y", "c": "x"}  # ids are asked for table by table: a, c, b
+    schema = satrap.Schema(
+        labels=[], features={n: satrap.Categorical(dim=4, table=t) for n, t in tables.items()}
+    )
+    shard, plan, embeddings = make(schema)
+    ids = {n: np.array([i, i + 1], np.uint64) for i, n in enumerate(tables)}
+    ticket = plan.ticket(Batch(size=2, ids={n: satrap.Jagged(values) for n, values in ids.items()}))
+    rows = embeddings.rows([shard.lookup_group(r.group, r.ids, r.splits) for r in ticket.requests])
+    embedded = embeddings.embed(ticket, rows)
+    right = np.stack([shard.peek(tables[n], ids[n])[0] for n in tables], axis=1)
+    np.testing.assert_array_equal(embedded.stack().detach().numpy(), right)
+    np.testing.assert_array_equal(embedded.flat().detach().numpy(), right.reshape(2, -1))
+
+
 def test_flat_is_the_stack_side_by_side_to_the_bit_with_the_same_gradients() -> None:
     kinds = {
         "a": {},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,14 @@ class Embeddings:
         features = plan.schema.categorical
         self._pooled = _by_group(plan, {k: f for k, f in features.items() if f.pooling != "none"})
         self._jagged = [name for name, f in features.items() if f.pooling == "none"]
+        self._in_order = {group for group, names in self._pooled if names == plan.features_of(group)}
         self._order = list(features)
         self._features = features
 
     def rows(self, arrays: Sequence[npt.NDArray[np.float32]]) -> list[Tensor]:
         """Return the looked-up rows as autograd leaves on the device, one float32[n, dim] per request."""
+        if self.device.type == "cpu":
+            return [torch.from_numpy(a).requires_grad_() for a in arrays]
         return [torch.from_numpy(a).to(self.device).requires_grad_() for a in arrays]
 
     def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
@@ -79,7 +81,7 @@ class Embeddings:
 
     def _blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
         return [
-            (tuple(names), pool_features(rows[group], self._bags(ticket, names)))
+            (names, pool_features(rows[group], self._bags(ticket, group, names)))
             for group, names in self._pooled
         ]
 
@@ -88,15 +90,13 @@ class Embeddings:
 
     def _beside(self, ticket: Ticket, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
         [(group, names)] = self._pooled
-        return pool_beside(rows[group], self._bags(ticket, names), numeric)
+        return pool_beside(rows[group], self._bags(ticket, group, names), numeric)
 
-    def _bags(self, ticket: Ticket, names: Sequence[str]) -> list[Bag]:
-        spans = [ticket.spans[name] for name in names]
-        jagged = (ticket.batch.ids[name] for name in names)
-        if all(one.offsets is None and one.weights is None for one in jagged) and all(
-            before.stop == after.start for before, after in pairwise(spans)
-        ):  # the usual batch: what `merge_runs` would make of it, at once
-            return [Bag(ticket.inverses[spans[0].group], spans[0].start, spans[-1].stop, features=len(names))]
+    def _bags(self, ticket: Ticket, group: int, names: Sequence[str]) -> list[Bag]:
+        if ticket.plain[group] and group in self._in_order:
+            # the usual batch: what `merge_runs` would make of it, at once
+            inverses = ticket.inverses[group]
+            return [Bag(inverses, 0, len(inverses), features=len(names))]
         return merge_runs([self._bag(ticket, name) for name in names])
 
     def _to_device(self, array: npt.NDArray[Any] | None) -> Tensor | None:
@@ -124,9 +124,10 @@ class Embeddings:
         return JaggedRows(values, torch.from_numpy(offsets).to(self.device))
 
 
-def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, list[str]]]:
+def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, tuple[str, ...]]]:
     """List (request index, features in schema order) of the groups that have pooled features."""
     of_group = [
-        [name for name in features if plan.schema.table_of(name) in group.tables] for group in plan.groups
+        tuple(name for name in features if plan.schema.table_of(name) in group.tables)
+        for group in plan.groups
     ]
     return [(index, names) for index, names in enumerate(of_group) if names]

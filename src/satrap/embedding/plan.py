@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +51,7 @@ def tables_of(
     return list(tables.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Where one feature's ids stand: `inverse[start:stop]` of its group."""
 
     group: int
@@ -68,12 +68,14 @@ class Ticket:
         requests: one per table group that occurs in the batch.
         inverses: per request, int32[ids of the group]: position of each id in `request.ids`.
         spans: feature -> its part of the inverse; `Span.group` counts requests.
+        plain: per request, whether every sample has exactly one id of each feature, without a weight.
     """
 
     batch: Batch
     requests: Sequence[Request]
     inverses: Sequence[npt.NDArray[np.int32]]
     spans: Mapping[str, Span]
+    plain: Sequence[bool] = ()
 
     @property
     def distinct_ratio(self) -> float:
@@ -98,6 +100,10 @@ class EmbeddingPlan:
             for group in groups
         ]
 
+    def features_of(self, group: int) -> tuple[str, ...]:
+        """Return the features of a table group in the order of their ids in a request."""
+        return tuple(name for of_table in self._features[group] for name in of_table)
+
     def ticket(self, batch: Batch) -> Ticket:
         """Remove duplicate ids of a batch, once per table group.
 
@@ -110,17 +116,21 @@ class EmbeddingPlan:
         requests: list[Request] = []
         inverses: list[npt.NDArray[np.int32]] = []
         spans: dict[str, Span] = {}
+        plain: list[bool] = []
         for group, features in zip(self.groups, self._features, strict=True):
             arrays: list[npt.NDArray[np.uint64]] = []
-            splits, used = [0], 0
+            splits, used, single = [0], 0, True
             for of_table in features:
                 for feature in of_table:
-                    values = batch.ids[feature].values
-                    arrays.append(values)
-                    spans[feature] = Span(len(requests), used, used + len(values))
-                    used += len(values)
+                    jagged = batch.ids[feature]
+                    single = single and jagged.offsets is None and jagged.weights is None
+                    arrays.append(jagged.values)
+                    end = used + len(jagged.values)
+                    spans[feature] = Span(len(requests), used, end)
+                    used = end
                 splits.append(used)
+            plain.append(single)
             ids, id_splits, inverse = distinct(np.concatenate(arrays), np.array(splits, dtype=np.int64))
             requests.append(Request(group.index, ids, id_splits))
             inverses.append(inverse)
-        return Ticket(batch, requests, inverses, spans)
+        return Ticket(batch, requests, inverses, spans, plain)

@@ -92,8 +92,7 @@ def pool_features(rows: Tensor, bags: Sequence[Bag]) -> Tensor:
         bags: the features in order, all of the same number of samples.
     """
     if rows.device.type == "cpu":
-        empty = rows.new_empty(bags[0].size, 0)
-        return _KernelPooling.apply(rows, bags, empty).unflatten(1, (-1, rows.shape[1]))  # type: ignore[no-any-return,no-untyped-call]
+        return _KernelPooling.apply(rows, bags, None)  # type: ignore[no-any-return,no-untyped-call]
     return torch.cat([_torch_pool(rows, bag) for bag in bags], dim=1)
 
 
@@ -112,19 +111,26 @@ def pool_beside(rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
 
 def _as_block(flat: npt.NDArray[np.float32], features: int, dim: int) -> npt.NDArray[np.float32]:
     """Return the first columns of float32[size, ...] as a view float32[size, features, dim]."""
-    return np.lib.stride_tricks.as_strided(flat, (len(flat), features, dim), (flat.strides[0], 4 * dim, 4))
+    return flat[:, : features * dim].reshape(len(flat), features, dim)
 
 
 class _KernelPooling(torch.autograd.Function):
     """Pooling by the store's kernels."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag], numeric: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag], numeric: Tensor | None) -> Tensor:
         source, (distinct, dim) = rows.detach().numpy(), rows.shape
+        ctx.bags, ctx.argmaxes, ctx.distinct, ctx.dim = bags, None, distinct, dim
+        if numeric is None and len(bags) == 1 and bags[0].plain:  # the usual batch
+            return torch.from_numpy(gather_features(source, bags[0].inverse, bags[0].features))
         features = sum(bag.features for bag in bags)
-        out = floats(bags[0].size, features * dim + numeric.shape[1])
-        out[:, features * dim :] = numeric.numpy()
-        target, first, argmaxes = _as_block(out, features, dim), 0, []
+        if numeric is None:
+            out = target = floats(bags[0].size, features, dim)
+        else:
+            out = floats(bags[0].size, features * dim + numeric.shape[1])
+            out[:, features * dim :] = numeric.numpy()
+            target = _as_block(out, features, dim)
+        first, argmaxes = 0, []
         for bag in bags:
             argmax = None
             if bag.plain:
@@ -142,13 +148,14 @@ class _KernelPooling(torch.autograd.Function):
                 )[1]
             argmaxes.append(argmax)
             first += bag.features
-        ctx.bags, ctx.argmaxes, ctx.distinct, ctx.dim = bags, argmaxes, distinct, dim
+        ctx.argmaxes = argmaxes
         return torch.from_numpy(out)
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None]:
-        features = sum(bag.features for bag in ctx.bags)
-        gradient = _as_block(outputs[0].contiguous().numpy(), features, ctx.dim)
+        gradient = outputs[0].contiguous().numpy()
+        if gradient.ndim == 2:
+            gradient = _as_block(gradient, sum(bag.features for bag in ctx.bags), ctx.dim)
         if len(ctx.bags) == 1 and ctx.bags[0].plain:
             alone, finite = sum_features(gradient, ctx.bags[0].inverse, ctx.distinct)
             if finite:

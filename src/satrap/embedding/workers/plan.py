@@ -89,7 +89,7 @@ class PooledPlan(EmbeddingPlan):
             (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
         ]
         requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, lookup) for s in [*shapes, *jagged]]
-        return PooledTicket(batch, requests, (), {}, lookup)
+        return PooledTicket(batch, requests, (), {}, lookup=lookup)
 
     def distinct(self, batch: Batch) -> Ticket:
         """Return what the embedding worker makes of a batch."""

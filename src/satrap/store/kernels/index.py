@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from satrap.store.kernels.eviction import use
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
-from satrap.store.kernels.jit import kernel
+from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.layout import (
     AHEAD,
     BUCKET_BYTES,
@@ -44,7 +42,7 @@ _BUCKET = np.uint64(BUCKET_BYTES)
 _PAGE = np.uint64(PAGE_BYTES)
 
 
-@kernel
+@helper
 def locate_first(
     index: Index, ids: npt.NDArray[np.uint64], splits: npt.NDArray[np.int64], places: npt.NDArray[np.uint64]
 ) -> None:
@@ -65,7 +63,7 @@ def locate_first(
                 places[i - _LISTS_AHEAD] = first_bucket(index, listed(index, lead(where, h)), h)
 
 
-@kernel
+@helper
 def locate_second(
     index: Index,
     ids: npt.NDArray[np.uint64],
@@ -85,61 +83,77 @@ def locate_second(
         seconds[t] += q - begin
 
 
-def _probing(notes: bool) -> tuple[Any, Any]:
-    """Compile the two probing loops with or without noting uses."""
-
-    @kernel
-    def probe_all(
-        index: Index,
-        ids: npt.NDArray[np.uint64],
-        places: npt.NDArray[np.uint64],
-        step: np.uint32,
-        policy: int,
-        slots: npt.NDArray[np.int32],
-        missing: npt.NDArray[np.int64],
-    ) -> int:
-        n, count, before = np.uint64(ids.shape[0]), _ZERO, np.uint64(AHEAD)
-        for i in range(n):
-            if i + before < n:
-                prefetch(places[i + before])
-                if notes:
-                    prefetch_write(note_at(index, places[i + before]))
-            slot = probe(places[i], ids[i])
-            slots[i] = slot
-            missing[count] = i
-            count += np.uint64(slot < 0)
-            if notes and slot >= 0:
-                use(index, places[i], ids[i], step, policy)
-        return int(np.int64(count))
-
-    @kernel
-    def probe_queue(
-        index: Index,
-        ids: npt.NDArray[np.uint64],
-        places: npt.NDArray[np.uint64],
-        step: np.uint32,
-        policy: int,
-        slots: npt.NDArray[np.int32],
-        missing: npt.NDArray[np.int64],
-        queued: int,
-    ) -> int:
-        left = 0
-        for q in range(queued):
-            if q + AHEAD < queued:
-                prefetch(places[q + AHEAD])
-            i = missing[q]
-            slot = probe(places[q], ids[i])
-            slots[i] = slot
-            missing[left] = i
-            left += slot < 0
-            if notes and slot >= 0:
-                use(index, places[q], ids[i], step, policy)
-        return left
-
-    return probe_all, probe_queue
+@helper
+def probe_all(
+    index: Index,
+    ids: npt.NDArray[np.uint64],
+    places: npt.NDArray[np.uint64],
+    step: np.uint32,
+    policy: int | None,
+    slots: npt.NDArray[np.int32],
+    missing: npt.NDArray[np.int64],
+) -> int:
+    """Write the slot of each id that is in its first bucket; queue the others, and return how many."""
+    n, count, before = np.uint64(ids.shape[0]), _ZERO, np.uint64(AHEAD)
+    for i in range(n):
+        if i + before < n:
+            prefetch(places[i + before])
+            if policy is not None:
+                prefetch_write(note_at(index, places[i + before]))
+        slot = probe(places[i], ids[i])
+        slots[i] = slot
+        missing[count] = i
+        count += np.uint64(slot < 0)
+        if policy is not None and slot >= 0:
+            use(index, places[i], ids[i], step, policy)
+    return int(np.int64(count))
 
 
-_PLAIN, _NOTING = _probing(False), _probing(True)
+@helper
+def probe_queue(
+    index: Index,
+    ids: npt.NDArray[np.uint64],
+    places: npt.NDArray[np.uint64],
+    step: np.uint32,
+    policy: int | None,
+    slots: npt.NDArray[np.int32],
+    missing: npt.NDArray[np.int64],
+    queued: int,
+) -> int:
+    """Probe the second buckets of queued ids; return how many are left in the queue."""
+    left = 0
+    for q in range(queued):
+        if q + AHEAD < queued:
+            prefetch(places[q + AHEAD])
+        i = missing[q]
+        slot = probe(places[q], ids[i])
+        slots[i] = slot
+        missing[left] = i
+        left += slot < 0
+        if policy is not None and slot >= 0:
+            use(index, places[q], ids[i], step, policy)
+    return left
+
+
+@kernel
+def search(
+    index: Index,
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    step: np.uint32,
+    policy: int | None,
+    slots: npt.NDArray[np.int32],
+    missing: npt.NDArray[np.int64],
+    places: npt.NDArray[np.uint64],
+    seconds: npt.NDArray[np.int64],
+) -> int:
+    """Do what `find` does, in one call from Python; a policy of None: uses are not noted."""
+    locate_first(index, ids, splits, places)
+    queued = probe_all(index, ids, places, step, policy, slots, missing)
+    if queued == 0:
+        return 0
+    locate_second(index, ids, splits, missing[:queued], places, seconds)
+    return probe_queue(index, ids, places, step, policy, slots, missing, queued)
 
 
 def find(
@@ -160,13 +174,8 @@ def find(
     `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their first
     bucket.
     """
-    probe_all, probe_queue = _PLAIN if policy == NONE else _NOTING
-    locate_first(index, ids, splits, places)
-    queued = probe_all(index, ids, places, step, policy, slots, missing)
-    if not queued:
-        return 0
-    locate_second(index, ids, splits, missing[:queued], places, seconds)
-    return int(probe_queue(index, ids, places, step, policy, slots, missing, queued))
+    noted = None if policy == NONE else policy
+    return int(search(index, ids, splits, step, noted, slots, missing, places, seconds))
 
 
 @kernel
