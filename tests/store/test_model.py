@@ -153,7 +153,13 @@ class Bounded(Requests):
         found = dict(zip(keys, self.shard.peek(table, ids(keys))[1].tolist(), strict=True))
         self.follow(directory, directory.step)
         assert all(found[k] for k in keys if k in before)
+        model = self.model.tables[table]
+        made = [k for k in keys if found[k] and k not in model.rows]
         np.testing.assert_array_equal(mine, self.model.lookup(table, keys, found.__getitem__))
+        # an id that is named twice and found no room may find it the second time
+        refused = self.shard.statistics()["tables"][table]["refused"]
+        assert 0 <= refused - model.counts["refused"] <= len(made) - len(set(made))
+        model.counts["refused"] = refused
         self.last |= {(table, k): directory.step for k in keys if found[k]}
 
     @rule(table=TABLE, keys=KEYS)
@@ -242,6 +248,26 @@ def test_random_requests_equal_the_model(optimizer, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_requests_with_admission_equal_the_model(dtype):
     run(RowWiseAdagrad(lr=0.1), dtype, 3, STRICT, examples=10, steps=20)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [7, 16, 31])
+def test_the_norm_that_clips_is_that_of_the_gradient_alone(dtype, dim):
+    """Its last numbers, fewer than a vector holds, are read one by one."""
+    optimizer, keys = SGD(lr=0.1, momentum=0.5, clip=1.0), list(range(200))
+    tables = [Table("a", dim=dim, dtype=dtype, initial_scale=0.05)]
+    shard, model = Shard(tables, optimizer=optimizer, seed=3), Model(tables, optimizer, seed=3, admission=ALL)
+    shard.lookup("a", ids(keys))
+    model.lookup("a", keys)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        gradients = rng.standard_normal((len(keys), dim)).astype(np.float32)
+        shard.update("a", ids(keys), gradients)
+        model.update("a", keys, gradients, 1.0)
+    for chunk in shard.export("a"):
+        for key, state in zip(chunk.ids.tolist(), chunk.state, strict=True):
+            np.testing.assert_array_equal(state, model.tables["a"].rows[key][1])
+    shard.close()
 
 
 POLICIES = [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=6)]

@@ -236,7 +236,9 @@ def sum_of_squares(
         sums = sums + x * x
     result = total(sums)
     for k in range(full, dim):
-        y = load_like(_NONE, g + k * _FOUR) * scale + decay * load_weights(fmt, _NONE, w + k * item)
+        y = load_like(_NONE, g + k * _FOUR) * scale
+        if decay != _NONE:  # else w may be no weights
+            y += decay * load_weights(fmt, _NONE, w + k * item)
         result += y * y
     return np.float32(result)
 
