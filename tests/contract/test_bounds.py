@@ -17,7 +17,8 @@ from tests.contract.parties import assert_equal_contents, connect, contents, loc
 
 KINDS = ["local", "servers-1", "servers-2"]
 MEMORY = 1 << 20
-TIER = 3 << 20
+TIERED, TIER = 8 << 20, 8 << 20
+"""Memory that holds the index of a tier of so many bytes, and some 15,000 rows of a and b."""
 
 
 def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
@@ -94,8 +95,8 @@ def test_one_shard_evicts_what_one_process_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp_path: Path) -> None:
-    other, tier = local(), Tier(str(tmp_path), 64 << 20)
-    for exchange in opened(kind, memory=MEMORY, eviction=Eviction("lru"), tier=tier):
+    other, tier = local(), Tier(str(tmp_path), TIER)
+    for exchange in opened(kind, memory=TIERED, eviction=Eviction("lru"), tier=tier):
         for one in (exchange, other):
             rng = np.random.default_rng(0)
             for _ in range(20):
@@ -120,8 +121,8 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_ids_named_ahead_are_read_before_they_are_looked_up(kind: str, tmp_path: Path) -> None:
     keys = [request(0, list(range(5_000)), []), request(1, [])]
-    later = [request(0, list(range(20_000, 28_000)), []), request(1, [])]
-    for exchange in opened(kind, memory=MEMORY, eviction=Eviction("lru"), tier=Tier(str(tmp_path), TIER)):
+    later = [request(0, list(range(20_000, 60_000)), []), request(1, [])]
+    for exchange in opened(kind, memory=TIERED, eviction=Eviction("lru"), tier=Tier(str(tmp_path), TIER)):
         for wanted in (keys, later):  # of which the first have left memory then
             exchange.lookup(wanted, create=True).result()
         inside = exchange.statistics()["tier"]["rows"]

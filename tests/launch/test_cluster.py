@@ -123,9 +123,9 @@ def test_admission_and_eviction_reach_the_shards(tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_with_a_tier_shards_end_as_with_enough_memory(tmp_path: Path) -> None:
     bounds = [
-        "embedding.memory=512KiB",
+        "embedding.memory=768KiB",
         "embedding.eviction={policy: lru}",
-        f"embedding.tier={{path: {tmp_path}, size: 64MiB}}",
+        f"embedding.tier={{path: {tmp_path}, size: 256KiB}}",
     ]
     path = make_recipe(tmp_path)
     launch.train(load(path, [*SERVERS, *bounds]), str(tmp_path / "there"))

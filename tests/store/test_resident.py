@@ -9,13 +9,13 @@ MEMORY = 96 << 20
 """Small ones are not held to the last percent: the process itself takes some hundred kilobytes more."""
 
 PROGRAM = """
-import resource, sys
+import resource, sys, tempfile
 import numpy as np
 from satrap.optim import Adam, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Eviction, Shard
+from satrap.store import Eviction, Shard, Tier
 
-dim, tables, memory, dtype, policy = *map(int, sys.argv[1:4]), *sys.argv[4:]
+dim, tables, memory, tier, dtype, policy = *map(int, sys.argv[1:5]), *sys.argv[5:]
 optimizer = Adam(lr=0.1) if policy == "lfu" else RowWiseAdagrad(lr=0.1)
 names = [f"t{t}" for t in range(tables)]
 rng, step = np.random.default_rng(0), 4000
@@ -29,10 +29,11 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def shard(memory):
+def shard(memory, tier):
+    file = Tier(tempfile.gettempdir(), tier) if tier else None
     eviction = Eviction(policy, ttl=10**6 if policy == "ttl" else None)
     made = [Table(name, dim=dim, dtype=dtype) for name in names]
-    return Shard(made, optimizer=optimizer, memory=memory, eviction=eviction, threads=1)
+    return Shard(made, optimizer=optimizer, memory=memory, eviction=eviction, tier=file, threads=1)
 
 
 def fill(store, rows):
@@ -42,11 +43,13 @@ def fill(store, rows):
         store.update_group(0, ids, splits, gradients)
 
 
-small = shard(4 << 20)  # compiled code, and what a request needs besides rows
+small = shard(4 << 20, min(tier, 4 << 20))  # compiled code, and what a request needs besides rows
 fill(small, 40 * step)
-before, store = resident(), shard(memory)
+before, store = resident(), shard(memory, tier)
 rows = store.groups[0].directory.room
-fill(store, 10 * rows)
+if tier:
+    rows += store.groups[0].cold.directory.room
+fill(store, (2 if tier else 10) * rows)
 found = store.statistics()
 print(rows, found["rows"], found["bytes"], resident() - before)
 """
@@ -55,21 +58,25 @@ print(rows, found["rows"], found["bytes"], resident() - before)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("dim", "dtype", "policy", "tables"),
+    ("dim", "dtype", "policy", "tables", "tier"),
     [
-        (4, "float32", "lfu", 1),
-        (4, "float32", "lru", 16),
-        (16, "float32", "lfu", 16),
-        (16, "bfloat16", "ttl", 1),
-        (16, "float32", "lru", 1),
-        (64, "float16", "lru", 1),
+        (4, "float32", "lfu", 1, 0),
+        (4, "float32", "lru", 16, 0),
+        (16, "float32", "lfu", 16, 0),
+        (16, "bfloat16", "ttl", 1, 0),
+        (16, "float32", "lru", 1, 0),
+        (64, "float16", "lru", 1, 0),
+        (16, "float32", "lru", 1, 200 << 20),
+        (64, "bfloat16", "lru", 16, 300 << 20),
     ],
 )
-def test_resident_memory_stays_under_the_budget(dim, dtype, policy, tables):
-    command = [sys.executable, "-c", PROGRAM, str(dim), str(tables), str(MEMORY), dtype, policy]
+def test_resident_memory_stays_under_the_budget(dim, dtype, policy, tables, tier):
+    command = [sys.executable, "-c", PROGRAM, *map(str, (dim, tables, MEMORY, tier)), dtype, policy]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=280).stdout
     room, rows, counted, resident = (int(number) for number in answer.split())
-    print(f"{dim} {dtype} {policy} {tables}: {rows} rows, {resident / MEMORY:.3f} of the budget resident")
+    print(
+        f"{dim} {dtype} {policy} {tables} {tier}: {rows} rows, {resident / MEMORY:.3f} of the budget resident"
+    )
     assert rows > 0.97 * room
     assert counted <= MEMORY
     assert 0.75 * MEMORY < resident < MEMORY

@@ -87,8 +87,8 @@ def test_rows_go_when_memory_is_full_and_a_saved_model_has_the_rest(tmp_path: Pa
 
 @pytest.mark.parametrize("mode", ["sync", "hybrid"])
 def test_with_a_tier_training_is_that_with_enough_memory(tmp_path: Path, mode: str) -> None:
-    arguments = {"memory": 200_000, "eviction": satrap.store.Eviction("lru")}
-    tier = satrap.store.Tier(str(tmp_path), 1 << 24)
+    arguments = {"memory": 450_000, "eviction": satrap.store.Eviction("lru")}
+    tier = satrap.store.Tier(str(tmp_path), 1 << 18)
     trainers = make_trainer(mode=mode), make_trainer(mode=mode, **arguments, tier=tier)
     batches = make_batches(60, size=256)
     for number, batch in enumerate(batches):

@@ -239,7 +239,8 @@ def test_rows_of_a_tier_are_saved(policy: str, every: int, delta: int | None, tm
     fit = {"epochs": 2}
     arguments = SMALL | {
         "eviction": satrap.store.Eviction(policy),  # type: ignore[arg-type]
-        "tier": satrap.store.Tier(str(tmp_path), 1 << 20),
+        "memory": SMALL["memory"] + 214_400,  # with the index of the tier
+        "tier": satrap.store.Tier(str(tmp_path), 1 << 18),
         "embedding_dtype": "bfloat16",
     }
     expected = undisturbed(fit, **arguments)

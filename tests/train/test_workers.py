@@ -198,7 +198,7 @@ def test_shards_with_a_tier_read_what_batches_to_come_will_look_up(tmp_path: Pat
     for number, batch in enumerate(batches.items):
         for column in batch.ids.values():
             column.values[:] += np.uint64(200 * (number % 20))  # the second half reads what left memory
-    bounds: dict[str, Any] = {"memory": 400_000, "eviction": Eviction("lru")}
+    bounds: dict[str, Any] = {"memory": 600_000, "eviction": Eviction("lru")}
     with ExitStack() as stack:
         servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(2)]
         addresses, tier = [server.address for server in servers], Tier(str(tmp_path), 1 << 18)

@@ -144,7 +144,7 @@ class Tier(Keys):
     path: str = Field(min_length=1)
     """Folder on a fast disk of the machine that holds the rows."""
     size: Bytes
-    """Most disk space, for example 100GiB; shard servers share it."""
+    """Most disk space, for example 100GiB; shard servers share it. 19 bytes of memory a row are set aside."""
 
 
 class TorchSGD(Keys):

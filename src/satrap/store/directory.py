@@ -71,6 +71,17 @@ def budget(memory: int | None, row_bytes: int, stride: int, tables: int, evictio
     return Budget(min(rows, machine), first + rows * INDEX_BYTES, huge_rows, huge_index)
 
 
+def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:
+    """Return the budget of an index for rows that stay, and the bytes it takes with marks of slots.
+
+    Small pages: with large ones a request that grows the index waited up to 13 ms for a fresh page, now at
+    most 1; finding 16,384 ids among 16 million takes 0.65 ms instead of 0.35.
+    """
+    index = (tables + SPARE_PAGES) * PAGE_BYTES + rows * INDEX_BYTES
+    rounding = (tables + 8) * PAGE
+    return Budget(rows, index, False, False), index + rounding + rows * (PLAIN_OVERHEAD - INDEX_BYTES)
+
+
 class Directory:
     """Slots of the ids of one table group. Made by `Group`.
 

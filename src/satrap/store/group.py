@@ -25,7 +25,7 @@ from satrap.store.kernels import rows as row_kernels
 from satrap.store.memory import Reserved
 from satrap.store.steps import Rows, plan
 from satrap.store.tier import Cold, Fetched, Tier
-from satrap.store.tier.cold import SHIFTS, Loose, per_table
+from satrap.store.tier.cold import SHIFTS, Loose, most_records, per_table
 from satrap.store.tier.file import Bytes
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
 from satrap.store.workers import Workers
@@ -100,13 +100,21 @@ class Group:
         self.updates = 0
         self.gate = None if admission is None or admission.open else Gate(admission, seed, self.tables)
         self._workers, self._eviction = workers, eviction
+        records, memory = self._plan_tier(tier, memory)
         self._budget = self._plan_memory(memory)
         self._cuts: weakref.WeakSet[Cut] = weakref.WeakSet()
         self.tracker: Tracker | None = None
         self._epoch = 0
         self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
         self._reserve()
-        self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, workers)
+        self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, records, workers)
+
+    def _plan_tier(self, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
+        """Return how many records the tier has, and the memory that its index leaves."""
+        if tier is None or memory is None:
+            return 0, memory
+        records, index = most_records(self.tables, self.row_bytes, tier, memory)
+        return records, memory - index
 
     def _plan_memory(self, memory: int | None) -> Budget:
         if memory is not None and self.gate is not None:
@@ -517,9 +525,10 @@ class Group:
 
     @property
     def bytes(self) -> int:
-        """Bytes of rows, state, index and admission counts in use."""
+        """Bytes of rows, state, index (the tier's too) and admission counts in use."""
         gate = 0 if self.gate is None else self.gate.bytes
-        return self.directory.slots * self.row_bytes + self.directory.bytes + gate
+        cold = 0 if self.cold is None else self.cold.directory.bytes
+        return self.directory.slots * self.row_bytes + self.directory.bytes + cold + gate
 
     def _keep(self, ids: Ids, splits: Offsets, slots: Inverse) -> None:
         for cut in self._cuts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.errors import ConfigError, StoreError
+from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store.admission import Admission
@@ -48,9 +48,9 @@ class Shard:
         optimizer: of the tables that name none.
         threads: that share a request of many ids (above 16,000 or so); None: the cores of this process, at
             most 4. The result does not depend on it, bit for bit.
-        memory: budget in bytes of everything the rows need: weights, state, index, bookkeeping and the
-            rounding to pages. Groups share it so that every table may have as many rows as any other. None:
-            the machine's memory.
+        memory: budget in bytes of everything the rows need: weights, state, index (that of the tier, too),
+            bookkeeping and the rounding to pages. Groups share it so that every table may have as many rows
+            as any other. None: the machine's memory.
         admission: which new ids get a row; None: all.
         eviction: which rows go once the budget is used up; None: none, and new ids are then refused. Without
             a budget only the policy "ttl" has an effect.
@@ -94,12 +94,16 @@ class Shard:
             "eviction": eviction,
         }
         shares = _shares(members)
-        self.groups: tuple[Group, ...] = tuple(
-            Group(i, tables, chosen, memory=budget, tier=tier and tier.part(share, sum(shares)), **common)
-            for i, ((chosen, tables), budget, share) in enumerate(
-                zip(members, _budgets(memory, members), shares, strict=True)
-            )
-        )
+        groups: list[Group] = []
+        try:
+            for (chosen, own), budget, share in zip(members, _budgets(memory, members), shares, strict=True):
+                part = tier and tier.part(share, sum(shares))
+                groups.append(Group(len(groups), own, chosen, memory=budget, tier=part, **common))
+        except SatrapError:
+            for group in groups:
+                group.close()
+            raise
+        self.groups: tuple[Group, ...] = tuple(groups)
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
         self._lock = threading.RLock()

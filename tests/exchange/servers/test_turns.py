@@ -82,9 +82,9 @@ def test_nothing_of_a_worker_is_executed_once_another_has_its_rank() -> None:
 
 
 def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
-    desk = Desk(memory=450_000, eviction=Eviction("lru"), tier=Tier(str(tmp_path), 1 << 20))
+    desk = Desk(memory=1_600_000, eviction=Eviction("lru"), tier=Tier(str(tmp_path), 700_000))
     store = desk.service.store
-    for start in range(0, 6_000, 60):  # the ids 0..59, which requests name, leave memory
+    for start in range(0, 9_000, 60):  # the ids 0..59, which requests name, leave memory
         for table in "ab":
             store.lookup(table, np.arange(start, start + 60, dtype=np.uint64))
     desk.ask(0, Kind.LOOKUP, 0, 1.0)  # need not wait

@@ -17,9 +17,9 @@ def store(tmp_path):
     made = Shard(
         [Table("a", dim=8)],
         optimizer=Adam(lr=0.1),
-        memory=200_000,
+        memory=420_000,
         eviction=Eviction(),
-        tier=Tier(tmp_path, 1 << 24),
+        tier=Tier(tmp_path, 600_000),
     )
     made.lookup("a", np.arange(5_000, dtype=U))
     yield made

@@ -1,5 +1,6 @@
 """A store with a tier against one with enough memory, or its model: equal to the bit."""
 
+import re
 import resource
 from functools import partial
 
@@ -10,14 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from satrap.errors import ConfigError, StoreError
-from satrap.optim import Adagrad
-from satrap.schema import DTYPES
-from satrap.store import Eviction, Tier
+from satrap.optim import Adagrad, Adam
+from satrap.schema import DTYPES, Table
+from satrap.store import Eviction, Shard, Tier
+from satrap.store.directory import plain_budget
+from satrap.store.steps import plan
 from tests.store.test_changes import Copy
 from tests.store.test_cut import assert_same, change, content, shard
 from tests.store.test_model import ALL, OPTIMIZERS, SEED, STRICT, TABLE, Requests, ids
 
 U = np.uint64
+RECORDS = 2500
+"""More than the ids that random requests name."""
 
 
 class Tiered(Requests):
@@ -28,8 +33,9 @@ class Tiered(Requests):
         super().__init__(optimizer, dtype, dim, admission)
 
     def open(self):
-        tier = Tier(self.path, 1 << 24)
-        return super().open(eviction=self.eviction, memory=self.memory_for(70), tier=tier)
+        record = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes
+        memory = self.memory_for(70) + plain_budget(RECORDS, len(self.tables))[1]
+        return super().open(eviction=self.eviction, memory=memory, tier=Tier(self.path, RECORDS * record))
 
     @rule(table=TABLE, seed=SEED, count=st.integers(1, 300), most=st.sampled_from([60, 1000]))
     def lookup_many(self, table, seed, count, most):
@@ -125,8 +131,8 @@ def small(tmp_path):
     """Return what makes stores of a sixth of the rows the requests of `change` name."""
     made = []
 
-    def make(size=1 << 24, **arguments):
-        arguments = {"memory": 400_000, "eviction": Eviction(), "tier": Tier(tmp_path, size)} | arguments
+    def make(size=1_300_000, **arguments):
+        arguments = {"memory": 1_200_000, "eviction": Eviction(), "tier": Tier(tmp_path, size)} | arguments
         made.append(shard(**arguments))
         return made[-1]
 
@@ -191,7 +197,7 @@ def test_a_delta_that_could_not_be_kept_makes_the_next_full(small):
 
 
 def test_what_the_file_has_no_room_for_is_evicted_and_counted(small):
-    store, copy, rng = small(size=200_000), Copy(), np.random.default_rng(0)
+    store, copy, rng = small(size=200_000, memory=600_000), Copy(), np.random.default_rng(0)
     gone = 0
     for _ in range(10):
         change(store, rng, 3, ids=20_000)
@@ -272,3 +278,35 @@ def test_rows_asked_for_ahead_are_counted_when_they_are_read(small):
 def test_a_tier_too_small_for_a_row_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="too small for one row"):
         shard(memory=400_000, eviction=Eviction(), tier=Tier(tmp_path, 50))
+
+
+def one_table(path, memory, size):
+    """Return a store whose records have 40 bytes."""
+    table, tier = Table("a", dim=3), Tier(path, size)
+    return Shard([table], optimizer=Adam(lr=0.1), memory=memory, eviction=Eviction(), tier=tier)
+
+
+def test_a_tier_whose_index_leaves_no_room_for_rows_is_refused_and_told_what_fits(tmp_path):
+    with pytest.raises(ConfigError, match="index of a tier") as caught:
+        one_table(tmp_path, 2_000_000, 1 << 24)
+    memory, size = (int(number) for number in re.findall(r"\d+", caught.value.fix))
+    for fits in ((memory, 1 << 24), (2_000_000, size)):
+        one_table(tmp_path, *fits).close()
+    for too_much in ((memory - 10_000, 1 << 24), (2_000_000, size + 40_000)):
+        with pytest.raises(ConfigError, match="index of a tier"):
+            one_table(tmp_path, *too_much)
+
+
+def test_all_that_the_file_has_room_for_is_found_again_within_the_budget(tmp_path):
+    room = 30_000
+    memory = plain_budget(room, 1)[1] + 230_000
+    store, rng = one_table(tmp_path, memory, room * 40), np.random.default_rng(0)
+    keys = rng.integers(0, 2**64, store.groups[0].directory.limit + room, U)
+    for some in np.array_split(keys, 200):
+        store.lookup("a", some)
+    counts = store.statistics()
+    assert counts["tables"]["a"]["evicted"] == counts["tables"]["a"]["refused"] == 0
+    assert counts["tier"]["rows"] == room
+    assert 15 * room < counts["tier"]["index_bytes"] < counts["bytes"] <= memory
+    assert store.peek("a", keys)[1].all()
+    store.close()

@@ -6,6 +6,7 @@ no order with writing. `live` tells which slots hold a row that is nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
-from satrap.store.directory import INDEX_BYTES, MAX_SLOTS, Budget, Directory
+from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
 from satrap.store.kernels import files
-from satrap.store.kernels.layout import PAGE_BYTES, SPARE_PAGES
 from satrap.store.kernels.marks import assign, mark, marked
 from satrap.store.memory import Reserved
 from satrap.store.steps import Plan, Rows
@@ -26,6 +26,8 @@ from satrap.store.workers import Workers
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that rows which only move distort."""
+MOST_INDEX = 0.75
+"""Most of a group's memory that the index of its tier may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,38 @@ class Loose:
         self.slots = np.arange(count, dtype=np.int32)
 
 
+def most_records(tables: Sequence[str], record: int, tier: Tier, memory: int) -> tuple[int, int]:
+    """Return how many records of `record` bytes a tier holds, and the bytes that their index may take.
+
+    Args:
+        tables: names of the group's tables.
+        record: bytes.
+        tier: of the group.
+        memory: the group's budget, of which the index is a part.
+
+    Raises:
+        ConfigError: not one record fits the file, or the index of all leaves little room for rows.
+    """
+    where = f"group of {', '.join(tables)}"
+    records = min(MAX_SLOTS, tier.size // record)
+    if records < 1:
+        raise ConfigError(
+            f"a tier of {tier.size} bytes is too small for one row of {record}",
+            where=where,
+            fix="give the tier more size",
+        )
+    _, index = plain_budget(records, len(tables))
+    if index > MOST_INDEX * memory:
+        most = max(0, math.floor((MOST_INDEX * memory - index) / PLAIN_OVERHEAD) + records) * record
+        raise ConfigError(
+            f"the index of a tier of {tier.size} bytes takes {index} bytes of a memory budget of {memory}",
+            where=f"{where}: {records} rows of {record} bytes",
+            why=f"more than {MOST_INDEX:.0%} of the memory would be no row's",
+            fix=f"give these tables {math.ceil(index / MOST_INDEX)} bytes of memory, or {most} of the tier",
+        )
+    return records, index
+
+
 class Cold:
     """Rows of one table group in a file.
 
@@ -61,6 +95,7 @@ class Cold:
         dim: weights per row.
         plan: how a row lies in memory.
         tier: where the file is, and the most bytes it may have.
+        slots: most records, see `most_records`.
         workers: who share large requests.
 
     Attributes:
@@ -71,29 +106,22 @@ class Cold:
         prefetched, prefetch_hits: records asked for ahead, and how many of them were then read.
 
     Raises:
-        ConfigError: not one row fits the file.
         StoreError: the file cannot be made.
     """
 
-    def __init__(self, tables: Sequence[str], dim: int, plan: Plan, tier: Tier, workers: Workers) -> None:
+    def __init__(
+        self, tables: Sequence[str], dim: int, plan: Plan, tier: Tier, slots: int, workers: Workers
+    ) -> None:
         self._tables, self._plan, self._dim, self._workers = tuple(tables), plan, dim, workers
-        self.record = plan.row_bytes
-        self._limit = min(MAX_SLOTS, tier.size // self.record)
-        if self._limit < 1:
-            raise ConfigError(
-                f"a tier of {tier.size} bytes is too small for one row of {self.record}",
-                where=f"group of {', '.join(self._tables)}",
-                fix="give the tier more size",
-            )
-        self.file = RecordFile(tier.path, self.record, self._limit)
+        self.record, self._limit = plan.row_bytes, slots
+        self.file = RecordFile(tier.path, self.record, slots)
         self.shifts = np.zeros((len(SHIFTS), len(tables)), np.int64)
         self.reads = self.writes = self.prefetched = self.prefetch_hits = 0
         self._open()
 
     def _open(self) -> None:
-        index = (len(self._tables) + SPARE_PAGES) * PAGE_BYTES + 2 * self._limit * INDEX_BYTES
-        huge = index > 64 << 20
-        self.directory = Directory(self._tables, Budget(self._limit, index, huge, huge), None, self._workers)
+        room, _ = plain_budget(self._limit, len(self._tables))
+        self.directory = Directory(self._tables, room, None, self._workers)
         size = self._limit // 8 + 1
         self.live = Reserved(size, huge=False).array(np.uint8, size)
         self._ahead = Reserved(size, huge=False).array(np.uint8, size)

@@ -27,8 +27,8 @@ class Tier:
     go as without a tier, counted as `evicted`; a row that came back keeps its place in the file.
 
     The file has no name: the system removes it however the process ends. It is no copy of the rows:
-    snapshots hold those of the tier, too. Per row in it, 17 to 21 bytes of memory are used besides the
-    budget.
+    snapshots hold those of the tier, too. Its index is part of the store's memory budget: for each row that
+    the file has room for, 19 bytes are set aside.
 
     Args:
         path: an existing folder on a fast disk.
