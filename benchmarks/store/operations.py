@@ -12,6 +12,7 @@ import satrap
 from benchmarks.store.limits import Limit
 from benchmarks.store.workload import FEATURES, Batch, all_ids, batches, interleaved, show, summary
 from satrap.store import Shard
+from satrap.store.memory import HUGE, Reserved
 
 OPTIMIZERS = {kind.name: kind(lr=0.001) for kind in satrap.optim.KINDS}
 
@@ -67,14 +68,21 @@ def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, 
         "lookup": lookup,
         "update": update,
     }
-    limits = {"lookup": "limit gather", "update": "limit rmw", "update, slots known": "limit rmw"}
+    updates = ("update", "update, slots known", "update, slots known, finite")
+    limits = {"lookup": "limit gather", **dict.fromkeys(updates, "limit rmw")}
     handles = [shard.lookup_slots(0, b.unique, b.unique_splits)[1] for b in work]
 
     def update_known(i: int) -> None:
         b = work[i]
         shard.update_group(0, b.unique, b.unique_splits, gradients[: len(b.unique)], slots=handles[i])
 
+    def update_finite(i: int) -> None:
+        b = work[i]
+        known = gradients[: len(b.unique)]
+        shard.update_group(0, b.unique, b.unique_splits, known, slots=handles[i], checked=True)
+
     methods["update, slots known"] = update_known
+    methods["update, slots known, finite"] = update_finite
     return summary(interleaved(methods, len(work), repeats, threads=threads), per, limits)
 
 
@@ -105,6 +113,20 @@ def create(dim: int, rows: int, optimizer: Any, chunk: int, touched: bool) -> di
         "request_ms": _spread(times),
         "request_cpu_ms": _spread(cpu),
     }
+
+
+def first_touch(mib: int) -> dict[str, float]:
+    """Return ms of processor that the system takes to give each 2 MiB of fresh memory.
+
+    A virtual machine may have to ask its host for memory that none of its programs has used before.
+    """
+    pages = Reserved(mib << 20).array(np.uint8)[::HUGE]
+    times = np.empty(len(pages))
+    for i in range(len(pages)):
+        busy = time.thread_time()
+        pages[i] = 1
+        times[i] = time.thread_time() - busy
+    return _spread(times)
 
 
 def _spread(seconds: npt.NDArray[np.float64]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from benchmarks.store.workload import (
 from satrap.batch import Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
 from satrap.exchange import LocalExchange
-from satrap.store import Shard, distinct, gather_features, sum_features
+from satrap.store import Shard, distinct, sum_features
 
 N = FEATURES * SAMPLES
 SATRAP = "satrap rowwise_adagrad"
@@ -84,8 +84,7 @@ def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
-        rows, slots = shard.lookup_slots(0, unique, splits)
-        gather_features(rows, inverse, FEATURES)
+        _, slots = shard.lookup_features(0, unique, splits, inverse, FEATURES)
         sums, finite = sum_features(gradient, inverse, len(unique))
         shard.update_group(0, unique, splits, sums, slots=slots, checked=finite)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store import hashes
 from satrap.store.admission import Admission, Gate
+from satrap.store.buffers import floats
 from satrap.store.changes import Bits, Tracker
 from satrap.store.cut import Cut
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
 from satrap.store.image import place, save
-from satrap.store.kernels import export
+from satrap.store.kernels import batch, export
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.memory import Reserved
+from satrap.store.pooling import strided
 from satrap.store.steps import Rows, plan
 from satrap.store.tier import Cold, Fetched, Tier
 from satrap.store.tier.cold import SHIFTS, Loose, most_records, per_table
@@ -157,6 +160,38 @@ class Group:
 
     def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> Slots:
         """Write the rows of the ids, creating those that are new."""
+        slots, missing, away = self._locate(ids, splits)
+        self._fill(ids, splits, slots, missing, away, out)
+        return self._handle(slots, missing)
+
+    def lookup_features(
+        self, ids: Ids, splits: Offsets, inverse: Inverse, features: int, out: Floats
+    ) -> Slots:
+        """Write the rows of all features of a batch, each id where the batch has it; see `Shard`."""
+        slots, missing, away = self._locate(ids, splits)
+        dim, (start, step) = self.rows.dim, strided(out)
+        if len(missing):
+            rows = floats(len(ids), self.dim)
+            self._fill(ids, splits, slots, missing, away, rows)
+            batch.gather_features(address(rows), inverse, features, dim, start, step)
+            return self._handle(slots, missing)
+        fmt, base, stride = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride
+        each = len(inverse) // features
+
+        def work(first: int, end: int) -> None:
+            part, target = inverse[first * each : end * each], start + np.uint64(4 * self.dim * first)
+            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step)
+
+        parts = min(features, len(self._workers.ranges(len(inverse))))
+        cuts = [features * part // parts for part in range(parts + 1)]
+        self._workers.run(list(pairwise(cuts)), work)
+        return self._handle(slots, missing)
+
+    def _handle(self, slots: Inverse, missing: Offsets) -> Slots:
+        return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
+
+    def _locate(self, ids: Ids, splits: Offsets) -> tuple[Inverse, Offsets, Fetched | None]:
+        """Return the slots of ids, creating rows; positions of those without one; what came from the tier."""
         self._advance()
         self._restored = False
         if self.gate is not None:
@@ -174,13 +209,22 @@ class Group:
         self._count("hits", hits)
         if self.tracker is not None and self.directory.evicts:
             self.tracker.change(slots)
+        return slots, missing[slots[missing] < 0], away
+
+    def _fill(
+        self,
+        ids: Ids,
+        splits: Offsets,
+        slots: Inverse,
+        missing: Offsets,
+        away: Fetched | None,
+        out: Floats,
+    ) -> None:
+        """Write the rows that `_locate` found, and of the others what they would start from."""
         self._gather(slots, out)
-        if len(missing):
-            missing = missing[slots[missing] < 0]
-            self._write_initial(ids, splits, missing, out)
-            if away is not None:
-                self._write_cold(away.positions, slots, away.records, out)
-        return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
+        self._write_initial(ids, splits, missing, out)
+        if away is not None:
+            self._write_cold(away.positions, slots, away.records, out)
 
     def _write_cold(self, positions: Offsets, slots: Inverse, records: Bytes, out: Floats) -> None:
         """Write the weights of records to the positions of `out` that have no slot in memory."""

@@ -106,11 +106,11 @@ def pool(
     if mode == "max":
         chosen = np.empty(out.shape, np.int32)
         batch.pool_max(
-            address(rows), inverse, offsets, weights, np.uint64(rows.shape[1]), *_strided(out), chosen
+            address(rows), inverse, offsets, weights, np.uint64(rows.shape[1]), *strided(out), chosen
         )
         return out, chosen
     code, dim = _code(mode), np.uint64(rows.shape[1])
-    batch.pool(address(rows), inverse, offsets, weights, code, dim, *_strided(out))
+    batch.pool(address(rows), inverse, offsets, weights, code, dim, *strided(out))
     return out, None
 
 
@@ -147,10 +147,10 @@ def pool_backward(
         if argmax is None or argmax.shape != gradients.shape:
             raise StoreError("the backward pass of max pooling needs the argmax that pool returned")
         argmax = plain(argmax, np.int32, 2, "argmax")
-        batch.pool_max_backward(*_strided(gradients), inverse, weights, argmax, address(out))
+        batch.pool_max_backward(*strided(gradients), inverse, weights, argmax, address(out))
         return out
     code, dim = _code(mode), np.uint64(gradients.shape[1])
-    batch.pool_backward(*_strided(gradients), inverse, offsets, weights, code, dim, address(out))
+    batch.pool_backward(*strided(gradients), inverse, offsets, weights, code, dim, address(out))
     return out
 
 
@@ -167,16 +167,26 @@ def gather_features(rows: Floats, inverse: Inverse, features: int, out: Floats |
         StoreError: wrong dtype, shape or value.
     """
     rows = plain(rows, np.float32, 2, "rows")
-    inverse = _inverse(inverse, len(rows), len(inverse))
+    inverse, out = block_of(inverse, len(rows), features, rows.shape[1], out)
+    batch.gather_features(address(rows), inverse, features, np.uint64(rows.shape[1]), *strided(out))
+    return out
+
+
+def block_of(inverse: Inverse, u: int, features: int, dim: int, out: Floats | None) -> tuple[Inverse, Floats]:
+    """Return `inverse`, checked, and `out` or a new array of float32[batch, features, dim].
+
+    Raises:
+        StoreError: wrong dtype, shape or value.
+    """
+    inverse = _inverse(inverse, u, len(inverse))
     if features < 1 or len(inverse) % features:
         raise StoreError(f"{len(inverse)} ids do not divide into {features} features")
-    shape = (len(inverse) // features, features, rows.shape[1])
+    shape = (len(inverse) // features, features, dim)
     if out is None:
-        out = floats(*shape)
-    elif out.shape != shape or out.dtype != np.float32 or not _blocks(out):
+        return inverse, floats(*shape)
+    if out.shape != shape or out.dtype != np.float32 or not _blocks(out):
         raise StoreError(f"out must be float32{list(shape)} of contiguous blocks, got {describe(out)}")
-    batch.gather_features(address(rows), inverse, features, np.uint64(rows.shape[1]), *_strided(out))
-    return out
+    return inverse, out
 
 
 def gather_features_backward(
@@ -201,7 +211,7 @@ def gather_features_backward(
     gradients, inverse = _of_features(gradients, inverse, u)
     _, features, dim = gradients.shape
     out = _into(into, u, dim)
-    batch.gather_features_backward(*_strided(gradients), inverse, features, np.uint64(dim), address(out))
+    batch.gather_features_backward(*strided(gradients), inverse, features, np.uint64(dim), address(out))
     return out
 
 
@@ -213,14 +223,12 @@ def sum_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, b
     gradients, inverse = _of_features(gradients, inverse, u)
     _, features, dim = gradients.shape
     out = floats(u, dim)
-    seen, finite = batch.first_gradients(
-        *_strided(gradients), inverse, features, np.uint64(dim), address(out)
-    )
+    seen, finite = batch.first_gradients(*strided(gradients), inverse, features, np.uint64(dim), address(out))
     if seen == u:
         return out, finite
     out[:] = 0
     where = address(out)
-    return out, batch.gather_features_backward(*_strided(gradients), inverse, features, np.uint64(dim), where)
+    return out, batch.gather_features_backward(*strided(gradients), inverse, features, np.uint64(dim), where)
 
 
 def _of_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, Inverse]:
@@ -235,7 +243,7 @@ def _blocks(array: Floats) -> bool:
     return len(array) == 0 or bool(array[0].flags.c_contiguous)
 
 
-def _strided(array: Floats) -> tuple[np.uint64, np.uint64]:
+def strided(array: Floats) -> tuple[np.uint64, np.uint64]:
     """Return (address, bytes from row to row); an array of one row may have any stride."""
     return address(array), np.uint64(array.strides[0] if len(array) > 1 else 0)
 

@@ -19,10 +19,20 @@ from satrap.store.eviction import Eviction
 from satrap.store.group import Group, Slots
 from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
-from satrap.store.pooling import distinct, segment_sum
+from satrap.store.pooling import block_of, distinct, segment_sum
 from satrap.store.steps import plan
 from satrap.store.tier import Ahead, Tier
-from satrap.store.types import Floats, Found, Ids, Offsets, check_out, check_rows, check_splits, plain
+from satrap.store.types import (
+    Floats,
+    Found,
+    Ids,
+    Inverse,
+    Offsets,
+    check_out,
+    check_rows,
+    check_splits,
+    plain,
+)
 from satrap.store.workers import Workers
 
 
@@ -157,6 +167,34 @@ class Shard:
         out = check_out(out, len(ids), g.dim)
         with self._lock:
             return out, g.lookup(ids, splits, out)
+
+    def lookup_features(
+        self,
+        group: int,
+        ids: Ids,
+        splits: Offsets,
+        inverse: Inverse,
+        features: int,
+        out: Floats | None = None,
+    ) -> tuple[Floats, Slots]:
+        """Do what `lookup_slots` and then `gather_features` do, without writing the distinct rows in between.
+
+        Args:
+            group, ids, splits: as in `lookup_group`.
+            inverse: int32[features * batch], feature after feature: position in `ids` of each one's id.
+            features: number of features with one id per sample, >= 1.
+            out: float32[batch, features, dim] to write to.
+
+        Returns:
+            float32[batch, features, dim]; what saves `update_group` finding these ids again.
+
+        Raises:
+            StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        inverse, out = block_of(inverse, len(ids), features, g.dim, out)
+        with self._lock:
+            return out, g.lookup_features(ids, splits, inverse, features, out)
 
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.

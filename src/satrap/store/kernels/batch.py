@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.store.kernels.formats import Format, load_weights, read_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.rows import copy_floats, fetch, fetch_write
+from satrap.store.kernels.rows import ahead, copy_floats, fetch, fetch_write
 from satrap.store.kernels.simd import (
     broadcast,
     finite,
@@ -200,10 +201,74 @@ def gather_features(
     Feature after feature: the rows of one feature often fit the second-level cache, those of all do not. More
     than ASIDE bytes are written past the caches, which could not hold them anyway: that saves reading them.
     """
-    many = 4 * int(dim) * len(inverse) > ASIDE
+    past = _past_caches(len(inverse), dim, out, out_stride)
+    _GATHER_FEATURES(int(dim))(rows, inverse, features, dim, out, out_stride, past)
+
+
+def _past_caches(count: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64) -> bool | None:
+    """Return True if `count` rows are to be written past the caches and can be, else None."""
+    many = 4 * int(dim) * count > ASIDE
     aligned = int(dim) % 16 == 0 and int(out) % 64 == 0 and int(out_stride) % 64 == 0
-    aside = True if many and aligned else None
-    _GATHER_FEATURES(int(dim))(rows, inverse, features, dim, out, out_stride, aside)
+    return True if many and aligned else None
+
+
+def _gather_slots_of(width: int) -> Any:
+    """Compile `gather_slots` for rows of `width` weights, or of any number (0)."""
+
+    @kernel
+    def gather_rows(
+        fmt: Format,
+        base: np.uint64,
+        stride: np.uint64,
+        slots: Inverse,
+        inverse: Inverse,
+        features: int,
+        dim: np.uint64,
+        out: np.uint64,
+        out_stride: np.uint64,
+        aside: bool | None,
+    ) -> None:
+        d = np.uint64(width) if width else dim
+        item = weight_bytes(fmt)
+        n, size = np.uint64(inverse.shape[0]), d * item
+        distance = np.uint64(ahead(size))
+        batch = n // np.uint64(features)
+        like = broadcast(np.float32(0))
+        for f in range(np.uint64(features)):
+            target = out + f * d * _FOUR
+            for i in range(f * batch, f * batch + batch):
+                if i + distance < n:
+                    fetch(base + np.uint64(slots[np.uint64(inverse[i + distance])]) * stride, size)
+                row = base + np.uint64(slots[np.uint64(inverse[i])]) * stride
+                if aside is None:
+                    read_weights(fmt, row, target, d)
+                else:
+                    for k in range(_ZERO, d, _LANES):
+                        store_aside(target + k * _FOUR, load_weights(fmt, like, row + k * item))
+                target += out_stride
+        if aside is not None:
+            settle()
+
+    return gather_rows
+
+
+_GATHER_SLOTS = by_width(_gather_slots_of)
+
+
+def gather_slots(
+    fmt: Format,
+    base: np.uint64,
+    stride: np.uint64,
+    slots: Inverse,
+    inverse: Inverse,
+    features: int,
+    dim: np.uint64,
+    out: np.uint64,
+    out_stride: np.uint64,
+) -> None:
+    """Do what `gather_features` does with rows where they lie: row i is that of slot `slots[i]`, >= 0."""
+    past = _past_caches(len(inverse), dim, out, out_stride)
+    _GATHER_SLOTS(int(dim))(fmt, base, stride, slots, inverse, features, dim, out, out_stride, past)
 
 
 def _gather_features_backward_of(width: int) -> Any:
