@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.errors import StoreError
 from satrap.exchange import Exchange
 from tests.contract.parties import assert_equal_contents, contents, local, random_requests, request, train
@@ -142,6 +145,15 @@ def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> N
     for table, columns in before.items():
         for x, y in zip(columns, after[table], strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+def test_rows_are_written_and_read(exchange: Exchange, tmp_path: Path) -> None:
+    train(exchange, steps=10, seed=2)
+    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=exchange.snapshot().write))
+    other = local()
+    other.read(str(tmp_path))
+    assert_equal_contents(other, exchange)
+    other.close()
 
 
 def test_state_beside_the_rows_is_taken_over(exchange: Exchange) -> None:

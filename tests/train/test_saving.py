@@ -87,10 +87,10 @@ def make_trainer(**arguments: Any) -> Trainer:
 
 def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     """All that a run leaves: two runs are the same if this is equal, to the bit."""
-    state = trainer.checkpoint()
+    state = trainer.describe()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
-        for table, chunk in state.chunks
+        for table, chunk in trainer.exchange.snapshot()
     ]
     optimizer = {
         (i, key): torch.as_tensor(value).numpy().tobytes()

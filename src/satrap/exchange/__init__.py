@@ -6,6 +6,6 @@ served in the order they are made: that order *is* the training schedule.
 """
 
 from satrap.exchange.local import LocalExchange
-from satrap.exchange.protocol import Cut, Exchange, Request, TableGroup
+from satrap.exchange.protocol import Cut, Exchange, Request, Snapshot, TableGroup
 
-__all__ = ["Cut", "Exchange", "LocalExchange", "Request", "TableGroup"]
+__all__ = ["Cut", "Exchange", "LocalExchange", "Request", "Snapshot", "TableGroup"]

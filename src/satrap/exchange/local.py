@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
+from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.states import load_rows, spread, state_of, take_state
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk, Shard, Slots
+
+if TYPE_CHECKING:
+    from satrap.checkpoint.storage import FileEntry, Storage
 
 Done = Callable[[], None]
 
@@ -120,30 +124,32 @@ class LocalExchange:
         self._thread.submit(lambda: None).result()
         self._raise_failed()
 
-    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
-        """Return all rows as (table, chunk), after everything issued so far has been applied.
+    def snapshot(self) -> Snapshot:
+        """See `Exchange.snapshot`.
 
         The rows are those of this moment; training may go on while they are read, in any thread.
         """
         self.flush()
-        return ((chunk.table, chunk) for chunk in self.shard.snapshot())
+        chunks = self.shard.snapshot()
+        return Snapshot(((chunk.table, chunk) for chunk in chunks), partial(self._write, chunks))
+
+    def _write(self, chunks: Iterator[Chunk], storage: Storage, folder: str) -> Mapping[str, FileEntry]:
+        from satrap.checkpoint.parts import write_tables
+
+        tables = [table for group in self.shard.groups for table in group.tables]
+        return write_tables(storage, folder, chunks, tables)
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Exchange.cut`."""
-        from satrap.checkpoint.parts import write_tables
-
-        self.flush()
-        tables = [table for group in self.shard.groups for table in group.tables]
         if delta is None:
-            chunks = self.shard.snapshot()
-            return Cut(
-                state_of(self.shard), lambda storage, folder: write_tables(storage, folder, chunks, tables)
-            )
+            rows = self.snapshot()
+            return Cut(state_of(self.shard), rows.write)
+        self.flush()
         changes = self.shard.changes
         taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
         return Cut(
             state_of(self.shard),
-            lambda storage, folder: write_tables(storage, folder, taken.chunks, tables),
+            partial(self._write, taken.chunks),
             None if taken.full else taken.deleted,
             lambda: changes.put_back(taken),
         )

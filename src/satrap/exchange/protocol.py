@@ -69,6 +69,24 @@ class Cut:
     put_back: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All rows: iterate to have them here, or have them written. Once, either way.
+
+    Args:
+        chunks: (table, rows), table after table, in canonical order.
+        write: given the storage of a checkpoint and the name of its data folder, which must have a file
+            already, has the rows written there by whoever holds them, if it reaches the place, and returns
+            the files; raises CheckpointError or OSError.
+    """
+
+    chunks: Iterator[tuple[str, Chunk]]
+    write: Callable[[Storage, str], Mapping[str, FileEntry]]
+
+    def __iter__(self) -> Iterator[tuple[str, Chunk]]:
+        return self.chunks
+
+
 class Exchange(Protocol):
     """Carries ids to rows and gradients back; requests of one caller are served in the order issued."""
 
@@ -113,8 +131,12 @@ class Exchange(Protocol):
     def flush(self) -> None:
         """Wait until everything issued so far has been applied."""
 
-    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
-        """Yield every row as (table, chunk), after everything issued so far has been applied."""
+    def snapshot(self) -> Snapshot:
+        """Return every row, after everything issued so far has been applied.
+
+        Nobody may change rows until they are here or written. A cut that has been taken, and the noting of
+        changes, stay as they are.
+        """
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """Return a consistent cut, after everything issued so far has been applied; the next one ends it.

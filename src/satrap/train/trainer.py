@@ -386,12 +386,11 @@ class Trainer:
             CheckpointError: it cannot be written.
         """
         self._settle("before saving")
-        self.workers.solo("saving", lambda: write_checkpoint(url, self.checkpoint()))
+        self.workers.solo("saving", lambda: write_checkpoint(url, self._checkpoint()))
 
-    def checkpoint(self) -> Checkpoint:
-        """Return the trained state; its tensors and rows are those in use."""
+    def _checkpoint(self) -> Checkpoint:
         checkpoint = self.describe()
-        checkpoint.chunks = self.exchange.snapshot()
+        checkpoint.rows = self.exchange.snapshot().write
         return checkpoint
 
     def describe(self) -> Checkpoint:

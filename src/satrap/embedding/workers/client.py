@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Cut, Exchange, Request, TableGroup
+from satrap.exchange import Cut, Exchange, Request, Snapshot, TableGroup
 from satrap.exchange.servers import Key, Wire
 from satrap.exchange.servers.batches import pack_batch
 from satrap.exchange.servers.frames import Buffer, Kind
@@ -178,10 +178,10 @@ class PooledExchange:
         if self._error is not None:
             raise self._error
 
-    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
+    def snapshot(self) -> Snapshot:
         """See `Exchange.snapshot`."""
         self.flush()
-        yield from self.shards.snapshot()
+        return self.shards.snapshot()
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Exchange.cut`."""

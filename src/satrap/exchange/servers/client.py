@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.protocol import Cut, Request, Rows, TableGroup
+from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
 from satrap.exchange.servers.chunks import (
@@ -198,8 +198,11 @@ class ServersExchange:
         self._all(Kind.FLUSH)
         self._raise_error()
 
-    def snapshot(self) -> Iterator[tuple[str, Chunk]]:
+    def snapshot(self) -> Snapshot:
         """See `Exchange.snapshot`; rows of a table come in order of (bucket, id), as from one store."""
+        return Snapshot(self._chunks(), self._write)
+
+    def _chunks(self) -> Iterator[tuple[str, Chunk]]:
         self.flush()
         for group in self._groups:
             for table in group.tables:
@@ -243,6 +246,38 @@ class ServersExchange:
         if delta is None:
             return Cut(joined(states), write)
         return Cut(joined(states), write, None if full else {}, put_back)
+
+    def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
+        """Have each shard write its own rows, all at the same time; return the files.
+
+        Shards that do not see the folder, being on other machines, send all rows here. One that comes back
+        from its journal meanwhile is asked once more.
+        """
+        from satrap.checkpoint.parts import write_tables
+        from satrap.checkpoint.storage import FileEntry
+
+        self.flush()
+        shown = next(iter(storage.names(folder)), "")
+        asked = {"url": storage.absolute, "folder": folder, "shown": shown}
+        self._each(Kind.SAVE, asked)
+        results = self._raise_first([self._saved(shard, asked) for shard in range(self.map.shards)])
+        files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
+        if all(r["files"] is not None for r in results):
+            return {name: FileEntry(**entry) for name, entry in files.items()}
+        for name in files:
+            storage.remove(f"{folder}/{name}")
+        tables = [table for group in self._groups for table in group.tables]
+        return write_tables(storage, folder, (chunk for _, chunk in self._chunks()), tables)
+
+    def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until a shard has written its rows, or tells why not."""
+        while True:
+            result = unpack_text(self._one(shard, Kind.JOB, [pack_text({"save": True})]).result()[0])
+            if result["done"]:
+                return result
+            if result.get("lost"):
+                self._one(shard, Kind.SAVE, [pack_text(asked)]).result()
+            time.sleep(JOB_SECONDS)
 
     def _cut_all(self, delta: bool | None) -> tuple[int, list[tuple[dict[str, Any], Sequence[Buffer]]]]:
         """Return (number of a cut, what each shard said to it, the first page of its state)."""
@@ -372,6 +407,10 @@ class ServersExchange:
                 results.append(result)
             else:
                 time.sleep(JOB_SECONDS)
+        return self._raise_first(results)
+
+    def _raise_first(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what the jobs of all shards came to, if none went wrong."""
         for shard, result in enumerate(results):
             if "error" in result:
                 raise error_of(result["error"], self._loop.peers[shard].name)

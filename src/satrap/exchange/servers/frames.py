@@ -78,6 +78,7 @@ class Kind(IntEnum):
     JOB = 15
     STATE = 16
     PUT_BACK = 17
+    SAVE = 18
     OPEN = 20
     NEXT = 21
     RECALL = 22

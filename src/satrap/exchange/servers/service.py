@@ -185,7 +185,7 @@ class Service:
             case Kind.RESTORE:
                 if (whole := self._pages.add(parts)) is not None:
                     take_state(store, unpack_arrays(whole))
-            case Kind.WRITE | Kind.READ | Kind.JOB:
+            case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
                 return [pack_text(self._job(kind, unpack_text(_one(parts))))]
             case Kind.LOAD:
                 chunk = unpack_chunk(parts)
@@ -200,7 +200,7 @@ class Service:
         """Start writing or reading a snapshot, or tell how far it is."""
         assert self.config is not None
         if kind == Kind.JOB:
-            return self._snapshots.result()
+            return self._snapshots.saved() if asked.get("save") is True else self._snapshots.result()
         url = _value(asked, "url", str)
         if kind == Kind.READ:
             self._snapshots.read(self.config, self.store, url, _maybe(asked, "number", int))
@@ -208,6 +208,11 @@ class Service:
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
             raise FrameError(f"{folder!r} is no folder of a checkpoint")
+        if kind == Kind.SAVE:
+            shown = _value(asked, "shown", str)
+            if not self.repeating:  # else the client will ask again, if it still waits
+                self._snapshots.save(self.config, self.store, url, folder, shown)
+            return {}
         number = _value(asked, "number", int)
         if self.repeating:  # its files were written, or are given up
             self._snapshots.stop()

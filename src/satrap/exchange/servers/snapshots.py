@@ -53,6 +53,7 @@ class Snapshots:
         self._cut: Delta | None = None
         self._number = 0
         self._job: _Job | None = None
+        self._saving: _Job | None = None
         self._state: Sequence[Buffer] = ()
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
@@ -127,6 +128,30 @@ class Snapshots:
         cut = replace(cut, chunks=_until(cut.chunks, stopping := threading.Event()))
         self._start(lambda: _write(config, cut, url, folder), stopping)
 
+    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> None:
+        """Write all rows as they are now, beside the cut and the job there may be.
+
+        `saved` tells how far it is.
+
+        Args:
+            config: of this shard.
+            store: whose rows.
+            url: of a checkpoint.
+            folder: its data folder.
+            shown: a file that is there: where it is not seen nothing is written.
+        """
+        self._stop_saving()
+        stopping = threading.Event()
+        cut = Delta(True, _until(store.snapshot(chunk_rows=CHUNK_ROWS), stopping), {})
+        self._saving = _Job(lambda: _save(config, cut, url, folder, shown), stopping)
+
+    def saved(self) -> Result:
+        """Return what `result` does, of `save`; `files` is None where the place cannot be reached.
+
+        `{"done": False, "lost": True}` is of one that ended with the process that had begun it.
+        """
+        return {"done": False, "lost": True} if self._saving is None else self._saving.result
+
     def read(self, config: ShardConfig, store: Shard, url: str, number: int | None = None) -> None:
         """Load the rows of this shard's buckets from a checkpoint.
 
@@ -137,7 +162,7 @@ class Snapshots:
         self._start(lambda: _read(config, store, url, number, stopping), stopping)
 
     def _start(self, work: Callable[[], Result], stopping: threading.Event) -> None:
-        self.stop()
+        self._stop_job()
         self._job = _Job(work, stopping)
 
     def result(self) -> Result:
@@ -156,7 +181,16 @@ class Snapshots:
         return result
 
     def stop(self) -> None:
-        """Let the cut go, and have a running job end as soon as it can."""
+        """Let the cut go, and have what is running end as soon as it can."""
+        self._stop_job()
+        self._stop_saving()
+
+    def _stop_saving(self) -> None:
+        if self._saving is not None:
+            self._saving.stopping.set()
+            self._saving = None
+
+    def _stop_job(self) -> None:
         self._cut = None
         if self._job is not None:
             self._job.stopping.set()
@@ -207,6 +241,19 @@ def _write(config: ShardConfig, cut: Delta, url: str, folder: str) -> Result:
             files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
     hit("shard.written")
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
+
+
+def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -> Result:
+    from satrap.checkpoint.storage import Storage
+
+    try:
+        seen = Storage(url).exists(f"{folder}/{shown}")
+    except (OSError, CheckpointError):
+        seen = False
+    try:
+        return _write(config, rows, url, folder) if seen else {"files": None}
+    except PermissionError:
+        return {"files": None}
 
 
 def _read(
