@@ -50,12 +50,12 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
 def test_a_stopped_shard_is_named_by_the_worker() -> None:
     [batch] = tier.batches(1)
     with Process() as shard, tier.embedding_worker([shard.address]) as middle:
-        one = tier.trainer([shard.address], [middle], deadline=2.0)
+        one = tier.trainer([shard.address], [middle], deadline=5.0)
         ticket = one.plan.ticket(batch)
         one.exchange.lookup(ticket.requests, create=True).result()
         os.kill(shard.popen.pid, signal.SIGSTOP)
-        with pytest.raises(ExchangeError, match="has not answered for 2 s") as caught:
-            one.exchange.lookup(ticket.requests, create=True).result(20)
+        with pytest.raises(ExchangeError, match="has not answered for 5 s") as caught:
+            one.exchange.lookup(ticket.requests, create=True).result(30)
         assert caught.value.what.startswith("shard 0 at ")
         assert "embedding worker 0 at " in caught.value.where
         assert "stage: lookup" in caught.value.where

@@ -14,6 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.exchange.servers.context import new_context
 from satrap.exchange.servers.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 from satrap.exchange.servers.peer import Message, Peer
 from satrap.exchange.servers.security import Key
@@ -82,7 +83,7 @@ class Loop:
         self._tasks: deque[Task] = deque()
         self._stopping = False
         self._failures: Counter[str] = Counter()
-        self._context = zmq.Context()
+        self._context = new_context()
         self._sockets = [self._connect(address) for address in addresses]
         self._monitors = [s.get_monitor_socket(_EVENTS) for s in self._sockets]
         self._bell = self._context.socket(zmq.PULL)

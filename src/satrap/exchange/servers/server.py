@@ -17,6 +17,7 @@ import zmq
 from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange.servers import security
 from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.context import new_context
 from satrap.exchange.servers.executor import Executor
 from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
 from satrap.exchange.servers.journal import Journal
@@ -107,7 +108,7 @@ class ShardServer:
         self._executor: Executor | None = None
         self._started = time.monotonic()
         self._thread: threading.Thread | None = None
-        self._context = zmq.Context()
+        self._context = new_context()
         self._door = security.Door(self._context, key) if key else None
         self._socket = self._open(listen, key)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
