@@ -34,6 +34,8 @@ CLUSTERS = {
 
 EPOCHS, EVERY = 12, 11
 WAIT = 300.0
+PATIENCE = 120.0
+"""Seconds in which a save begins, also on a busy machine that takes half a minute to start a run."""
 
 
 @dataclass
@@ -142,7 +144,7 @@ class ClusterLoop:
         """Return at a random instant, or as soon as a save is under way; whether it is the latter."""
         until = time.monotonic() + self.random.uniform(0.0, 8.0)
         inside = self.random.random() < 0.5
-        late = until + 20 if inside else until
+        late = until + PATIENCE if inside else until
         while time.monotonic() < late and process.poll() is None:
             if inside and time.monotonic() > until and saving(run):
                 time.sleep(self.random.uniform(0.0, 0.01))
