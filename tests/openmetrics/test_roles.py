@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from satrap.data.loader import LoaderService
 from satrap.embedding.workers import EmbeddingService, Lanes
@@ -15,8 +17,9 @@ from satrap.openmetrics import (
     shard_values,
     worker_values,
 )
+from satrap.store import Eviction, Tier
 from satrap.train import Progress
-from tests.contract.parties import connect, threads, train
+from tests.contract.parties import connect, request, threads, train
 from tests.openmetrics.test_endpoint import scrape
 
 
@@ -36,6 +39,26 @@ def test_a_shard_and_a_worker_that_trained() -> None:
         assert after["satrap_shard_clients"] == 1
         check_worker(client, after)
         client.close()
+
+
+def test_a_shard_with_a_tier(tmp_path: Path) -> None:
+    bounds: dict[str, Any] = {"memory": 4 << 20, "eviction": Eviction(), "tier": Tier(str(tmp_path), 3 << 20)}
+    with threads(1) as (server,), Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as end:
+        client = connect([server.address], **bounds)
+        for first in (0, 30_000, 0):
+            wanted = [request(0, list(range(first, first + 20_000)), []), request(1, [])]
+            client.lookup(wanted, create=True).result()
+        inside = client.statistics()["tables"]["a"]["rows"]
+        found = scrape(end.address)
+        client.close()
+    rows = found["satrap_shard_tier_rows"]
+    read, written = found["satrap_shard_tier_read_rows_total"], found["satrap_shard_tier_written_rows_total"]
+    assert 0 < rows < inside == 40_000
+    assert rows * 32 <= found["satrap_shard_tier_bytes"] <= 3 << 20
+    assert 0 < read <= 20_000
+    assert rows <= written <= rows + read
+    assert found["satrap_shard_tier_prefetched_rows_total"] == 0
+    assert found["satrap_shard_tier_prefetch_hits_total"] == 0
 
 
 def check_worker(client: ServersExchange, shard: dict[str, float]) -> None:

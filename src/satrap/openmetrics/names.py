@@ -82,6 +82,14 @@ METRICS = (
     Metric("satrap_shard_received_bytes", "counter", "Payload received.", "bytes"),
     Metric("satrap_shard_sent_bytes", "counter", "Payload sent.", "bytes"),
     Metric("satrap_shard_completed_steps", "counter", "Optimizer steps of sync with several workers."),
+    Metric("satrap_shard_tier_rows", "gauge", "Rows that are on disk only."),
+    Metric("satrap_shard_tier_bytes", "gauge", "Disk space taken.", "bytes"),
+    Metric("satrap_shard_tier_read_rows", "counter", "Rows read from disk."),
+    Metric("satrap_shard_tier_written_rows", "counter", "Rows written to disk."),
+    Metric(
+        "satrap_shard_tier_prefetched_rows", "counter", "Rows asked of the disk before they were looked up."
+    ),
+    Metric("satrap_shard_tier_prefetch_hits", "counter", "Rows among them that were then read."),
     # of an embedding worker
     Metric("satrap_embedding_worker_workers", "gauge", "Workers it serves."),
     Metric("satrap_embedding_worker_open_lookups", "gauge", "Lookups that wait for their update."),

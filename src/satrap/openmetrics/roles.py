@@ -7,6 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 Values = dict[str, Any]
+_TIER = {
+    "satrap_shard_tier_rows": "rows",
+    "satrap_shard_tier_bytes": "bytes",
+    "satrap_shard_tier_read_rows": "reads",
+    "satrap_shard_tier_written_rows": "writes",
+    "satrap_shard_tier_prefetched_rows": "prefetched",
+    "satrap_shard_tier_prefetch_hits": "prefetch_hits",
+}
+"""Name of a metric -> counter of the store's tier; 0 without one."""
 
 
 def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, Any]) -> Values:
@@ -49,6 +58,7 @@ def shard_values(statistics: Mapping[str, Any]) -> Values:
         statistics: see `satrap.exchange.servers.ShardServer.statistics`.
     """
     server, tables = statistics["server"], statistics.get("tables", {}).values()
+    tier = statistics.get("tier", {})
     return {
         **_role("shard", server["shard"]),
         "satrap_shard_rows": statistics.get("rows", 0),
@@ -66,6 +76,7 @@ def shard_values(statistics: Mapping[str, Any]) -> Values:
         "satrap_shard_received_bytes": server["received_bytes"],
         "satrap_shard_sent_bytes": server["sent_bytes"],
         "satrap_shard_completed_steps": server["steps"],
+        **{name: tier.get(counter, 0) for name, counter in _TIER.items()},
     }
 
 
