@@ -22,7 +22,15 @@ from satrap.store import Eviction, Shard, Tier
 from satrap.store.types import Floats, Ids, Offsets
 
 RESULTS = Path(__file__).parent / "results"
-KINDS = ("memory", "cached", "disk", "disk, prefetched", "shard, disk", "shard, disk, prefetched")
+KINDS = (
+    "memory",
+    "cached",
+    "cached, read only",
+    "disk",
+    "disk, prefetched",
+    "shard, disk",
+    "shard, disk, prefetched",
+)
 EXACT = Wire("float32", "float32")
 DIM = 16
 SKEW = 1.05
@@ -108,21 +116,23 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     kind, rows = arguments.kind, arguments.rows
     draw = zipf(rows, arguments.batch)
     table = satrap.Table("t", dim=DIM, optimizer=satrap.optim.RowWiseAdagrad(lr=0.1))
-    budget = rows * (4 * DIM + 4 + 24) // 10
+    file = rows * (4 * DIM + 4) + (1 << 20)
+    budget = rows * (4 * DIM + 4 + 24) // 10 + file // (4 * DIM + 4) * 19 + (1 << 18)
     make = Remote if kind.startswith("shard") else Local
-    small = {"memory": 1 << 20, "eviction": Eviction(), "tier": Tier(arguments.path, 1 << 24)}
+    small = {"memory": 1 << 23, "eviction": Eviction(), "tier": Tier(arguments.path, 1 << 24)}
     warm = make(table, small)
     run(warm, [draw() for _ in range(20)], kind)
     warm.close()
     before = resident()
-    size = Tier(arguments.path, rows * (4 * DIM + 4) + (1 << 20))
-    bounds: dict[str, Any] = {"memory": budget, "eviction": Eviction("lru"), "tier": size}
+    tier = Tier(arguments.path, file)
+    bounds: dict[str, Any] = {"memory": budget, "eviction": Eviction("lru"), "tier": tier}
     one = make(table, {} if kind == "memory" else bounds)
     for first in range(0, rows, 65_536):
         one.store.lookup("t", np.arange(first, min(first + 65_536, rows), dtype=np.uint64))
     run(one, [draw() for _ in range(arguments.steps // 2)], "cached")
+    filled = one.store.statistics().get("tier", {})
     lookups, updates, ids = run(one, [draw() for _ in range(arguments.steps)], kind)
-    after, tier = resident(), one.store.statistics().get("tier")
+    after, counts = resident(), one.store.statistics().get("tier", {})
     one.close()
     return {
         "step_ms": round(1e3 * float(np.median(lookups + updates)), 3),
@@ -131,7 +141,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ids_per_step": ids,
         "resident_mib": round((after - before) / 2**20, 1),
         "budget_mib": None if kind == "memory" else round(budget / 2**20, 1),
-        "tier": tier,
+        "read_per_step": round((counts["reads"] - filled["reads"]) / arguments.steps) if counts else 0,
+        "written_per_step": round((counts["writes"] - filled["writes"]) / arguments.steps) if counts else 0,
+        "tier": counts,
     }
 
 
@@ -151,7 +163,8 @@ def run(one: Local | Remote, batches: list[Ids], kind: str) -> tuple[np.ndarray,
         start = time.perf_counter()
         found = one.lookup(ids, splits)
         middle = time.perf_counter()
-        one.update(ids, splits, gradients, found)
+        if not kind.endswith("read only"):
+            one.update(ids, splits, gradients, found)
         lookups.append(middle - start)
         updates.append(time.perf_counter() - middle)
     return np.array(lookups), np.array(updates), round(sum(map(len, batches)) / len(batches))

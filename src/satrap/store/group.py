@@ -110,7 +110,8 @@ class Group:
         self._epoch = 0
         self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
         self._reserve()
-        self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, records, workers)
+        sizes = {"slots": records, "memory": self.directory.limit}
+        self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, workers, **sizes)
 
     def _plan_tier(self, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
         """Return how many records the tier has, and the memory that its index leaves."""
@@ -281,7 +282,7 @@ class Group:
             return
         targets = slots[away.positions[at]]
         self.cold.put(away.records[at], self.rows, targets)
-        self.cold.give(away.slots[at], self._per_table(away.positions[at], splits))
+        self.cold.give(away.slots[at], targets, self._per_table(away.positions[at], splits))
         if self.tracker is not None:
             self.tracker.cold.move(away.slots[at], self.tracker, targets)
 
@@ -562,6 +563,8 @@ class Group:
             self.tracker = None  # it has not seen these rows come
             rows, slots, fresh = place(self.directory, image)
             self._initialize(rows.ids, rows.splits, fresh, slots, self.rows)
+            if self.cold is not None:
+                self.cold.change(slots)
         self.updates, self.directory.step = (int(count) for count in state["counts"])
         gate = {k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")}
         if self.gate is not None and gate:
@@ -579,6 +582,8 @@ class Group:
             cut.keep(ids, splits, slots)
         if self.tracker is not None:
             self.tracker.change(slots)
+        if self.cold is not None:
+            self.cold.change(slots)
 
     def _keep_taken(self, since: int) -> None:
         followed = self._cuts or self.tracker is not None or self.cold is not None
@@ -592,14 +597,19 @@ class Group:
             self.tracker.lose(ids[gone], tables[gone], slots[gone])
 
     def _send(self, ids: Ids, tables: Inverse, slots: Inverse) -> Found:
-        """Write rows that lost their slot to the tier; return those for which it has no room, bool[n]."""
+        """Move rows that lost their slot to the tier; return those for which it has no room, bool[n].
+
+        What the file still holds as it is, is not written.
+        """
         assert self.cold is not None
         targets = self.cold.place(ids, tables)
         stays = targets >= 0
+        write = stays & self.cold.dirty(slots)
+        self.cold.change(slots)  # other rows will have them
         for cut in self._cuts:
-            cut.keep_cold(ids, tables, targets)
+            cut.keep_cold(ids[write], tables[write], targets[write])
+        self.cold.write(targets[write], self.rows, slots[write])
         targets, moved = targets[stays], per_table(tables, stays, len(self.tables))
-        self.cold.write(targets, self.rows, slots[stays])
         self.cold.keep_only(targets, moved)
         self.cold.shift("evicted", -moved)
         if self.tracker is not None:

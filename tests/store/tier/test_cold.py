@@ -310,3 +310,30 @@ def test_all_that_the_file_has_room_for_is_found_again_within_the_budget(tmp_pat
     assert 15 * room < counts["tier"]["index_bytes"] < counts["bytes"] <= memory
     assert store.peek("a", keys)[1].all()
     store.close()
+
+
+def test_rows_that_were_only_read_since_they_came_from_the_file_are_not_written_again(tmp_path):
+    memory = plain_budget(20_000, 1)[1] + 230_000
+    store, free = one_table(tmp_path, memory, 20_000 * 40), Shard([Table("a", dim=3)], optimizer=Adam(lr=0.1))
+    parts = np.array_split(np.arange(10_000, dtype=U), 40)
+    read, changed = parts[::2], parts[1::2]
+    for some in parts:  # all but the last have left memory, and each round brings all back
+        store.lookup("a", some)
+        free.lookup("a", some)
+    writes, before = [], store.statistics()["tier"]["writes"]
+    for step in range(4):
+        for some in (*read, *changed):
+            store.lookup("a", some)
+            if step == 1 and some[0] in np.concatenate(changed):
+                for one in (store, free):
+                    one.update("a", some, np.full((len(some), 3), 0.5, np.float32))
+        after = store.statistics()["tier"]
+        writes, before = [*writes, after["writes"] - before], after["writes"]
+    inside = 10_000 - after["rows"]
+    assert 500 < inside < 3_000
+    assert writes[0] <= inside  # those that were in memory and nowhere else
+    assert 3_000 < sum(writes[1:3]) <= 5_000 + inside  # each changed row once
+    assert writes[3] == 0
+    assert after["reads"] > 4 * 10_000 - 5 * inside
+    assert_same(content(store.snapshot()), content(free.snapshot()))
+    store.close()

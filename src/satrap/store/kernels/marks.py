@@ -18,6 +18,15 @@ def mark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
 
 
 @kernel
+def unmark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
+    """Clear the bits of slots; -1 is none."""
+    for i in range(slots.shape[0]):
+        slot = np.int64(slots[i])
+        if slot >= 0:
+            marks[slot >> 3] &= np.uint8(~np.uint8(1 << (slot & 7)))
+
+
+@kernel
 def marked(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
     """Return the bits of slots, bool[n]."""
     bits = np.empty(slots.shape[0], np.bool_)

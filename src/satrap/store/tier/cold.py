@@ -16,7 +16,7 @@ import numpy.typing as npt
 from satrap.errors import ConfigError
 from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
 from satrap.store.kernels import files
-from satrap.store.kernels.marks import assign, mark, marked
+from satrap.store.kernels.marks import assign, mark, marked, unmark
 from satrap.store.memory import Reserved
 from satrap.store.steps import Plan, Rows
 from satrap.store.tier.file import Bytes, RecordFile
@@ -95,8 +95,9 @@ class Cold:
         dim: weights per row.
         plan: how a row lies in memory.
         tier: where the file is, and the most bytes it may have.
-        slots: most records, see `most_records`.
         workers: who share large requests.
+        slots: most records, see `most_records`.
+        memory: most slots of the rows in memory.
 
     Attributes:
         directory: which slot of the file each id has that ever left memory.
@@ -110,10 +111,18 @@ class Cold:
     """
 
     def __init__(
-        self, tables: Sequence[str], dim: int, plan: Plan, tier: Tier, slots: int, workers: Workers
+        self,
+        tables: Sequence[str],
+        dim: int,
+        plan: Plan,
+        tier: Tier,
+        workers: Workers,
+        *,
+        slots: int,
+        memory: int,
     ) -> None:
         self._tables, self._plan, self._dim, self._workers = tuple(tables), plan, dim, workers
-        self.record, self._limit = plan.row_bytes, slots
+        self.record, self._limit, self._memory = plan.row_bytes, slots, memory
         self.file = RecordFile(tier.path, self.record, slots)
         self.shifts = np.zeros((len(SHIFTS), len(tables)), np.int64)
         self.reads = self.writes = self.prefetched = self.prefetch_hits = 0
@@ -125,6 +134,8 @@ class Cold:
         size = self._limit // 8 + 1
         self.live = Reserved(size, huge=False).array(np.uint8, size)
         self._ahead = Reserved(size, huge=False).array(np.uint8, size)
+        size = self._memory // 8 + 1
+        self._clean = Reserved(size, huge=False).array(np.uint8, size)
 
     def clear(self) -> None:
         """Forget every row."""
@@ -217,13 +228,22 @@ class Cold:
         self.shift("created", created)
         return fresh, slots[fresh]
 
+    def change(self, slots: Inverse) -> None:
+        """Note that rows in these slots of memory are no longer what the file holds; -1 is none."""
+        unmark(self._clean, slots)
+
+    def dirty(self, slots: Inverse) -> Found:
+        """Return which rows in these slots of memory are not what the file holds, bool[n]."""
+        return ~marked(self._clean, slots)
+
     def keep_only(self, slots: Inverse, amounts: Offsets) -> None:
         """Note that the rows of slots are here only; `amounts` of each table, int64[tables]."""
         mark(self.live, slots)
         self.shift("rows", amounts)
 
-    def give(self, slots: Inverse, amounts: Offsets) -> None:
-        """Note that the rows of slots are in memory again; `amounts` of each table, int64[tables]."""
+    def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
+        """Note that the rows of slots are in memory again, in slots `targets`; `amounts` of each table."""
+        mark(self._clean, targets)
         assign(self.live, slots, np.zeros(len(slots), np.bool_))
         self.shift("rows", -amounts)
         self.shift("created", -amounts)
