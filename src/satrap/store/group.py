@@ -291,7 +291,12 @@ class Group:
     ) -> None:
         """Make the rows for which memory has no place, since all is in use by this request, in the tier."""
         assert self.cold is not None
-        new = new[slots[new] < 0]
+        refused = new[slots[new] < 0]
+        if not len(refused) and away is None:
+            return
+        # an id that is named twice may have found room the second time
+        slots[refused], left = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
+        new = refused[left]
         fresh, targets = self.cold.create(ids, splits, new)
         if len(fresh):
             loose, at = Loose(self.plan, self.dim, len(fresh)), np.full(len(ids), -1, np.int32)
@@ -300,7 +305,7 @@ class Group:
             self.cold.write(targets, loose.rows, loose.slots)
             if self.tracker is not None:
                 self.tracker.cold.make(targets)
-        served = new[self.cold.find(ids, splits, new) >= 0]
+        served = np.setdiff1d(refused, new[self.cold.find(ids, splits, new) < 0], assume_unique=True)
         if away is not None:
             served = np.union1d(served, away.positions[slots[away.positions] < 0])
         self.cold.shift("refused", -self._per_table(served, splits))

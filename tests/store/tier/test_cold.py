@@ -337,3 +337,22 @@ def test_rows_that_were_only_read_since_they_came_from_the_file_are_not_written_
     assert after["reads"] > 4 * 10_000 - 5 * inside
     assert_same(content(store.snapshot()), content(free.snapshot()))
     store.close()
+
+
+def test_an_id_that_is_named_again_after_memory_had_no_room_for_it_has_one_row(tmp_path):
+    memory = plain_budget(20_000, 1)[1] + 230_000
+    store, free = one_table(tmp_path, memory, 20_000 * 40), Shard([Table("a", dim=3)], optimizer=Adam(lr=0.1))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        keys = rng.permutation(np.tile(rng.integers(0, 12_000, 3_000).astype(U), 4))
+        np.testing.assert_array_equal(store.lookup("a", keys), free.lookup("a", keys))
+        gradients = rng.standard_normal((len(keys), 3)).astype(np.float32)
+        for one in (store, free):
+            one.update("a", keys, gradients)
+    mine, theirs = content(store.snapshot()), content(free.snapshot())
+    assert len(mine["a"][0]) == len(theirs["a"][0])
+    assert_same(mine, theirs)
+    assert store.statistics()["tier"]["rows"] > 1_000
+    for name, count in free.statistics()["tables"]["a"].items():
+        assert name == "second_probes" or store.statistics()["tables"]["a"][name] == count, name
+    store.close()
