@@ -181,7 +181,7 @@ class Group:
 
         def work(first: int, end: int) -> None:
             part, target = inverse[first * each : end * each], start + np.uint64(4 * self.dim * first)
-            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step)
+            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step, len(inverse))
 
         parts = min(features, len(self._workers.ranges(len(inverse))))
         cuts = [features * part // parts for part in range(parts + 1)]

@@ -265,9 +265,13 @@ def gather_slots(
     dim: np.uint64,
     out: np.uint64,
     out_stride: np.uint64,
+    count: int,
 ) -> None:
-    """Do what `gather_features` does with rows where they lie: row i is that of slot `slots[i]`, >= 0."""
-    past = _past_caches(len(inverse), dim, out, out_stride)
+    """Do what `gather_features` does with rows where they lie: row i is that of slot `slots[i]`, >= 0.
+
+    The block has `count` rows, of which these may be a part.
+    """
+    past = _past_caches(count, dim, out, out_stride)
     _GATHER_SLOTS(int(dim))(fmt, base, stride, slots, inverse, features, dim, out, out_stride, past)
 
 
