@@ -63,6 +63,15 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         assert run.left() == []
 
 
+def test_workers_that_do_not_stop_in_their_grace_are_killed(tmp_path: Path) -> None:
+    with Started(tmp_path, "cluster.grace=2") as run:
+        os.kill(run.roles["worker 1"], signal.SIGSTOP)
+        run.popen.send_signal(signal.SIGTERM)
+        said = "the workers had not stopped after 2 s and were killed", "raise cluster.grace"
+        run.answer(15).assert_refused(*said, code=1)
+        assert run.left() == []
+
+
 def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
     with Started(tmp_path) as run:
         run.popen.kill()

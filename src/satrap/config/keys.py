@@ -328,6 +328,8 @@ class Cluster(Keys):
     """Number formats between workers and shards; in async mode always float32."""
     deadline: Rate = 30.0
     """Seconds after which a shard or worker that does not answer is given up."""
+    grace: Rate = 60.0
+    """Seconds that workers have to save after Ctrl-C or SIGTERM; then they are killed."""
     restarts: Count = 3
     """How often, in all, roles that were killed are started again: a shard from its journal, which needs
     checkpoint.durability journal; all workers from a snapshot, which needs checkpoint.every_steps."""

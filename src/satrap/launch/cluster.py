@@ -40,7 +40,7 @@ LOADER_RESTARTS = 3
 """How often loaders that have died are started again in a run; they hold nothing that could be lost."""
 
 STOP_SECONDS = 60.0
-"""For the workers to save after Ctrl-C."""
+"""For a role to end once it has nothing more to do, or was killed."""
 
 _TICK = 0.1
 _SETTLE = 0.5
@@ -86,8 +86,8 @@ def run(
         KeyboardInterrupt: before it.
     """
     try_out(recipe, schema)
-    with Launcher(notice) as launcher:
-        keys = recipe.sections.cluster
+    keys = recipe.sections.cluster
+    with Launcher(notice, grace=keys.grace) as launcher:
         shutil.rmtree(folder.journals, ignore_errors=True)  # of an attempt before: this one begins anew
         shards = launcher.start_shards(
             [metrics_address(keys, i) for i in range(keys.shards)],
@@ -135,6 +135,7 @@ class Launcher:
 
     Args:
         notice: called with each line of the roles' logs.
+        grace: seconds that workers have to save after Ctrl-C or SIGTERM.
 
     Attributes:
         shards, workers: the roles.
@@ -143,8 +144,8 @@ class Launcher:
         repeated: steps that were done again because of it, about.
     """
 
-    def __init__(self, notice: Notice) -> None:
-        self._notice = notice
+    def __init__(self, notice: Notice, *, grace: float = 60.0) -> None:
+        self._notice, self._grace = notice, grace
         self.shards: list[Role] = []
         self.loaders: list[Role] = []
         self.embedding_workers: list[Role] = []
@@ -417,14 +418,15 @@ class Launcher:
                 "interrupted twice: all processes were killed, and the state was not saved"
             )
         if self._interrupts and not self._stop_until:
-            self._stop_until = time.monotonic() + STOP_SECONDS
+            self._stop_until = time.monotonic() + self._grace
             self._notice("saving after this step; Ctrl-C again to kill")
             for role in self.workers:
                 role.send(signal.SIGINT)
         if self._stop_until and time.monotonic() > self._stop_until:
             raise InterruptedRunError(
-                f"interrupted; the workers had not stopped after {STOP_SECONDS:g} s and were killed",
+                f"interrupted; the workers had not stopped after {self._grace:g} s and were killed",
                 why="the state since the newest snapshot was not saved",
+                fix="raise cluster.grace",
             )
 
     def _lost(self) -> list[Role]:
