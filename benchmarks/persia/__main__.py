@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,11 @@ PLACES = (
 
 
 class ShardProcess:
-    """`benchmarks.persia.shard` on a free port."""
+    """`benchmarks.persia.shard` on a free port, with a journal in a folder if one is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Path | None) -> None:
         command = [sys.executable, "-m", "benchmarks.persia.shard", "127.0.0.1:0"]
+        command += [str(journal)] if journal else []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.address = self._line().split()[4]
 
@@ -99,7 +101,7 @@ class Loader:
 def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
     """Train on all batches, in this process, with a shard process; return the figures."""
     described = workload.schema(dim)
-    stages, shard = Stages(), ShardProcess()
+    stages, shard = Stages(), ShardProcess(options.journal_folder)
     for place in PLACES:
         stages.wrap(*place)
     window = Window(stages, shard)
@@ -123,7 +125,11 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
     finally:
         trainer.close()
         shard.stop()
-    return figures(options, dim, window)
+    found = figures(options, dim, window)
+    if options.journal_folder:
+        size = sum(file.stat().st_size for file in options.journal_folder.rglob("*") if file.is_file())
+        found["journal_bytes_per_sample"] = round(size / (workload.BATCHES * workload.BATCH), 1)
+    return found
 
 
 def figures(options: argparse.Namespace, dim: int, window: Window) -> dict[str, Any]:
@@ -158,12 +164,22 @@ def cores(window: Window, seconds: float, own: float) -> dict[str, float]:
     }
 
 
-def in_process(options: argparse.Namespace, dim: int) -> dict[str, Any]:
+def in_process(dim: int, journal: str | None = None) -> dict[str, Any]:
     """Run `one` in a new process: what was allocated and compiled before must not count."""
-    arguments = [a for a in sys.argv[1:] if a not in ("--write",)]
+    arguments = [a for a in sys.argv[1:] if a not in ("--write", "--journal")]
     command = [sys.executable, "-m", "benchmarks.persia", *arguments, "--dims", str(dim), "--inside"]
+    command += ["--journal-folder", journal] if journal else []
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def with_journal(options: argparse.Namespace, dim: int, without: dict[str, Any]) -> dict[str, Any]:
+    """Run once more with a journal, on the disk of the data; compare with the run just before."""
+    with tempfile.TemporaryDirectory(dir=options.data.parent) as folder:
+        found = in_process(dim, folder)
+    for name in ("samples_per_second", "cpu_seconds_per_million_samples"):
+        found[f"{name}_to_without"] = round(found[name] / without[name], 3)
     return found
 
 
@@ -178,6 +194,8 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, default=Path("runs/persia.arrow"), help="made if it is not there"
     )
+    parser.add_argument("--journal", action="store_true", help="by turns without and with a journal")
+    parser.add_argument("--journal-folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -187,7 +205,11 @@ def main() -> None:
     workload.write_file(options.data)
     load, results = os.getloadavg()[0], {}
     for dim in options.dims:
-        runs = [in_process(options, dim) for _ in range(options.repeats)]
+        runs = []
+        for _ in range(options.repeats):
+            runs.append(in_process(dim))
+            if options.journal:
+                runs.append(with_journal(options, dim, runs[-1]))
         results[f"dim{dim}"] = runs
         for run in runs:
             short = {k: v for k, v in run.items() if k not in ("worker", "shard")}

@@ -1,10 +1,14 @@
-"""A shard server that tells, at every SIGUSR1, where its time went: one line of JSON."""
+"""A shard server that tells, at every SIGUSR1, where its time went: one line of JSON.
+
+`python -m benchmarks.persia.shard HOST:PORT [JOURNAL]`
+"""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
+from pathlib import Path
 
 from benchmarks.persia.stages import Stages
 from satrap.exchange.servers.serve import serve
@@ -12,6 +16,7 @@ from satrap.exchange.servers.serve import serve
 SERVERS = "satrap.exchange.servers"
 PLACES = (
     ("receive and check", f"{SERVERS}.server:ShardServer", "_receive"),
+    ("journal", f"{SERVERS}.journal:Journal", "append"),
     ("lookup", "satrap.store:Shard", "lookup_group"),
     ("rows to 16 bits", f"{SERVERS}.service", "to_wire"),
     ("gradients to 32 bits", f"{SERVERS}.service", "from_wire"),
@@ -26,7 +31,7 @@ def main() -> None:
     for stage, place, name in PLACES:
         stages.wrap(stage, place, name)
     signal.signal(signal.SIGUSR1, lambda *_: print(json.dumps(stages.snapshot()), flush=True))
-    serve(sys.argv[1])
+    serve(sys.argv[1], journal=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
 
 
 if __name__ == "__main__":

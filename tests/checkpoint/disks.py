@@ -21,8 +21,8 @@ class PowerLossDisk(LocalDisk):
     """A local disk whose power fails at call k; knows what is certain to survive.
 
     POSIX promises: content after fsync of the file, names after fsync of the folder. Everything else may or
-    may not be there afterwards. `states` yields the extremes: nothing that was not made durable, and all
-    names but none of the content that was not.
+    may not be there afterwards. `states` yields the extremes: nothing that was not made durable; all names
+    but none of the content that was not; and of the names those of files, but of new folders none.
     """
 
     def __init__(self, at: int | None = None) -> None:
@@ -104,6 +104,7 @@ class PowerLossDisk(LocalDisk):
         """Yield name -> content (None: a folder) of what may be found afterwards."""
         yield self._reachable(self.durable)
         yield self._reachable({**self.durable, **self.live})
+        yield self._reachable({**self.durable, **{n: key for n, key in self.live.items() if key is not None}})
         yield self._reachable(self.live)
 
     def _reachable(self, names: dict[str, str | None]) -> dict[str, bytes | None]:

@@ -83,7 +83,8 @@ class PiecewiseFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                self._go_direct(False)  # it took the flag, but not the bytes
+                # The end is no whole number of the disk's blocks; or it took the flag, but takes no bytes.
+                self._go_direct(False)
         if not self._direct:
             self._write_back(len(piece))
 
@@ -114,8 +115,6 @@ class PiecewiseFile:
         while self._under_way:
             self._under_way.popleft().result()
         if self._piece is not None:
-            if self._direct:
-                self._go_direct(False)  # the end is no whole number of the disk's blocks
             self._write_piece(self._piece[: self._filled])
             self._piece, self._filled = None, 0
 
