@@ -10,7 +10,7 @@ from satrap.config import load
 from satrap.config.keys import DENSE_OPTIMIZERS
 from satrap.errors import ConfigError
 from satrap.launch.local import DENSE_OPTIMIZERS as KINDS
-from satrap.launch.local import dense_optimizer, make_trainer
+from satrap.launch.local import dense_optimizer, load_trainer, make_trainer
 from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 
@@ -97,6 +97,34 @@ def test_without_any_rows_to_score_evaluate_asks_for_them(tmp_path: Path) -> Non
         launch.evaluate(outcome.folder)
     frame(100, seed=3).to_csv(tmp_path / "more.csv", index=False)
     assert 0 <= launch.evaluate(outcome.folder, [str(tmp_path / "more.csv")])["auc"] <= 1
+
+
+def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_path: Path) -> None:
+    rows = frame(3000)
+    rows["user"] = [f"u{i}" for i in range(3000)]
+    tier = f"embedding.tier={{path: {tmp_path}, size: 160000}}"
+    bounds = ["embedding.memory=330000", "embedding.eviction={policy: lru}", tier]
+    outcome = launch.train(load(make_recipe(tmp_path, rows=rows), bounds), str(tmp_path / "run"))
+    folder = outcome.folder
+    trainer = load_trainer(folder, folder.recipe())
+    found = trainer.statistics()
+    assert found["rows"] > found["tier"]["rows"] > 1500
+    trainer.close()
+    free = ["embedding.memory=null", "embedding.eviction=null", "embedding.tier=null"]
+    metrics = launch.evaluate(folder, overrides=free)
+    assert launch.evaluate(folder) == metrics == outcome.test
+    assert launch.evaluate(folder, overrides=["embedding.tier=null"]) == metrics  # all fit in memory
+    small = ["embedding.tier=null", "embedding.memory=120000"]
+    for output, overrides in (("a.csv", free), ("b.csv", ())):
+        launch.predict(folder, [str(tmp_path / "rows.csv")], tmp_path / output, overrides)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    for too_small in (small, ["embedding.tier.size=40000", "embedding.memory=250000"]):
+        with pytest.raises(ConfigError, match="rows of the trained model do not fit") as caught:
+            launch.evaluate(folder, overrides=too_small)
+        assert "no room for" in caught.value.why
+        assert "--set embedding.memory=SIZE" in caught.value.fix
+    with pytest.raises(ConfigError, match=r"model\.name of a trained model cannot be set"):
+        launch.evaluate(folder, overrides=["model.name=dnn"])
 
 
 def test_notices(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from satrap.cli.options import debug_option, json_option
+from satrap.cli.options import debug_option, json_option, set_option
 
 
 @click.command()
@@ -18,15 +18,20 @@ from satrap.cli.options import debug_option, json_option
     metavar="FILE",
     help="Rows with labels; may be repeated. Default: the recipe's test rows, else its validation rows.",
 )
+@set_option
 @json_option
 @debug_option
-def evaluate(folder: str, sources: tuple[str, ...], as_json: bool) -> None:
-    """Print the metrics of the trained model in run folder DIR."""
+def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print the metrics of the trained model in run folder DIR.
+
+    Its rows are kept within embedding.memory and embedding.tier of its recipe; these, embedding.eviction and
+    training.device can be set.
+    """
     from satrap import launch
     from satrap.report.history import finite
     from satrap.report.words import decimals, metric_name
 
-    metrics = launch.evaluate(launch.RunFolder.open(folder), sources)
+    metrics = launch.evaluate(launch.RunFolder.open(folder), sources, overrides)
     if as_json:
         click.echo(json.dumps(finite(metrics), indent=2))
         return
@@ -42,13 +47,15 @@ def evaluate(folder: str, sources: tuple[str, ...], as_json: bool) -> None:
     "--input", "sources", multiple=True, required=True, metavar="FILE", help="Rows to score; may be repeated."
 )
 @click.option("--output", required=True, metavar="FILE", help="New file: .parquet, .csv or .csv.gz.")
+@set_option
 @debug_option
-def predict(folder: str, sources: tuple[str, ...], output: str) -> None:
+def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple[str, ...]) -> None:
     """Score rows with the trained model in run folder DIR.
 
-    The output has the input's columns and one <label>_probability column per label.
+    The output has the input's columns and one <label>_probability column per label. Rows of the model are
+    kept as for `satrap evaluate`.
     """
     from satrap import launch
 
-    count = launch.predict(launch.RunFolder.open(folder), sources, output)
+    count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides)
     click.echo(f"{count:,} rows written to {output}")

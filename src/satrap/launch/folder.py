@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +113,9 @@ class RunFolder:
                 )
         return folder
 
-    def recipe(self) -> Recipe:
-        """Read the recipe of the run."""
-        return load(self.recipe_file)
+    def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
+        """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
+        return load(self.recipe_file, overrides)
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""

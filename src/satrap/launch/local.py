@@ -12,7 +12,7 @@ import torch
 from satrap import data, models
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, StoreError
 from satrap.exchange import Exchange
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
@@ -276,30 +276,79 @@ def _keep_interrupted(
     )
 
 
-def load_trainer(folder: RunFolder) -> Trainer:
+SCORING_KEYS = ("embedding.memory", "embedding.eviction", "embedding.tier", "training.device")
+"""Keys of a recipe that may be overridden when its trained model is used: those that do not change it."""
+
+
+def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe of a run, with overrides of what does not change its model.
+
+    Raises:
+        ConfigError: another key, or a wrong value.
+    """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(key == known or key.startswith(f"{known}.") for known in SCORING_KEYS):
+            raise ConfigError(
+                f"{key} of a trained model cannot be set", fix=f"set one of {', '.join(SCORING_KEYS)}"
+            )
+    return folder.recipe(overrides)
+
+
+def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
     """Return the trained trainer of a run folder, for evaluation and prediction.
+
+    Its rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
 
     Raises:
         CheckpointError: the saved model cannot be read.
+        ConfigError: its rows do not fit.
     """
-    return Trainer.load(str(folder.model), device=folder.recipe().sections.training.device)
+    memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
+    try:
+        trainer = Trainer.load(
+            str(folder.model),
+            device=recipe.sections.training.device,
+            memory=memory,
+            eviction=None if tier is None else eviction_of(recipe),
+            tier=tier,
+        )
+    except StoreError as error:
+        raise _no_room(folder, error.what) from error
+    lost = sum(table["evicted"] for table in trainer.statistics()["tables"].values())
+    if lost:
+        trainer.close()
+        raise _no_room(folder, f"no room for {lost} rows")
+    return trainer
 
 
-def evaluate(folder: RunFolder, sources: Sequence[str] = ()) -> dict[str, float]:
+def _no_room(folder: RunFolder, why: str) -> ConfigError:
+    return ConfigError(
+        "the rows of the trained model do not fit",
+        where=str(folder.model),
+        why=why,
+        fix="give more: --set embedding.memory=SIZE, --set 'embedding.tier={path: FOLDER, size: SIZE}'",
+    )
+
+
+def evaluate(
+    folder: RunFolder, sources: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> dict[str, float]:
     """Return the metrics of a trained model.
 
     Args:
         folder: of the run.
         sources: files with labels, relative to the current folder; default the recipe's test rows, else
             its validation rows.
+        overrides: `key=value` texts for keys of `SCORING_KEYS`.
 
     Raises:
-        ConfigError: the recipe names neither.
+        ConfigError: the recipe names neither; its rows do not fit; an override that cannot be.
         DataError: the data cannot be read.
         CheckpointError: the saved model cannot be read.
     """
-    recipe = folder.recipe()
-    trainer = load_trainer(folder)
+    recipe = scoring_recipe(folder, overrides)
+    trainer = load_trainer(folder, recipe)
     try:
         rows: data.Dataset | None
         if sources:

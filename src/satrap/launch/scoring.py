@@ -19,13 +19,15 @@ from satrap.data import Dataset
 from satrap.errors import ConfigError, DataError
 from satrap.launch.folder import RunFolder
 from satrap.launch.inputs import open_sources
-from satrap.launch.local import load_trainer
+from satrap.launch.local import load_trainer, scoring_recipe
 from satrap.train import Trainer
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
 
-def predict(folder: RunFolder, sources: Sequence[str], output: str | Path) -> int:
+def predict(
+    folder: RunFolder, sources: Sequence[str], output: str | Path, overrides: Sequence[str] = ()
+) -> int:
     """Score files with a trained model: input columns plus one `<label>_probability` column per label.
 
     The output appears under its name only when it is complete.
@@ -34,20 +36,22 @@ def predict(folder: RunFolder, sources: Sequence[str], output: str | Path) -> in
         folder: of the run.
         sources: files without need of labels, relative to the current folder.
         output: a new file ending in .parquet, .csv or .csv.gz.
+        overrides: as for `evaluate`.
 
     Returns:
         The number of rows written.
 
     Raises:
-        ConfigError: the output exists or has another ending.
+        ConfigError: the output exists or has another ending; the model's rows do not fit.
         DataError: the input cannot be read, is empty, or already has a probability column.
         CheckpointError: the saved model cannot be read.
     """
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
-    trainer = load_trainer(folder)
+    recipe = scoring_recipe(folder, overrides)
+    trainer = load_trainer(folder, recipe)
     try:
-        rows = open_sources(folder.recipe(), trainer.schema, sources, labels=False)
+        rows = open_sources(recipe, trainer.schema, sources, labels=False)
         count = _write(scored_tables(trainer, rows), partial, target.name)
         os.replace(partial, target)
         return count

@@ -22,7 +22,7 @@ from satrap.data.prefetch import Prefetcher
 from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
 from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.embedding.workers import PooledExchange
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, LocalExchange, Request
 from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
@@ -443,7 +443,11 @@ class Trainer:
             **trainer_arguments(checkpoint, model, url),
             **{"dense_optimizer": dense_optimizer, **arguments},
         )
-        trainer.restore(checkpoint)
+        try:
+            trainer.restore(checkpoint)
+        except SatrapError:
+            trainer.close()
+            raise
         return trainer
 
     def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
