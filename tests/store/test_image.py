@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import StoreError
-from satrap.optim import Adam
+from satrap.optim import SGD, Adam
 from satrap.schema import Table
 from satrap.store import Admission, Eviction, Shard
 from tests.store.test_cut import assert_same, content
@@ -105,3 +105,19 @@ def test_state_that_does_not_fit_changes_nothing():
         filled.groups[0].restore(state)
     change(small, np.random.default_rng(1), 3)
     assert filled.peek("a", np.array([2**60], U))[1].all()
+
+
+def test_the_row_of_id_0_is_found_again_behind_entries_of_rows_that_went():
+    arguments = {"optimizer": SGD(lr=0.1), "memory": 120_000, "eviction": Eviction("lru")}
+    store, rng = Shard([Table("a", dim=3)], **arguments), np.random.default_rng(0)
+    for step in range(300):
+        keys = np.unique(np.append(rng.integers(0, 2**64, 60, np.uint64), np.uint64(0)))
+        store.lookup("a", keys)
+        if step % 3 == 0:
+            other = Shard([Table("a", dim=3)], **arguments)
+            other.groups[0].restore(store.groups[0].state())
+            for chunk in store.snapshot():
+                assert other.peek("a", chunk.ids)[1].all()
+                other.load("a", chunk)
+            other.close()
+    store.close()

@@ -183,6 +183,18 @@ def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offset
     return rows, slots, missing
 
 
+def _keys(image: Arrays) -> Ids:
+    """Return the keys uint64[buckets, ENTRIES], such that in each bucket the first match of a row is the row.
+
+    Free entries of an image have key 0; before the row of id 0, they get one that no row of the bucket has.
+    """
+    keys, live = image["keys"].astype(np.uint64), image["live"].astype(np.bool_)
+    for bucket in np.flatnonzero(((keys == 0) & live).any(axis=1)).tolist():
+        rows = keys[bucket][live[bucket]].tolist()
+        keys[bucket][~live[bucket]] = next(key for key in range(1, layout.ENTRIES + 2) if key not in rows)
+    return keys
+
+
 def _restore(parts: Parts, image: Arrays, rows: Entries, slots: Inverse) -> None:
     """Make the index what it was, with these slots for the rows of `entries(image)`."""
     before = int(parts.counts[layout.PAGES_USED])
@@ -190,7 +202,7 @@ def _restore(parts: Parts, image: Arrays, rows: Entries, slots: Inverse) -> None
     pages = int(parts.counts[layout.PAGES_USED])
     parts.buckets(max(before, pages))[:] = 0  # pages that were never in use must be empty
     buckets = parts.buckets(pages)
-    buckets[:, :_SLOTS] = np.ascontiguousarray(image["keys"]).view(np.uint32)
+    buckets[:, :_SLOTS] = _keys(image).view(np.uint32)
     words = np.zeros(pages * _PAGE_ENTRIES, np.uint32)
     words[rows.at] = slots.astype(np.uint32) + np.uint32(1)
     buckets[:, _SLOTS : _SLOTS + layout.ENTRIES] = words.reshape(-1, layout.ENTRIES)
