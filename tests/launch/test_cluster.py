@@ -31,9 +31,9 @@ def saved(folder: Path) -> dict[str, Any]:
     """Every weight and row of a run."""
     (data,) = (folder / "model").glob("data-*")
     content: dict[str, Any] = {k: v.tobytes() for k, v in load_file(data / "model.safetensors").items()}
-    for path in sorted(data.glob("table-*.arrow")):
-        with pyarrow.ipc.open_stream(path) as stream:
-            content[path.name] = stream.read_all().combine_chunks().to_pydict()
+    for name in sorted({path.name.split(".")[0] for path in data.glob("table-*.arrow")}):
+        parts = [pyarrow.ipc.open_stream(path).read_all() for path in data.glob(f"{name}.*arrow")]
+        content[name] = pyarrow.concat_tables(parts).sort_by("ids").to_pydict()  # shards write their own
     return content
 
 
