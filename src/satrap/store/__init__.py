@@ -10,7 +10,7 @@ from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
 from satrap.store.eviction import Eviction
-from satrap.store.group import Group, Slots
+from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS, bucket_of
 from satrap.store.pooling import (
     distinct,
@@ -23,6 +23,7 @@ from satrap.store.pooling import (
 )
 from satrap.store.shard import Shard
 from satrap.store.tier import Tier
+from satrap.store.types import Slots
 
 __all__ = [
     "BUCKETS",

@@ -167,7 +167,9 @@ class Changes:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             full = full or not self.following
-            taken = [] if full else [(g.tracker, g.tracker.take(*g.slots)) for g in self._groups if g.tracker]
+            taken = (
+                [] if full else [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
+            )
             deleted = {} if full else self._deleted([t for _, t in taken])
             if full:
                 self.follow()
@@ -208,3 +210,8 @@ class Changes:
 def _unchanged(taken: Taken) -> tuple[Bits, Bits | None]:
     """Return the rows to leave out, in memory and in the tier."""
     return ~taken.changed, None if taken.cold is None else ~taken.cold.changed
+
+
+def _slots(group: Group) -> tuple[int, int]:
+    """Return the slots handed out so far in memory and in the tier."""
+    return group.directory.slots, 0 if group.cold is None else group.cold.directory.slots

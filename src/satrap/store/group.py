@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,39 +24,19 @@ from satrap.store.eviction import Eviction
 from satrap.store.image import place, save
 from satrap.store.kernels import batch, export
 from satrap.store.kernels import rows as row_kernels
+from satrap.store.kernels.marks import marked, unmark
 from satrap.store.memory import Reserved
 from satrap.store.pooling import strided
 from satrap.store.steps import Rows, plan
 from satrap.store.tier import Cold, Fetched, Tier
 from satrap.store.tier.cold import SHIFTS, Loose, most_records, per_table
 from satrap.store.tier.file import Bytes
-from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, address
+from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, Slots, address
 from satrap.store.workers import Workers
 
 COUNTERS = ("hits", "misses", "unadmitted", "dropped")
 _NO_NOISE = np.uint64(0)
 _GOLDEN = 0x9E3779B97F4A7C15
-
-
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """Where the rows of a request lie, as `Shard.lookup_slots` found them; hand it back to `update_group`.
-
-    It is right for ever: a row that has moved since is looked up again.
-
-    Args:
-        group: index of the group.
-        numbers: int32[n], -1 without a row.
-        epoch: how often the store had been cleared.
-        reassigned: how many slots had been taken from a row.
-        complete: True if all have a row.
-    """
-
-    group: int
-    numbers: Inverse
-    epoch: int
-    reassigned: int
-    complete: bool = False
 
 
 class Group:
@@ -103,7 +83,7 @@ class Group:
         self.updates = 0
         self.gate = None if admission is None or admission.open else Gate(admission, seed, self.tables)
         self._workers, self._eviction = workers, eviction
-        records, memory = self._plan_tier(tier, memory)
+        records, memory = most_records(self.tables, self.row_bytes, tier, memory)
         self._budget = self._plan_memory(memory)
         self._cuts: weakref.WeakSet[Cut] = weakref.WeakSet()
         self.tracker: Tracker | None = None
@@ -112,13 +92,6 @@ class Group:
         self._reserve()
         sizes = {"slots": records, "memory": self.directory.limit}
         self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, workers, **sizes)
-
-    def _plan_tier(self, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
-        """Return how many records the tier has, and the memory that its index leaves."""
-        if tier is None or memory is None:
-            return 0, memory
-        records, index = most_records(self.tables, self.row_bytes, tier, memory)
-        return records, memory - index
 
     def _plan_memory(self, memory: int | None) -> Budget:
         if memory is not None and self.gate is not None:
@@ -292,8 +265,6 @@ class Group:
         """Make the rows for which memory has no place, since all is in use by this request, in the tier."""
         assert self.cold is not None
         refused = new[slots[new] < 0]
-        if not len(refused) and away is None:
-            return
         # an id that is named twice may have found room the second time
         slots[refused], left = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
         new = refused[left]
@@ -531,11 +502,6 @@ class Group:
         self._cuts.add(cut)
         return cut
 
-    @property
-    def slots(self) -> tuple[int, int]:
-        """Slots handed out so far in memory and in the tier."""
-        return self.directory.slots, 0 if self.cold is None else self.cold.directory.slots
-
     def statistics(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] of each counter, see `Shard.statistics`."""
         counters = self.directory.counters()
@@ -568,8 +534,6 @@ class Group:
             self.tracker = None  # it has not seen these rows come
             rows, slots, fresh = place(self.directory, image)
             self._initialize(rows.ids, rows.splits, fresh, slots, self.rows)
-            if self.cold is not None:
-                self.cold.change(slots)
         self.updates, self.directory.step = (int(count) for count in state["counts"])
         gate = {k.removeprefix("gate."): v for k, v in state.items() if k.startswith("gate.")}
         if self.gate is not None and gate:
@@ -588,7 +552,7 @@ class Group:
         if self.tracker is not None:
             self.tracker.change(slots)
         if self.cold is not None:
-            self.cold.change(slots)
+            unmark(self.cold.clean, slots)
 
     def _keep_taken(self, since: int) -> None:
         followed = self._cuts or self.tracker is not None or self.cold is not None
@@ -602,15 +566,12 @@ class Group:
             self.tracker.lose(ids[gone], tables[gone], slots[gone])
 
     def _send(self, ids: Ids, tables: Inverse, slots: Inverse) -> Found:
-        """Move rows that lost their slot to the tier; return those for which it has no room, bool[n].
-
-        What the file still holds as it is, is not written.
-        """
+        """Move rows without a slot to the tier, writing what it has not; return what has no room, bool[n]."""
         assert self.cold is not None
         targets = self.cold.place(ids, tables)
         stays = targets >= 0
-        write = stays & self.cold.dirty(slots)
-        self.cold.change(slots)  # other rows will have them
+        write = stays & ~marked(self.cold.clean, slots)
+        unmark(self.cold.clean, slots)  # other rows will have them
         for cut in self._cuts:
             cut.keep_cold(ids[write], tables[write], targets[write])
         self.cold.write(targets[write], self.rows, slots[write])

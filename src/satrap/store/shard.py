@@ -16,7 +16,7 @@ from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
 from satrap.store.directory import OVERHEAD
 from satrap.store.eviction import Eviction
-from satrap.store.group import Group, Slots
+from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.pooling import block_of, distinct, segment_sum
@@ -28,6 +28,7 @@ from satrap.store.types import (
     Ids,
     Inverse,
     Offsets,
+    Slots,
     check_out,
     check_rows,
     check_splits,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -79,3 +81,24 @@ def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
     if rows and dim > 1 and out.strides[1] != 4:
         raise StoreError("out must have contiguous rows", fix="only the first axis may be strided")
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the rows of a request lie, as `Shard.lookup_slots` found them; hand it back to `update_group`.
+
+    It is right for ever: a row that has moved since is looked up again.
+
+    Args:
+        group: index of the group.
+        numbers: int32[n], -1 without a row.
+        epoch: how often the store had been cleared.
+        reassigned: how many slots had been taken from a row.
+        complete: True if all have a row.
+    """
+
+    group: int
+    numbers: Inverse
+    epoch: int
+    reassigned: int
+    complete: bool = False

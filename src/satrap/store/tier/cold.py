@@ -16,7 +16,7 @@ import numpy.typing as npt
 from satrap.errors import ConfigError
 from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
 from satrap.store.kernels import files
-from satrap.store.kernels.marks import assign, mark, marked, unmark
+from satrap.store.kernels.marks import assign, mark, marked
 from satrap.store.memory import Reserved
 from satrap.store.steps import Plan, Rows
 from satrap.store.tier.file import Bytes, RecordFile
@@ -55,18 +55,22 @@ class Loose:
         self.slots = np.arange(count, dtype=np.int32)
 
 
-def most_records(tables: Sequence[str], record: int, tier: Tier, memory: int) -> tuple[int, int]:
-    """Return how many records of `record` bytes a tier holds, and the bytes that their index may take.
+def most_records(
+    tables: Sequence[str], record: int, tier: Tier | None, memory: int | None
+) -> tuple[int, int | None]:
+    """Return how many records of `record` bytes a tier holds, and the memory that their index leaves.
 
     Args:
         tables: names of the group's tables.
         record: bytes.
-        tier: of the group.
-        memory: the group's budget, of which the index is a part.
+        tier: of the group; None: there is none.
+        memory: the group's budget, of which the index is a part; a tier needs one.
 
     Raises:
         ConfigError: not one record fits the file, or the index of all leaves little room for rows.
     """
+    if tier is None or memory is None:
+        return 0, memory
     where = f"group of {', '.join(tables)}"
     records = min(MAX_SLOTS, tier.size // record)
     if records < 1:
@@ -84,7 +88,7 @@ def most_records(tables: Sequence[str], record: int, tier: Tier, memory: int) ->
             why=f"more than {MOST_INDEX:.0%} of the memory would be no row's",
             fix=f"give these tables {math.ceil(index / MOST_INDEX)} bytes of memory, or {most} of the tier",
         )
-    return records, index
+    return records, memory - index
 
 
 class Cold:
@@ -103,6 +107,7 @@ class Cold:
         directory: which slot of the file each id has that ever left memory.
         file: the records.
         shifts: int64[len(SHIFTS), tables], to be added to the counters of the group's directory.
+        clean: one bit per slot of memory: the file holds the row there as it is.
         reads, writes: records read and written so far.
         prefetched, prefetch_hits: records asked for ahead, and how many of them were then read.
 
@@ -135,7 +140,7 @@ class Cold:
         self.live = Reserved(size, huge=False).array(np.uint8, size)
         self._ahead = Reserved(size, huge=False).array(np.uint8, size)
         size = self._memory // 8 + 1
-        self._clean = Reserved(size, huge=False).array(np.uint8, size)
+        self.clean = Reserved(size, huge=False).array(np.uint8, size)
 
     def clear(self) -> None:
         """Forget every row."""
@@ -228,14 +233,6 @@ class Cold:
         self.shift("created", created)
         return fresh, slots[fresh]
 
-    def change(self, slots: Inverse) -> None:
-        """Note that rows in these slots of memory are no longer what the file holds; -1 is none."""
-        unmark(self._clean, slots)
-
-    def dirty(self, slots: Inverse) -> Found:
-        """Return which rows in these slots of memory are not what the file holds, bool[n]."""
-        return ~marked(self._clean, slots)
-
     def keep_only(self, slots: Inverse, amounts: Offsets) -> None:
         """Note that the rows of slots are here only; `amounts` of each table, int64[tables]."""
         mark(self.live, slots)
@@ -243,7 +240,7 @@ class Cold:
 
     def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
         """Note that the rows of slots are in memory again, in slots `targets`; `amounts` of each table."""
-        mark(self._clean, targets)
+        mark(self.clean, targets)
         assign(self.live, slots, np.zeros(len(slots), np.bool_))
         self.shift("rows", -amounts)
         self.shift("created", -amounts)
