@@ -84,7 +84,7 @@ def _store_calls(shard: Shard, work: list[Batch], gradient: Floats) -> Step:
 
     def step(i: int) -> None:
         unique, splits, inverse = distinct(work[i].ids, work[i].splits)
-        _, slots = shard.lookup_features(0, unique, splits, inverse, FEATURES)
+        _, slots = shard.lookup_slots(0, unique, splits, inverse=inverse, features=FEATURES)
         sums, finite = sum_features(gradient, inverse, len(unique))
         shard.update_group(0, unique, splits, sums, slots=slots, checked=finite)
 

@@ -1,4 +1,4 @@
-"""`lookup_features` against the two calls it replaces, on a store of its own."""
+"""`lookup_slots` straight into a block, against the two calls it replaces, on a store of its own."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_it_gives_the_rows_and_the_store_of_a_lookup_and_a_gather(
         ids, splits, inverse = batch(rng, size, 400)
         wide = np.full((size, FEATURES + 2, dim), np.nan, np.float32)
         out = wide[:, 1:-1] if dim % 16 else None
-        block, slots = fused.lookup_features(0, ids, splits, inverse, FEATURES, out)
+        block, slots = fused.lookup_slots(0, ids, splits, out, inverse=inverse, features=FEATURES)
         rows, known = plain.lookup_slots(0, ids, splits)
         right = rows[inverse].reshape(FEATURES, size, dim).transpose(1, 0, 2)
         assert block.tobytes() == np.ascontiguousarray(right).tobytes()
@@ -83,8 +83,8 @@ def test_requests_that_do_not_fit_change_nothing():
         (inverse.astype(np.int64), 2, None),
     ):
         with pytest.raises(StoreError):
-            shard.lookup_features(0, ids, splits, wrong, features, out)
+            shard.lookup_slots(0, ids, splits, out, inverse=wrong, features=features)
     assert shard.statistics()["rows"] == 0
-    block, _ = shard.lookup_features(0, ids, splits, inverse[:0], 2)
+    block, _ = shard.lookup_slots(0, ids, splits, inverse=inverse[:0], features=2)
     assert block.shape == (0, 2, 4)
     assert shard.statistics()["rows"] == 3

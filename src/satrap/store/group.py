@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,19 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
-from satrap.store import hashes
+from satrap.store import copying, hashes
 from satrap.store.admission import Admission, Gate
 from satrap.store.buffers import floats
 from satrap.store.changes import Bits, Tracker
+from satrap.store.copying import NO_NOISE
 from satrap.store.cut import Cut
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
 from satrap.store.image import place, save
-from satrap.store.kernels import batch, export
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.marks import marked, unmark
 from satrap.store.memory import Reserved
-from satrap.store.pooling import strided
+from satrap.store.pooling import gather_features
 from satrap.store.steps import Rows, plan
 from satrap.store.tier import Cold, Fetched, Tier
 from satrap.store.tier.cold import SHIFTS, Loose, most_records, per_table
@@ -35,7 +34,6 @@ from satrap.store.types import Floats, Found, Ids, Inverse, Offsets, Slots, addr
 from satrap.store.workers import Workers
 
 COUNTERS = ("hits", "misses", "unadmitted", "dropped")
-_NO_NOISE = np.uint64(0)
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -132,36 +130,21 @@ class Group:
         if self.cold is not None:
             self.cold.file.close()
 
-    def lookup(self, ids: Ids, splits: Offsets, out: Floats) -> Slots:
-        """Write the rows of the ids, creating those that are new."""
-        slots, missing, away = self._locate(ids, splits)
-        self._fill(ids, splits, slots, missing, away, out)
-        return self._handle(slots, missing)
-
-    def lookup_features(
-        self, ids: Ids, splits: Offsets, inverse: Inverse, features: int, out: Floats
+    def lookup(
+        self, ids: Ids, splits: Offsets, out: Floats, inverse: Inverse | None = None, features: int = 1
     ) -> Slots:
-        """Write the rows of all features of a batch, each id where the batch has it; see `Shard`."""
+        """Write the rows of the ids, creating those that are new; see `Shard.lookup_slots`."""
         slots, missing, away = self._locate(ids, splits)
-        dim, (start, step) = self.rows.dim, strided(out)
-        if len(missing):
-            rows = floats(len(ids), self.dim)
-            self._fill(ids, splits, slots, missing, away, rows)
-            batch.gather_features(address(rows), inverse, features, dim, start, step)
-            return self._handle(slots, missing)
-        fmt, base, stride = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride
-        each = len(inverse) // features
-
-        def work(first: int, end: int) -> None:
-            part, target = inverse[first * each : end * each], start + np.uint64(4 * self.dim * first)
-            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step, len(inverse))
-
-        parts = min(features, len(self._workers.ranges(len(inverse))))
-        cuts = [features * part // parts for part in range(parts + 1)]
-        self._workers.run(list(pairwise(cuts)), work)
-        return self._handle(slots, missing)
-
-    def _handle(self, slots: Inverse, missing: Offsets) -> Slots:
+        if inverse is not None and not len(missing):
+            copying.gather_features(self.plan, self.rows, self._workers, slots, inverse, features, out)
+        else:
+            rows = out if inverse is None else floats(len(ids), self.dim)
+            copying.gather(self.plan, self.rows, self._workers, slots, rows)
+            self._write_initial(ids, splits, missing, rows)
+            if away is not None:
+                self._write_cold(away.positions, slots, away.records, rows)
+            if inverse is not None:
+                gather_features(rows, inverse, features, out)
         return Slots(self.index, slots, self._epoch, self.directory.reassigned, not len(missing))
 
     def _locate(self, ids: Ids, splits: Offsets) -> tuple[Inverse, Offsets, Fetched | None]:
@@ -184,21 +167,6 @@ class Group:
         if self.tracker is not None and self.directory.evicts:
             self.tracker.change(slots)
         return slots, missing[slots[missing] < 0], away
-
-    def _fill(
-        self,
-        ids: Ids,
-        splits: Offsets,
-        slots: Inverse,
-        missing: Offsets,
-        away: Fetched | None,
-        out: Floats,
-    ) -> None:
-        """Write the rows that `_locate` found, and of the others what they would start from."""
-        self._gather(slots, out)
-        self._write_initial(ids, splits, missing, out)
-        if away is not None:
-            self._write_cold(away.positions, slots, away.records, out)
 
     def _write_cold(self, positions: Offsets, slots: Inverse, records: Bytes, out: Floats) -> None:
         """Write the weights of records to the positions of `out` that have no slot in memory."""
@@ -297,7 +265,7 @@ class Group:
 
     def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, rows: Rows) -> None:
         row_kernels.initialize(
-            self.plan.format(_NO_NOISE),
+            self.plan.format(NO_NOISE),
             rows.base,
             rows.stride,
             rows.scalars,
@@ -315,7 +283,7 @@ class Group:
     def peek(self, ids: Ids, splits: Offsets, out: Floats) -> Found:
         """Write the rows of the ids, or what they would start from; return which have a row."""
         slots, missing = self.directory.find(ids, splits, use=False)
-        self._gather(slots, out)
+        copying.gather(self.plan, self.rows, self._workers, slots, out)
         found: Found = slots >= 0
         if self.cold is not None and len(missing):
             away = self.cold.fetch(ids, splits, missing)
@@ -327,7 +295,7 @@ class Group:
 
     def _write_initial(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
         if len(positions):
-            fmt, seeds, scales = self.plan.format(_NO_NOISE), self._seeds, self._scales
+            fmt, seeds, scales = self.plan.format(NO_NOISE), self._seeds, self._scales
             dim, step = self.rows.dim, np.uint64(out.strides[0])
             row_kernels.initial_rows(fmt, ids, splits, positions, seeds, scales, dim, address(out), step)
 
@@ -383,33 +351,7 @@ class Group:
 
         `rows` are others than those in memory.
         """
-        rows = self.rows if rows is None else rows
-        weights = np.empty((len(slots), self.dim), np.float32)
-        state = np.empty((len(slots), self.plan.width), np.float32)
-        places = (
-            address(weights),
-            np.uint64(weights.strides[0]),
-            address(state),
-            np.uint64(4 * self.plan.width),
-        )
-
-        def work(first: int, end: int) -> None:
-            i = np.uint64(first)
-            export.read_rows(
-                self.plan.format(_NO_NOISE),
-                rows.base,
-                rows.stride,
-                rows.scalars,
-                slots[first:end],
-                rows.dim,
-                places[0] + i * places[1],
-                np.uint64(self.plan.layout.state),
-                places[2] + i * places[3],
-                places[3],
-            )
-
-        self._workers.run(self._workers.ranges(len(slots)), work)
-        return weights, state
+        return copying.read(self.plan, self.rows if rows is None else rows, self._workers, slots)
 
     def read_cold(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return what `read` does of slots of the tier."""
@@ -442,11 +384,21 @@ class Group:
         away = np.full(len(outside), -1) if self.cold is None else self.cold.find(ids, splits, outside)
         self._keep(ids, splits, slots)
         inside = np.flatnonzero(slots >= 0) if len(outside) else slice(None)
-        self._scatter(self.rows, ids[inside], slots[inside], weights[inside], state[inside])
+        copying.scatter(
+            self.plan, self._noise, self.rows, ids[inside], slots[inside], weights[inside], state[inside]
+        )
         lost, outside, away = int((away < 0).sum()), outside[away >= 0], away[away >= 0]
         if self.cold is not None and len(outside):
             loose = Loose(self.plan, self.dim, len(outside))
-            self._scatter(loose.rows, ids[outside], loose.slots, weights[outside], state[outside])
+            copying.scatter(
+                self.plan,
+                self._noise,
+                loose.rows,
+                ids[outside],
+                loose.slots,
+                weights[outside],
+                state[outside],
+            )
             self._write_back(ids, splits, outside, away, loose)
         if lost:
             raise StoreError(
@@ -464,22 +416,6 @@ class Group:
         if self.tracker is not None:
             self.tracker.cold.make(targets)
         return np.setdiff1d(missing, placed, assume_unique=True)
-
-    def _scatter(self, rows: Rows, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> None:
-        inner = np.ascontiguousarray(state[:, : self.plan.layout.state])
-        row_kernels.scatter(
-            self.plan.format(self._noise),
-            rows.base,
-            rows.stride,
-            ids,
-            slots,
-            address(weights),
-            rows.dim,
-            address(inner),
-            np.uint64(self.plan.layout.state),
-        )
-        if self.plan.layout.scalar:
-            rows.scalars[slots] = state[:, -1]
 
     def has(self, t: int, ids: Ids) -> Found:
         """Return which ids of table t have a row, bool[n]."""
@@ -581,16 +517,6 @@ class Group:
         if self.tracker is not None:
             self.tracker.move(slots[stays], self.tracker.cold, targets)
         return ~stays
-
-    def _gather(self, slots: Inverse, out: Floats) -> None:
-        fmt, base, stride, dim = self.plan.format(_NO_NOISE), self.rows.base, self.rows.stride, self.rows.dim
-        start, step = out.ctypes.data, out.strides[0]
-
-        def work(first: int, end: int) -> None:
-            target = np.uint64(start + first * step)
-            row_kernels.gather(fmt, base, stride, slots[first:end], dim, target, np.uint64(step))
-
-        self._workers.run(self._workers.ranges(len(slots)), work)
 
     def _per_table(self, positions: Offsets, splits: Offsets) -> Offsets:
         return np.diff(np.searchsorted(positions, splits)).astype(np.int64)

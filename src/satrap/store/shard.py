@@ -161,41 +161,35 @@ class Shard:
         return self.lookup_slots(group, ids, splits, out)[0]
 
     def lookup_slots(
-        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
-    ) -> tuple[Floats, Slots]:
-        """Do what `lookup_group` does; return besides what saves `update_group` finding these ids again."""
-        g, ids, splits = self._request(group, ids, splits)
-        out = check_out(out, len(ids), g.dim)
-        with self._lock:
-            return out, g.lookup(ids, splits, out)
-
-    def lookup_features(
         self,
         group: int,
         ids: Ids,
         splits: Offsets,
-        inverse: Inverse,
-        features: int,
         out: Floats | None = None,
+        *,
+        inverse: Inverse | None = None,
+        features: int = 1,
     ) -> tuple[Floats, Slots]:
-        """Do what `lookup_slots` and then `gather_features` do, without writing the distinct rows in between.
+        """Do what `lookup_group` does; return besides what saves `update_group` finding these ids again.
 
         Args:
             group, ids, splits: as in `lookup_group`.
-            inverse: int32[features * batch], feature after feature: position in `ids` of each one's id.
+            out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
+            inverse: int32[features * batch], feature after feature: position in `ids` of each one's id. The
+                rows are then those that `gather_features` makes of the distinct ones, which are not written.
             features: number of features with one id per sample, >= 1.
-            out: float32[batch, features, dim] to write to.
-
-        Returns:
-            float32[batch, features, dim]; what saves `update_group` finding these ids again.
 
         Raises:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
         """
         g, ids, splits = self._request(group, ids, splits)
+        if inverse is None:
+            out = check_out(out, len(ids), g.dim)
+            with self._lock:
+                return out, g.lookup(ids, splits, out)
         inverse, out = block_of(inverse, len(ids), features, g.dim, out)
         with self._lock:
-            return out, g.lookup_features(ids, splits, inverse, features, out)
+            return out, g.lookup(ids, splits, out, inverse, features)
 
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
