@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap import faults
-from satrap.batch import EmbeddedBatch
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series
 from satrap.errors import CheckpointError, ConfigError
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
@@ -334,6 +334,44 @@ def test_a_stop_saves_at_once_and_can_be_resumed(at: int, tmp_path: Path) -> Non
     trainer = make_trainer()
     result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
     assert_same(expected, everything(trainer, result))
+    trainer.close()
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_a_stop_that_shall_not_save_is_an_interrupt_after_the_step(plan: bool, tmp_path: Path) -> None:
+    class Ask(Observer):
+        def step(self, progress: Progress) -> None:
+            if progress.step == 3:
+                trainer.request_stop(save=False)
+
+    trainer = make_trainer()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trainer.fit(
+            train_data(), checkpoint=Checkpointing(str(tmp_path)) if plan else None, observers=[Ask()]
+        )
+    assert type(caught.value) is KeyboardInterrupt
+    assert trainer.run.steps == 4
+    assert not trainer.fitting
+    assert Series(str(tmp_path)).steps() == []
+    trainer.close()
+
+
+def test_an_interrupt_ends_an_evaluation(tmp_path: Path) -> None:
+    read = 0
+
+    class Asking(Batches):
+        def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+            nonlocal read
+            for batch in self.items:
+                read += 1
+                trainer.request_stop(save=False)
+                yield batch
+
+    trainer = make_trainer()
+    validation = Asking(list(validation_data().batches()))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(train_data(), validation=validation, checkpoint=Checkpointing(str(tmp_path)))
+    assert read == 1
     trainer.close()
 
 

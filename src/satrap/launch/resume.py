@@ -159,31 +159,43 @@ def rewind(history: History, plan: Checkpointing) -> None:
 
 
 class Termination:
-    """SIGTERM while this context is open asks the run to save and end; a second one ends it at once."""
+    """Signals while this context is open: SIGTERM asks the run to save and end, Ctrl-C to end as it is.
+
+    Both take effect after the step, or amid an evaluation. Python would raise KeyboardInterrupt at any
+    moment, also where a library swallows it or holds a lock: the run then went on, or hung. A second signal
+    of the kind ends the run at once.
+    """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._terminated = False
         self._trainer: Trainer | None = None
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
         self._main = threading.current_thread() is threading.main_thread()
 
     def __enter__(self) -> Termination:
         if self._main:
-            self._before = signal.signal(signal.SIGTERM, self._ask)
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGTERM, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _ask(self, _: int, __: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-        self._asked = True
+    def _terminate(self, number: int, _: FrameType | None) -> None:
+        signal.signal(number, self._before[number])
+        self._terminated = True
         if self._trainer is not None:
             self._trainer.request_stop()
+
+    def _interrupt(self, number: int, _: FrameType | None) -> None:
+        signal.signal(number, self._before[number])
+        if self._trainer is None or not self._trainer.fitting:
+            raise KeyboardInterrupt
+        self._trainer.request_stop(save=False)
 
     def watch(self, trainer: Trainer) -> None:
         """Take the trainer that is to be stopped."""
         self._trainer = trainer
-        if self._asked:
+        if self._terminated:
             trainer.request_stop()

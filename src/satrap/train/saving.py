@@ -116,10 +116,10 @@ class Saver:
         """Yield the batches of the current pass that are not trained yet.
 
         Raises:
-            StopRequested: before the first one, if a stop was asked for.
+            StopRequested, KeyboardInterrupt: before the first one, if a stop was asked for.
         """
         if self._plan is not None and self._any(self._trainer.stopping):
-            raise StopRequested
+            raise self._stop()
         return self.reading.batches(data, self.epoch)
 
     def stoppable(self, data: Data) -> Data:
@@ -130,19 +130,30 @@ class Saver:
         """Take note that the samples of an evaluation are read: of several workers, by all of them.
 
         Raises:
-            StopRequested: a stop was asked for, so that they may not be all.
+            StopRequested, KeyboardInterrupt: a stop was asked for, so that they may not be all.
         """
         if self._plan is None:
             return
         self._workers.meet("end of the evaluation")
         if self._any(self._trainer.stopping):
-            raise StopRequested
+            raise self._stop()
+
+    def _stop(self) -> KeyboardInterrupt:
+        """Return what ends a run that was asked to stop; several workers always save."""
+        alone = self._workers.world == 1
+        return KeyboardInterrupt() if alone and not self._trainer.saves_stop else StopRequested()
 
     def __enter__(self) -> Saver:
+        self._trainer.fitting = True
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Save and swallow a `StopRequested`; in any case wait for what is being written."""
+        """Save and swallow a `StopRequested`; in any case wait for what is being written.
+
+        Raises:
+            KeyboardInterrupt: a stop was asked for after the last step, and nothing shall be saved.
+        """
+        self._trainer.fitting = False
         stopped = isinstance(error, StopRequested)
         if stopped:
             self._trainer.run.stopped = "stopped"
@@ -150,6 +161,8 @@ class Saver:
         self.finish()
         if error is None and self.series is not None and self._workers.rank == 0:
             self.series.prune(finished=True)
+        if error is None and self._trainer.stopping and not self._trainer.saves_stop:
+            raise self._stop()
         return stopped
 
     def stepped(self, turn: Turn, *, stop: bool) -> None:
@@ -161,7 +174,7 @@ class Saver:
 
         Raises:
             StopRequested: it is, and a snapshot will be saved.
-            KeyboardInterrupt: it is, and there is nowhere to save.
+            KeyboardInterrupt: it is, and there is nowhere to save, or nothing shall be.
         """
         if turn.ticket is not None:
             self.reading.trained(turn.ticket.batch)
@@ -177,7 +190,7 @@ class Saver:
         if self._apart:
             self._stepped_apart(stop)
         elif stop:
-            raise StopRequested
+            raise self._stop()
         elif self._due and not self._any(self._writer.busy):  # a late one waits: training does not
             self._start()
 
@@ -209,7 +222,7 @@ class Saver:
         """Meet the others, wherever they are, and take the cut that was called for."""
         self._workers.meet("council")
         if self._any(stop):
-            raise StopRequested
+            raise self._stop()
         self._start()
 
     def pass_trained(self) -> None:

@@ -177,7 +177,8 @@ class Trainer:
         if clip_norm is not None:
             _check_clipping(self.exchange)
         self.run = Run(schema.label_names)
-        self.stopping = self._seeded = False
+        self.stopping = self.fitting = self._seeded = False
+        self.saves_stop = True
         self._saver = Saver(self, None)
 
     def fit(
@@ -258,12 +259,15 @@ class Trainer:
         self.dense.refresh(self.exchange)
         self.workers.broadcast(list(self.model.buffers()))
 
-    def request_stop(self) -> None:
-        """End `fit` after the step, on all workers; safe in a signal handler.
+    def request_stop(self, *, save: bool = True) -> None:
+        """End `fit` after the step, or amid an evaluation, on all workers; safe in a signal handler.
 
         With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt.
+
+        Args:
+            save: False: raise KeyboardInterrupt in any case; of a worker that is alone.
         """
-        self.stopping = True
+        self.saves_stop, self.stopping = save, True
 
     def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         for batch in batches:
