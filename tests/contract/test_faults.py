@@ -11,6 +11,7 @@ import pytest
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
+from satrap.exchange.servers.frames import Kind
 from satrap.optim import SGD
 from satrap.schema import Table
 from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
@@ -54,6 +55,22 @@ def test_every_update_is_applied_once_while_connections_are_cut() -> None:
         assert proxy.connections > 2
         exchange.close()
         reference.close()
+
+
+def test_a_client_that_stood_still_itself_reads_the_answer_before_it_gives_up() -> None:
+    """As one that was stopped: the answer came long ago, and only its own clock says that it waited."""
+    with threads(1) as servers:
+        exchange = connect([servers[0].address], deadline=1.0)
+        answered = threading.Event()
+
+        def stand_still() -> None:
+            exchange._ask(0, Kind.FLUSH, [], lambda *_: answered.set(), 0)
+            time.sleep(2.5)
+
+        exchange._loop.post(stand_still)
+        assert answered.wait(10)
+        assert exchange.statistics()["rows"] == 0
+        exchange.close()
 
 
 def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() -> None:

@@ -28,6 +28,8 @@ _FAILED = (
 )
 _EVENTS = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE = 3600.0
+_STANDSTILL = 1.0
+"""Seconds that a round may take longer than planned; beyond it this process was stopped, or starved."""
 _PATIENCE = 3
 """Handshakes that may fail before the first answer."""
 
@@ -157,7 +159,10 @@ class Loop:
         peer_of = dict(zip(self._sockets, self.peers, strict=True))
         watched = dict(zip(self._monitors, self._sockets, strict=True))
         while not self._stopping:
-            for socket, _ in poller.poll(self._pause()):
+            until = time.monotonic() + (pause := self._pause()) / 1000
+            ready = poller.poll(pause)
+            until = min(until, time.monotonic())
+            for socket, _ in ready:
                 if socket in peer_of:
                     self._receive(socket, peer_of[socket])
                 elif socket in watched:
@@ -168,6 +173,8 @@ class Loop:
                 self._tasks.popleft()()
             now, busy = time.monotonic(), any(peer.waiting for peer in self.peers)
             for socket, peer in peer_of.items():
+                if now - until > _STANDSTILL:
+                    peer.excuse(now - until)
                 self._send(socket, peer.outgoing(now, busy=busy))
                 if error := peer.overdue(now):
                     raise error

@@ -172,6 +172,12 @@ class Peer:
             fix="look at its log; raise the deadline if it is only slow",
         )
 
+    def excuse(self, seconds: float) -> None:
+        """Do not count seconds in which this process stood still: its answers may be there, unread."""
+        self.answered_at += seconds
+        for pending in self._pending.values():
+            pending.issued += seconds
+
     def next_deadline(self) -> float:
         """Return when `outgoing` or `overdue` must be asked again; infinity if nothing waits."""
         if not self._pending:
