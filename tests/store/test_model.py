@@ -49,6 +49,15 @@ class Requests(RuleBasedStateMachine):
     def open(self, **arguments):
         return Shard(self.tables, optimizer=self.optimizer, seed=3, admission=self.admission, **arguments)
 
+    def move(self):
+        """Give rows and state to another store, which takes this one's place."""
+        other = self.open()
+        other.groups[0].restore(self.shard.groups[0].state())
+        for chunk in self.shard.snapshot(chunk_rows=17):
+            other.load(chunk.table, chunk)
+        self.shard.close()
+        self.shard = other
+
     def memory_for(self, rows):
         """Return a budget that has room for about so many rows."""
         row = plan(self.optimizer, self.dim, self.tables[0].dtype).row_bytes + 28
@@ -200,12 +209,7 @@ class Bounded(Requests):
     @rule()
     def go_on_elsewhere(self):
         """With the state, so that the other store evicts what this one would have."""
-        other = self.open()
-        other.groups[0].restore(self.shard.groups[0].state())
-        for chunk in self.shard.snapshot(chunk_rows=17):
-            other.load(chunk.table, chunk)
-        self.shard.close()
-        self.shard = other
+        self.move()
         for table in self.model.tables.values():
             table.counts.update(dict.fromkeys(table.counts, 0))
 

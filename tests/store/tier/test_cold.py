@@ -72,13 +72,8 @@ class Tiered(Requests):
 
     @rule()
     def go_on_elsewhere(self):
-        other = self.open()
-        other.groups[0].restore(self.shard.groups[0].state())
-        for chunk in self.shard.snapshot(chunk_rows=17):
-            other.load(chunk.table, chunk)
-        self.shard.close()
-        self.shard = other
-        counters = other.statistics()["tables"]
+        self.move()
+        counters = self.shard.statistics()["tables"]
         for name, table in self.model.tables.items():
             assert counters[name]["evicted"] == counters[name]["refused"] == 0
             table.counts.update({k: counters[name][k] for k in table.counts})
