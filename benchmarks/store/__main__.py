@@ -33,6 +33,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="some minutes: Zipf ids, one thread, 5 repeats, 10 million rows"
     )
+    parser.add_argument(
+        "--allocator",
+        choices=["kept", "system"],
+        default="kept",
+        help="keep memory that is freed, as satrap's trainer does, or leave it to the C library's defaults",
+    )
     parser.add_argument("--fbgemm", type=Path, help="folder of `pip install --target` with fbgemm-gpu-cpu")
     options = parser.parse_args()
     if options.quick:
@@ -93,12 +99,13 @@ def _create(sizes: dict[int, int]) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and record; the file is written after each section.
 
-    PyTorch and FBGEMM allocate their outputs anew in each step, which takes them up to half as long again, at
-    dim 128 three times as long, when the memory comes from the system each time: page faults are not what is
-    compared, so freed memory is kept, large blocks too.
+    PyTorch and FBGEMM allocate their outputs anew in each step, which takes them longer when the memory comes
+    from the system each time. By default page faults are not what is compared, and freed memory is kept,
+    large blocks too; `--allocator system` shows both as they come.
     """
     options = arguments()
-    keep_freed_memory(1 << 30, (2 << 30) - 1)
+    if options.allocator == "kept":
+        keep_freed_memory(1 << 30, (2 << 30) - 1)
     if options.fbgemm:
         sys.path.append(str(options.fbgemm))
     parameters = {**vars(options), "fbgemm": options.fbgemm is not None}

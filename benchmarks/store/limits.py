@@ -12,13 +12,25 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from satrap.store.kernels.simd import broadcast, load_like, prefetch, prefetch_write, store
+from benchmarks.store.workload import Batch
+from satrap.store import Shard, floats
+from satrap.store.kernels.batch import ASIDE
+from satrap.store.kernels.rows import all_finite
+from satrap.store.kernels.simd import (
+    broadcast,
+    load_like,
+    prefetch,
+    prefetch_write,
+    settle,
+    store,
+    store_aside,
+)
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 _FOUR, _LINE, _LANES, _ZERO = np.uint64(4), np.uint64(64), np.uint64(16), np.uint64(0)
 
 
-def _gather(dim: int) -> Any:
+def _gather(dim: int, aside: bool) -> Any:
     size, width, full = np.uint64(4 * dim), np.uint64(dim), np.uint64(dim // 16 * 16)
 
     @njit(**_OPTIONS)  # type: ignore[untyped-decorator]
@@ -33,9 +45,14 @@ def _gather(dim: int) -> Any:
                     prefetch(next_row + k)
             row, target = base + np.uint64(slots[i]) * stride, out + np.uint64(i) * size
             for k in range(_ZERO, full, _LANES):
-                store(target + k * _FOUR, load_like(like, row + k * _FOUR))
+                if aside:
+                    store_aside(target + k * _FOUR, load_like(like, row + k * _FOUR))
+                else:
+                    store(target + k * _FOUR, load_like(like, row + k * _FOUR))
             for k in range(full, width):
                 store(target + k * _FOUR, load_like(none, row + k * _FOUR))
+        if aside:
+            settle()
 
     return gather
 
@@ -74,13 +91,19 @@ class Limit:
         rows: where rows lie.
         width: floats per row, for "rmw" a multiple of 16.
         threads: how many threads share the slots.
+        aside: for "gather" to an output too large for the caches: write past them. `width` is a multiple of
+            16, the output lies at a multiple of 64.
+
+    Attributes:
+        seconds: per slot, once `tuned`.
     """
 
-    def __init__(self, kind: str, rows: Any, width: int, threads: int = 1) -> None:
+    def __init__(self, kind: str, rows: Any, width: int, threads: int = 1, *, aside: bool = False) -> None:
         self._rows, self._gathers = rows, kind == "gather"
-        self._kernel = _gather(width) if self._gathers else _rmw(width, len(rows.scalars) > 0)
+        self._kernel = _gather(width, aside) if self._gathers else _rmw(width, len(rows.scalars) > 0)
         self._bytes, self._threads, self._ahead = 4 * width, threads, 0
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.seconds = 0.0
 
     def __call__(self, slots: Any, out: Any) -> None:
         """Process the rows of `slots`; `out` takes what "gather" copies."""
@@ -114,5 +137,40 @@ class Limit:
                 start = time.perf_counter()
                 self._run(slots, out, ahead)
                 times[ahead].append((time.perf_counter() - start) / len(slots))
-        self._ahead = min(candidates, key=lambda ahead: statistics.median(times[ahead]))
+        medians = {ahead: statistics.median(seconds) for ahead, seconds in times.items()}
+        self._ahead = min(candidates, key=lambda ahead: medians[ahead])
+        self.seconds = medians[self._ahead]
         return self
+
+
+class StepLimit:
+    """What a whole step has to move, with all addresses known: rows to the block, gradients, rows changed.
+
+    One row per id is copied to its place in the block; the block's gradient is read once, as fast as it can
+    be; each distinct row and its scalar are read, added to and written. Finding rows, telling which ids are
+    equal and summing their gradients are not in it.
+
+    Args:
+        shard: with one group, whose optimizer is row-wise Adagrad.
+        work: the batches.
+        gradient: float32[batch, features, dim].
+        threads: how many threads share the rows.
+    """
+
+    def __init__(self, shard: Shard, work: Sequence[Batch], gradient: Any, threads: int) -> None:
+        group = shard.groups[0]
+        dim, size = group.dim, gradient.nbytes
+        self._distinct = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
+        self._each = [slots[b.inverse] for slots, b in zip(self._distinct, work, strict=True)]
+        self._gradient = gradient.reshape(-1).view(np.uint32)
+        self._block = floats(gradient.size // dim, dim)
+        aside = [False, True] if size > ASIDE and dim % 16 == 0 else [False]
+        fills = [Limit("gather", group.rows, dim, threads, aside=a) for a in aside]
+        self._fill = min((f.tuned(self._each, self._block) for f in fills), key=lambda f: f.seconds)
+        self._change = Limit("rmw", group.rows, dim, threads).tuned(self._distinct, self._block)
+
+    def __call__(self, i: int) -> None:
+        """Move what batch i needs."""
+        self._fill(self._each[i], self._block)
+        all_finite(self._gradient)
+        self._change(self._distinct[i], self._block)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 import satrap
+from benchmarks.store.limits import StepLimit
 from benchmarks.store.operations import OPTIMIZERS, filled
 from benchmarks.store.workload import (
     FEATURES,
@@ -67,12 +68,13 @@ def whole_step(dim: int, rows: int, skew: str, threads: int, repeats: int) -> di
     work = batches(rows, skew, 8)
     gradient = torch.randn(SAMPLES, FEATURES, dim) * 1e-3
     shard = filled(dim, rows, OPTIMIZERS["rowwise_adagrad"], threads)
-    methods: dict[str, Any] = {SATRAP: _store_calls(shard, work, gradient.numpy())}
+    methods: dict[str, Any] = {"limit step": StepLimit(shard, work, gradient.numpy(), threads)}
+    methods[SATRAP] = _store_calls(shard, work, gradient.numpy())
     methods["satrap, as the trainer does it"] = _trainer(shard, dim, work, gradient)
     methods |= _torch(dim, rows, work, gradient)
     methods |= _fbgemm(dim, rows, work, gradient)
     seconds = interleaved(methods, len(work), repeats, threads=threads)
-    figures = summary(seconds, N, dict.fromkeys(methods, SATRAP))
+    figures = summary(seconds, N, {**dict.fromkeys(methods, SATRAP), SATRAP: "limit step"})
     for name, times in seconds.items():
         figures[name]["ms"] = round(float(np.median(times)) * 1e3, 2)
     show(f"whole step dim {dim} {skew} threads {threads}, ns per id", figures)
