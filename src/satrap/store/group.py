@@ -181,9 +181,18 @@ class Group:
         self._keep_taken(taken)
 
     def _create(
-        self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, away: Fetched | None = None
+        self,
+        ids: Ids,
+        splits: Offsets,
+        missing: Offsets,
+        slots: Inverse,
+        away: Fetched | None = None,
+        *,
+        blank: bool = False,
     ) -> None:
         """Give each missing id that is admitted, or was away, a slot and its row; fills in `slots`.
+
+        Rows of slots are left `blank` for a caller that writes them all.
 
         Raises:
             StoreError: no room, and no eviction, or no disk space for the tier; nothing was created.
@@ -210,7 +219,8 @@ class Group:
                 cut.ignore(slots[fresh])
             if self.tracker is not None:
                 self.tracker.make(slots[fresh])
-            self._initialize(ids, splits, fresh, slots, self.rows)
+            if not blank:
+                self._initialize(ids, splits, fresh, slots, self.rows)
             if away is not None:
                 self._bring(splits, fresh, slots, away)
         if self.cold is not None:
@@ -377,7 +387,7 @@ class Group:
             missing = absent if self.cold is None else missing
         gate, self.gate = self.gate, None
         try:
-            self._create(ids, splits, missing, slots)
+            self._create(ids, splits, missing, slots, blank=True)
         finally:
             self.gate = gate
         outside = np.flatnonzero(slots < 0)

@@ -352,7 +352,7 @@ class Shard:
         group, ids = self.groups[g], plain(chunk.ids, np.uint64, 1, "ids")
         weights = check_rows(chunk.weights, len(ids), group.dim, "weights")
         state = check_rows(chunk.state, len(ids), group.plan.width, "state")
-        if len(np.unique(ids)) != len(ids):
+        if len(distinct(ids, np.array([0, len(ids)]))[0]) != len(ids):
             raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
         splits = np.where(np.arange(len(group.tables) + 1) > t, len(ids), 0).astype(np.int64)
         with self._lock:
