@@ -215,16 +215,19 @@ class Group:
             taken = self.directory.reassigned
             fresh = self.directory.create(ids, splits, missing[i : i + piece], slots)
             self._keep_taken(taken)
-            for cut in self._cuts:
-                cut.ignore(slots[fresh])
-            if self.tracker is not None:
-                self.tracker.make(slots[fresh])
+            self._note_made(slots[fresh])
             if not blank:
                 self._initialize(ids, splits, fresh, slots, self.rows)
             if away is not None:
                 self._bring(splits, fresh, slots, away)
         if self.cold is not None:
             self._create_cold(ids, splits, slots, new, away)
+
+    def _note_made(self, slots: Inverse) -> None:
+        for cut in self._cuts:
+            cut.ignore(slots)
+        if self.tracker is not None:
+            self.tracker.make(slots)
 
     def _bring(self, splits: Offsets, fresh: Offsets, slots: Inverse, away: Fetched) -> None:
         """Write the rows that were away to the slots they were given."""
