@@ -15,7 +15,6 @@ import zmq
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, create_key, read_key
-from satrap.exchange.servers.chunks import pack_arrays
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import (
     FAILURE,
@@ -104,7 +103,6 @@ def valid_messages() -> list[tuple[Header, list[bytes]]]:
         (Header(Kind.EXPORT, 1), export),
         (Header(Kind.LOAD, 1), load),
         (Header(Kind.STATISTICS, 1), []),
-        (Header(Kind.RESTORE, 1), pack_arrays({"0.counts": ids[:2].astype(np.int64)})),
         (Header(Kind.CUT, 1), [pack_text({"number": 5})]),
         (Header(Kind.JOB, 1), [pack_text({})]),
         (Header(Kind.READ, 1), [pack_text({"url": "/nowhere/at/all"})]),

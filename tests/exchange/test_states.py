@@ -1,43 +1,90 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from satrap.errors import StoreError
-from satrap.exchange.states import joined, spread, state_of, take_state
+from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.checkpoint.stores import write_store
+from satrap.errors import CheckpointError, StoreError
+from satrap.exchange.states import COUNTS, counts_of, largest, restore, state_of, take_state
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Admission, Shard
 
 TABLES = [Table("a", dim=2, optimizer=SGD(lr=0.1)), Table("b", dim=3, optimizer=SGD(lr=0.1))]
+HALVES = (range(2048), range(2048, 4096))
 
 
-def used(times: int) -> Shard:
-    shard = Shard(TABLES, admission=Admission(min_count=3))
+def used(times: int, *, admits: bool = False) -> Shard:
+    shard = Shard(TABLES, admission=None if admits else Admission(min_count=3))
     for _ in range(times):
         shard.lookup("a", np.arange(5, dtype=np.uint64))
         shard.update("a", np.arange(5, dtype=np.uint64), np.ones((5, 2), np.float32))
     return shard
 
 
-def test_as_many_stores_take_all() -> None:
-    states = [state_of(used(1)), state_of(used(2))]
-    for own, back in zip(states, spread(joined(states), 2), strict=True):
+def written(url: str, stores: list[Shard]) -> str:
+    """A checkpoint of what two stores, of half the buckets each, need besides their rows."""
+
+    def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
+        files: dict[str, FileEntry] = {}
+        for store, buckets in zip(stores, HALVES, strict=True):
+            suffix = f".shard-{buckets.start}"
+            files |= write_store(storage, folder, state_of(store), suffix=suffix, buckets=buckets)
+        return files
+
+    settings = {COUNTS: largest(map(counts_of, stores))}
+    write_checkpoint(url, Checkpoint(settings, {}, {}, (), rows=write))
+    return url
+
+
+def test_a_store_of_the_same_buckets_takes_all(tmp_path: Path) -> None:
+    stores = [used(1), used(2)]
+    url = written(str(tmp_path), stores)
+    for store, buckets in zip(stores, HALVES, strict=True):
+        fresh = used(0)
+        restore(fresh, url, buckets)
+        own, back = state_of(store), state_of(fresh)
+        assert len(own) > 2
         assert own.keys() == back.keys()
         assert all(np.array_equal(own[name], back[name]) for name in own)
-    [back] = spread(states[0], 1)
-    assert back.keys() == states[0].keys()
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_another_number_takes_the_counters(shards: int) -> None:
-    states = [state_of(used(1)), state_of(used(2))]
-    parts = spread(joined(states), shards)
-    assert len(parts) == shards
-    for part in parts:
-        assert set(part) == {"0.counts", "1.counts"}
-        assert part["0.counts"][0] == 2
-        fresh = used(0)
-        take_state(fresh, part)
-        assert fresh.groups[0].updates == 2
+@pytest.mark.parametrize("buckets", [range(4096), range(1024), range(2047), range(1, 2048)])
+def test_a_store_of_other_buckets_takes_the_largest_counters(tmp_path: Path, buckets: range) -> None:
+    url = written(str(tmp_path), [used(1), used(2)])
+    fresh, empty = used(0), state_of(used(0))
+    restore(fresh, url, buckets)
+    assert counts_of(fresh) == {"0": [2, 2], "1": [0, 0]}
+    back = state_of(fresh)
+    assert all(np.array_equal(back[name], empty[name]) for name in empty if not name.endswith(".counts"))
+
+
+def test_a_store_that_needs_counters_only_writes_no_file(tmp_path: Path) -> None:
+    url = written(str(tmp_path), [used(3, admits=True), used(2, admits=True)])
+    assert not list(tmp_path.rglob("store*"))
+    fresh = used(0, admits=True)
+    restore(fresh, url, HALVES[1])
+    assert counts_of(fresh) == {"0": [3, 3], "1": [0, 0]}
+
+
+def test_a_checkpoint_without_counters_changes_nothing(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, ()))
+    fresh = used(0)
+    restore(fresh, str(tmp_path))
+    assert counts_of(fresh) == {"0": [0, 0], "1": [0, 0]}
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    url = written(str(tmp_path), [used(1), used(2)])
+    [path] = tmp_path.rglob("store.shard-2048.safetensors")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    restore(used(0), url, HALVES[0])
+    with pytest.raises(CheckpointError, match=r"store.shard-2048.safetensors"):
+        restore(used(0), url, HALVES[1])
 
 
 def test_a_state_of_other_tables_is_refused() -> None:

@@ -9,7 +9,10 @@ data-<token>/
     optimizer.safetensors  the dense optimizer's tensors
     worker-000.safetensors what a worker needs to go on: random generators, lookups in flight
     table-000.arrow        rows of the first table: id, weights, state (Arrow IPC)
+    store.safetensors      what the store needs besides: which rows go next, which ids wait for admission
 ```
+
+Several shards write a file each, as `table-000.shard-0001.arrow`.
 
 A delta holds in its `table-*.arrow` only the rows that changed since the snapshot before, and in
 `deleted.safetensors`, by table, the ids that have no row any more; its manifest names that snapshot and its

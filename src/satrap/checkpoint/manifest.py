@@ -12,7 +12,7 @@ from typing import Any
 from satrap.checkpoint.storage import FileEntry, Storage, unreachable
 from satrap.errors import CheckpointError
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout; a reader refuses what it does not know."""
 
 MANIFEST = "manifest.json"

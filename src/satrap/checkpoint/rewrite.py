@@ -16,6 +16,7 @@ from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table
 from satrap.checkpoint.snapshot import commit, data_folder, is_worker_file, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.checkpoint.stores import is_store_file, without_id
 from satrap.errors import CheckpointError
 from satrap.store import Chunk
 
@@ -80,7 +81,7 @@ def compact(url: str) -> Manifest:
             files: dict[str, FileEntry] = {}
             for name, entry in old.files.items():
                 if not entry.table and not is_deleted_file(name):
-                    files[name] = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+                    files[name] = _copied(storage, folder, old, name)
             tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
             for number, (table, pairs) in enumerate(tables):
                 name = f"table-{number:03d}.arrow"
@@ -108,7 +109,7 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
     try:
         with data_folder(storage) as folder:
             files = {
-                name: write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+                name: _copied(storage, folder, old, name)
                 for name, entry in old.files.items()
                 if not entry.table
             }
@@ -123,6 +124,12 @@ def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, Fi
     except OSError as error:
         raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
     return manifest
+
+
+def _copied(storage: Storage, folder: str, old: Manifest, name: str) -> FileEntry:
+    entry = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
+    entry.buckets = old.files[name].buckets
+    return entry
 
 
 def _free(old: Manifest, files: dict[str, FileEntry], table: str) -> str:
@@ -166,6 +173,8 @@ def forget(url: str, table: str, id_: int) -> int:
             return pack_deleted(
                 {t: ids[ids != wanted] if t == table else ids for t, ids in unpack_deleted(data).items()}
             )
+        if is_store_file(name):
+            return without_id(data, wanted)
         return _blank(data, wanted) if is_worker_file(name) else data
 
     rewrite(url, table, without, edit=edit)
@@ -173,15 +182,11 @@ def forget(url: str, table: str, id_: int) -> int:
 
 
 def _blank(data: bytes, id_: np.uint64) -> bytes:
-    """Zero an id in the lookups in flight and the order of eviction that a worker's file holds."""
+    """Zero an id in the lookups in flight that a worker's file holds."""
     tensors = unpack_tensors(data)
-    for name, tensor in list(tensors.items()):
+    for name in list(tensors):
         if name.endswith(".ids") and name.startswith("ahead."):
             _blank_lookup(tensors, name.removesuffix("ids"), id_)
-        elif name.endswith(".index.keys") and name.startswith("store."):
-            found = tensor.numpy() == id_
-            tensors[name.removesuffix("keys") + "live"].numpy()[found] = 0
-            tensor.numpy()[found] = 0
     return pack_tensors(tensors)
 
 

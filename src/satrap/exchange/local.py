@@ -7,12 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
-from satrap.exchange.states import load_rows, spread, state_of, take_state
+from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.exchange.traffic import Traffic
-from satrap.store import Chunk, Shard, Slots
+from satrap.store import Chunk, Delta, Shard, Slots
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -141,31 +139,35 @@ class LocalExchange:
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Exchange.cut`."""
-        if delta is None:
-            rows = self.snapshot()
-            return Cut(state_of(self.shard), rows.write)
         self.flush()
         changes = self.shard.changes
-        taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
+        if delta is None:
+            taken = Delta(True, self.shard.snapshot(), {})
+        else:
+            taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
         return Cut(
-            state_of(self.shard),
-            partial(self._write, taken.chunks),
+            counts_of(self.shard),
+            partial(self._write_all, taken.chunks, state_of(self.shard)),
             None if taken.full else taken.deleted,
-            lambda: changes.put_back(taken),
+            (lambda: None) if delta is None else lambda: changes.put_back(taken),
         )
 
-    def read(self, url: str, *, follow: bool = False) -> None:
+    def _write_all(
+        self, chunks: Iterator[Chunk], state: State, storage: Storage, folder: str
+    ) -> Mapping[str, FileEntry]:
+        from satrap.checkpoint.stores import write_store
+
+        return {**self._write(chunks, storage, folder), **write_store(storage, folder, state)}
+
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Exchange.read`."""
         from satrap.checkpoint.chain import read_buckets
 
-        _, exact = self._thread.submit(load_rows, self.shard, read_buckets(url)).result()
-        if follow and exact:
+        if exact:
+            self._thread.submit(restore, self.shard, url).result()
+        _, alone = self._thread.submit(load_rows, self.shard, read_buckets(url)).result()
+        if follow and alone:
             self.shard.changes.follow()
-
-    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See `Exchange.restore_state`."""
-        [own] = spread(state, 1)
-        take_state(self.shard, own)
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

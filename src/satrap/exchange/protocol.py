@@ -54,16 +54,18 @@ class Cut:
     """All rows as they were at one instant, to be written once while training goes on.
 
     Args:
-        state: by name, what the store(s) need besides their rows to go on exactly; see `restore_state`.
-        write: given the storage of a checkpoint and the name of its data folder, writes the rows there and
-            returns the files; raises CheckpointError or OSError. May be called in another thread.
+        counts: by number of a table group, its counters, the largest of each over the stores: what a
+            checkpoint keeps as its setting `states.COUNTS`.
+        write: given the storage of a checkpoint and the name of its data folder, writes the rows there, and
+            what the stores need besides them to go on exactly, and returns the files; raises CheckpointError
+            or OSError. May be called in another thread.
         deleted: None: `write` writes all rows. Else those that changed since the cut before, and this is, by
             table, the ids that had a row then and have none now; those that `write` writes are not among
             them.
         put_back: to be called if the rows could not be kept: the next cut of changes holds them, too.
     """
 
-    state: Mapping[str, npt.NDArray[Any]]
+    counts: Mapping[str, Sequence[int]]
     write: Callable[[Storage, str], Mapping[str, FileEntry]]
     deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
     put_back: Callable[[], None] = lambda: None
@@ -148,23 +150,20 @@ class Exchange(Protocol):
                 now on changes are noted; None: all rows.
         """
 
-    def read(self, url: str, *, follow: bool = False) -> None:
-        """Load the rows of a checkpoint, verified; whoever holds rows reads its own.
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+        """Load the verified rows of a checkpoint into stores without rows; whoever holds rows reads its own.
 
         Args:
             url: of the checkpoint.
             follow: note changes from then on, so that the next cut can be a delta that follows this
                 checkpoint; not done where there are other rows, too, or some found no room.
+            exact: take over as well what else the stores need to go on exactly. Counters come from any
+                number of stores; which ids wait for admission, and which row is evicted next, only from as
+                many as there are here.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
-        """
-
-    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take over the state of a `Cut`, into stores without rows; load them afterwards.
-
-        Counters are taken over from any number of stores; counts of ids that wait for admission, and which
-        row is evicted next, only from as many as there are here.
+            StoreError: with `exact`: it is of other tables or another budget.
         """
 
     def load(self, table: str, chunk: Chunk) -> None:

@@ -1,8 +1,7 @@
-"""What stores need besides their rows to go on exactly, from any number of them to any other."""
+"""What stores need besides their rows to go on exactly, and how they get it back from a checkpoint."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store import Chunk, Shard
+from satrap.store import BUCKETS, Chunk, Shard
 
 State = Mapping[str, npt.NDArray[Any]]
-_SHARD = re.compile(r"shard(\d+)\.(.*)")
+Counts = Mapping[str, Sequence[int]]
+"""By number of a table group: its updates, and the requests that used its rows."""
+COUNTS = "store_counts"
+"""Setting of a checkpoint that holds the `Counts` of its stores."""
 
 
 def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
@@ -37,6 +39,47 @@ def take_state(store: Shard, state: State) -> None:
             raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
 
 
+def counts_of(store: Shard) -> dict[str, list[int]]:
+    """Return the counters of a store: what its state holds at the least."""
+    return {str(g.index): [g.updates, g.directory.step] for g in store.groups}
+
+
+def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
+    """Return the largest of each counter.
+
+    They decide the rounding of 16-bit rows and the order of eviction; shards that serve the same steps have
+    equal ones.
+    """
+    found: dict[str, list[int]] = {}
+    for one in counts:
+        for group, own in one.items():
+            found[group] = [max(pair) for pair in zip(found.get(group, own), own, strict=True)]
+    return found
+
+
+def restore(store: Shard, url: str, buckets: range = range(BUCKETS)) -> None:
+    """Give a store without rows what one of the same fixed buckets needed besides its rows.
+
+    From stores of other buckets it takes the counters only.
+
+    Args:
+        store: whose rows are loaded afterwards.
+        url: of a checkpoint.
+        buckets: of the store.
+
+    Raises:
+        CheckpointError: there is none, or a file is missing or damaged.
+        StoreError: it is of other tables or another budget.
+    """
+    from satrap.checkpoint.chain import open_chain
+    from satrap.checkpoint.stores import read_store
+
+    storage, manifest = open_chain(url).members[-1]
+    counts: Counts = manifest.settings.get(COUNTS, {})
+    state = read_store(storage, manifest, buckets)
+    take_state(store, state or {f"{g}.counts": np.array(own, np.int64) for g, own in counts.items()})
+
+
 def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
     """Load rows; return how many, and whether the store holds just these now."""
     before, rows = _evicted(store), 0
@@ -48,33 +91,3 @@ def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
 
 def _evicted(store: Shard) -> int:
     return sum(table["evicted"] for table in store.statistics()["tables"].values())
-
-
-def joined(states: Sequence[State]) -> dict[str, npt.NDArray[Any]]:
-    """Return the states of several shards as one, by names that tell them apart."""
-    return {f"shard{s}.{k}": v for s, state in enumerate(states) for k, v in state.items()}
-
-
-def spread(state: State, shards: int) -> list[dict[str, npt.NDArray[Any]]]:
-    """Return the state for each of so many stores, from that of any number.
-
-    From another number only the counters of requests are taken, the largest of each: they decide the rounding
-    of 16-bit rows and the order of eviction, and shards that serve the same steps have equal ones.
-
-    Args:
-        state: of one process (`state_of`) or of shards (`joined`).
-        shards: how many there are now.
-    """
-    found: dict[int, dict[str, npt.NDArray[Any]]] = {}
-    for name, array in state.items():
-        match = _SHARD.fullmatch(name)
-        shard, key = (int(match[1]), match[2]) if match else (0, name)
-        found.setdefault(shard, {})[key] = array
-    if len(found) == shards:
-        return [found[s] for s in range(shards)]
-    counts: dict[str, npt.NDArray[Any]] = {}
-    for part in found.values():
-        for key, array in part.items():
-            if key.endswith(".counts") and key.count(".") == 1:
-                counts[key] = np.maximum(counts[key], array) if key in counts else array
-    return [dict(counts) for _ in range(shards)]

@@ -21,6 +21,7 @@ from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.embedding.open import distinct_requests, recall, replay
 from satrap.errors import CheckpointError, ConfigError, SatrapError
 from satrap.exchange import Cut, Request
+from satrap.exchange.states import COUNTS
 from satrap.train.merge import pack_worker, shared_with_extras, unpack_worker
 from satrap.train.reading import Reading
 from satrap.train.turns import Turn
@@ -326,10 +327,9 @@ class Saver:
         self._put_back = cut.put_back
         described = self._trainer.describe()
         peers = [unpack_worker(data) for data in others]
-        described.settings |= {"run": run, "peers": [peer for peer, _ in peers]}
+        described.settings |= {"run": run, "peers": [peer for peer, _ in peers], COUNTS: dict(cut.counts)}
         if best := self._trainer.run.best_name:
             described.settings["best"] = best
-        extra |= {f"store.{name}": torch.from_numpy(np.array(array)) for name, array in cut.state.items()}
         return Checkpoint(
             described.settings,
             _cloned(described.model),
@@ -393,8 +393,6 @@ class Saver:
         assert series is not None
         checkpoint, extras = shared_with_extras(whole, workers)
         place = series.place(checkpoint.settings["steps"])
-        store = _part(extras[0], "store.")  # before the rows, which it gives their places
-        workers.solo("loading counters", lambda: trainer.exchange.restore_state(store))
         assert self._plan is not None
         trainer.restore(checkpoint, place, follow=self._plan.delta_every_steps is not None)
         self._go_on(checkpoint.settings, extras)

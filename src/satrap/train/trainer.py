@@ -459,14 +459,15 @@ class Trainer:
 
         Args:
             checkpoint: what to take over; rank 0 loads its rows.
-            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0.
+            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0,
+                with all it needs to go on exactly.
             follow: see `Exchange.read`.
         """
         self.model.load_state_dict(checkpoint.model)
         self.dense.load_state_dict(checkpoint.optimizer)
         self.control.lr_scale = checkpoint.settings["lr_scale"]
         if place:
-            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow))
+            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
             self._seeded = bool(self.dense.tables)
         else:
             self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))

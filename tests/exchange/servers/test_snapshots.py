@@ -17,7 +17,7 @@ from satrap.checkpoint.chain import open_chain, read_buckets, read_deleted
 from satrap.checkpoint.rewrite import compact
 from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
 from satrap.exchange import Exchange, Request
-from satrap.exchange.servers import ShardMap, ShardServer, chunks
+from satrap.exchange.servers import ShardMap, ShardServer
 from satrap.exchange.servers.frames import Kind
 from satrap.exchange.servers.payload import pack, pack_text
 from satrap.launch.reshard import reshard_everywhere
@@ -260,7 +260,6 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         (Kind.JOB, {}),
         (Kind.CUT, {"number": 1, "delta": 1}),
         (Kind.CUT, {"number": 1, "since": "1"}),
-        (Kind.STATE, {"number": 1, "page": -1}),
         (Kind.PUT_BACK, {}),
         (Kind.READ, {"url": "x", "number": 1.5}),
     ],
@@ -482,42 +481,41 @@ def test_a_shard_back_from_a_snapshot_that_no_delta_may_follow_writes_all_rows(t
         exchange.close()
 
 
-def test_after_state_is_taken_over_the_next_cut_is_full() -> None:
+def test_after_state_is_taken_over_the_next_cut_is_full(tmp_path: Path) -> None:
     here = local(**SMALL)
     use(here, 1)
-    state = here.cut(delta=False).state
+    place = write(here, tmp_path / "x")
+    here.cut(delta=False)
     assert here.cut(delta=True).deleted is not None
-    here.restore_state(state)
+    here.read(place, exact=True)
     assert here.cut(delta=True).deleted is None
     here.close()
 
 
-def test_state_that_does_not_fit_a_message_comes_in_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_shard_writes_its_order_of_eviction_and_takes_it_back(tmp_path: Path) -> None:
+    """With it the same rows go afterwards; without it, others."""
+    found = {}
     with threads(2) as servers:
         exchange = connect([s.address for s in servers], **SMALL)
-        use(exchange, 1)
-        whole = exchange.cut().state
-        monkeypatch.setattr(chunks, "PAGE_BYTES", 10_000)
-        assert sum(a.nbytes for a in whole.values()) > 50_000
-        paged = exchange.cut().state
-        assert paged.keys() == whole.keys()
-        for name, array in whole.items():
-            np.testing.assert_array_equal(paged[name], array)
+        for seed in range(8):
+            use(exchange, seed)
         place = write(exchange, tmp_path / "x")
+        files = {path.name for path in (tmp_path / "x").rglob("store*")}
+        assert files == {"store.shard-0000.safetensors", "store.shard-0001.safetensors"}
+        use(exchange, 9, 500)
         held = contents(exchange)
         exchange.close()
-    with threads(2) as servers:
-        exchange = connect([s.address for s in servers], **SMALL)
-        exchange.restore_state(whole)
-        exchange.read(place)
-        for name, array in exchange.cut().state.items():
-            np.testing.assert_array_equal(array, whole[name])
-        assert held.keys() == contents(exchange).keys()
-        with pytest.raises(StoreError, match="no page 1 of the state"):
-            exchange._one(0, Kind.STATE, [pack_text({"number": 1, "page": 1})]).result(10)
-        exchange.close()
+    for exact in (True, False):
+        with threads(2) as servers:
+            exchange = connect([s.address for s in servers], **SMALL)
+            exchange.read(place, exact=exact)
+            use(exchange, 9, 500)
+            found[exact] = contents(exchange)
+            exchange.close()
+    for table, columns in held.items():
+        for mine, back in zip(columns, found[True][table], strict=True):
+            np.testing.assert_array_equal(mine, back)
+    assert any(not np.array_equal(held[table][0], found[False][table][0]) for table in held)
 
 
 def test_real_processes_write_deltas(tmp_path: Path) -> None:

@@ -188,13 +188,9 @@ class PooledExchange:
         self.flush()
         return self.shards.cut(delta=delta)
 
-    def read(self, url: str, *, follow: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Exchange.read`."""
-        self.shards.read(url, follow=follow)
-
-    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See `Exchange.restore_state`."""
-        self.shards.restore_state(state)
+        self.shards.read(url, follow=follow, exact=exact)
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Exchange.load`."""

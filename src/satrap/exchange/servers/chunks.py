@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,8 +16,6 @@ from satrap.store import Chunk
 
 _COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")
 _PLAIN = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
-PAGE_BYTES = 64 << 20
-"""Arrays larger than this go in several messages, each with about as much."""
 _DTYPES = ("<u8", "<f4", "<u4", "<i4", "<i8", "<u2", "<f2")
 
 
@@ -49,52 +46,6 @@ def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
             if len(data) == math.prod(shape) * np.dtype(dtype).itemsize:
                 return np.array(data.view(dtype)).reshape(shape)
     raise FrameError(f"array {name!r} does not have the bytes it announces")
-
-
-def pages_of(parts: Sequence[Buffer]) -> int:
-    """Return in how many messages `pack_page` carries these parts."""
-    return max(1, -(-sum(memoryview(part).nbytes for part in parts) // PAGE_BYTES))
-
-
-def pack_page(parts: Sequence[Buffer], page: int) -> list[Buffer]:
-    """Return the message that carries a page of parts which may be too large, or too many, for one."""
-    views = [memoryview(part).cast("B") for part in parts]
-    start, end, at, pieces = page * PAGE_BYTES, (page + 1) * PAGE_BYTES, 0, []
-    for view in views:
-        pieces.append(view[max(0, start - at) : max(0, end - at)])
-        at += len(view)
-    return [pack_text({"page": page, "sizes": [len(view) for view in views]}), b"".join(pieces)]
-
-
-class Pages:
-    """Puts together what `pack_page` took apart."""
-
-    def __init__(self) -> None:
-        self._next, self._data = 0, bytearray()
-
-    def add(self, message: Sequence[Buffer]) -> list[Buffer] | None:
-        """Take the next page, or page 0 of something new; return all parts if it was the last.
-
-        Raises:
-            FrameError: it is another page, or does not have the bytes it announces.
-        """
-        about = unpack_text(message[0]) if len(message) == 2 else {}
-        page, sizes = about.get("page"), about.get("sizes")
-        if page == 0:
-            self._next, self._data = 0, bytearray()
-        whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
-        if type(page) is not int or page != self._next or not whole:
-            raise FrameError("a page out of order")
-        assert isinstance(sizes, list)
-        self._data += as_bytes(message[1]).data
-        self._next, total = page + 1, sum(sizes)
-        if len(self._data) != min(total, PAGE_BYTES * self._next):
-            raise FrameError("a page does not have the bytes it announces")
-        if len(self._data) < total:
-            return None
-        view, ends = memoryview(self._data), itertools.accumulate(sizes, initial=0)
-        self._next, self._data = 0, bytearray()
-        return [view[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def pack_chunk(chunk: Chunk) -> list[Buffer]:

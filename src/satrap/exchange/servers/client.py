@@ -13,21 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.servers import security
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
-from satrap.exchange.servers.chunks import (
-    Pages,
-    pack_arrays,
-    pack_chunk,
-    pack_page,
-    pages_of,
-    unpack_arrays,
-    unpack_chunk,
-)
+from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop, Network
@@ -37,7 +28,7 @@ from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.snapshots import error_of
 from satrap.exchange.servers.split import Splitter
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
-from satrap.exchange.states import joined, spread
+from satrap.exchange.states import largest
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.schema import Table
@@ -224,10 +215,10 @@ class ServersExchange:
         """
         self.flush()
         number, answers = self._cut_all(delta)
-        if len({text["full"] for text, _ in answers}) > 1:
+        if len({text["full"] for text in answers}) > 1:
             number, answers = self._cut_all(False)
-        full = all(text["full"] for text, _ in answers)
-        states = [self._state(shard, number, *answer) for shard, answer in enumerate(answers)]
+        full = all(text["full"] for text in answers)
+        counts = largest(text["counts"] for text in answers)
         before = self._since
         if delta is not None:
             self._since = number
@@ -244,8 +235,8 @@ class ServersExchange:
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
         if delta is None:
-            return Cut(joined(states), write)
-        return Cut(joined(states), write, None if full else {}, put_back)
+            return Cut(counts, write)
+        return Cut(counts, write, None if full else {}, put_back)
 
     def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """Have each shard write its own rows, all at the same time; return the files.
@@ -279,39 +270,19 @@ class ServersExchange:
                 self._one(shard, Kind.SAVE, [pack_text(asked)]).result()
             time.sleep(JOB_SECONDS)
 
-    def _cut_all(self, delta: bool | None) -> tuple[int, list[tuple[dict[str, Any], Sequence[Buffer]]]]:
-        """Return (number of a cut, what each shard said to it, the first page of its state)."""
+    def _cut_all(self, delta: bool | None) -> tuple[int, list[dict[str, Any]]]:
+        """Return (number of a cut, what each shard said to it)."""
         number = secrets.randbits(48)
         answers = self._each(Kind.CUT, {"number": number, "delta": delta, "since": self._since})
-        return number, [(unpack_text(parts[0]), parts[1:]) for parts in answers]
+        return number, [unpack_text(parts[0]) for parts in answers]
 
-    def _state(
-        self, shard: int, number: int, about: Mapping[str, Any], first: Sequence[Buffer]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Return the state of a shard at a cut, page by page."""
-        pages = Pages()
-        whole = pages.add(first)
-        for page in range(1, about["pages"]):
-            asked = [pack_text({"number": number, "page": page})]
-            whole = pages.add(self._loop.wait(self._one(shard, Kind.STATE, asked)))
-        if whole is None:
-            raise ExchangeError(f"shard {shard} did not send all of its state")
-        return unpack_arrays(whole)
-
-    def read(self, url: str, *, follow: bool = False) -> None:
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Exchange.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
         from satrap.checkpoint.storage import Storage
 
         number = secrets.randbits(48) if follow else None
-        self._jobs(Kind.READ, {"url": Storage(url).absolute, "number": number})
+        self._jobs(Kind.READ, {"url": Storage(url).absolute, "number": number, "exact": exact})
         self._since = number
-
-    def restore_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """See `Exchange.restore_state`."""
-        for shard, part in enumerate(spread(state, self.map.shards)):
-            parts = pack_arrays(part)
-            for page in range(pages_of(parts)):
-                self._loop.wait(self._one(shard, Kind.RESTORE, pack_page(parts, page)))
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Exchange.load`."""

@@ -72,11 +72,9 @@ class Kind(IntEnum):
     CLEAR = 9
     BYE = 10
     CUT = 11
-    RESTORE = 12
     WRITE = 13
     READ = 14
     JOB = 15
-    STATE = 16
     PUT_BACK = 17
     SAVE = 18
     OPEN = 20

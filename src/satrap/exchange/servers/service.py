@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, SatrapError, StoreError
-from satrap.exchange.servers.chunks import Pages, pack_arrays, pack_chunk, unpack_arrays, unpack_chunk
+from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
@@ -63,7 +63,7 @@ class Service:
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
-        self._snapshots, self._pages, self.generation = Snapshots(), Pages(), 0
+        self._snapshots, self.generation = Snapshots(), 0
         self._forward: dict[int, int] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -174,17 +174,11 @@ class Service:
             case Kind.STATISTICS:
                 return [pack_text(self.statistics())]
             case Kind.CUT:
-                asked, state = _cut_asked(unpack_text(_one(parts))), pack_arrays(state_of(store))
+                asked = _cut_asked(unpack_text(_one(parts)))
                 # of a cut that is repeated nobody can ask for the rows any more
-                return self._snapshots.cut(store, asked, state, keep=not self.repeating)
-            case Kind.STATE:
-                page = unpack_text(_one(parts))
-                return self._snapshots.page(_value(page, "number", int), _value(page, "page", int))
+                return [pack_text(self._snapshots.cut(store, asked, keep=not self.repeating))]
             case Kind.PUT_BACK:
                 self._snapshots.put_back(store, _value(unpack_text(_one(parts)), "number", int))
-            case Kind.RESTORE:
-                if (whole := self._pages.add(parts)) is not None:
-                    take_state(store, unpack_arrays(whole))
             case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
                 return [pack_text(self._job(kind, unpack_text(_one(parts))))]
             case Kind.LOAD:
@@ -203,7 +197,8 @@ class Service:
             return self._snapshots.saved() if asked.get("save") is True else self._snapshots.result()
         url = _value(asked, "url", str)
         if kind == Kind.READ:
-            self._snapshots.read(self.config, self.store, url, _maybe(asked, "number", int))
+            number, exact = _maybe(asked, "number", int), asked.get("exact") is True
+            self._snapshots.read(self.config, self.store, url, number, exact=exact)
             return {}
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):

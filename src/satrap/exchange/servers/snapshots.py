@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
-from satrap.exchange.servers.chunks import pack_page, pages_of
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.frames import Buffer
-from satrap.exchange.servers.payload import pack_text
-from satrap.exchange.states import load_rows
+from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.faults import hit
 from satrap.store import Chunk, Delta, Shard
 
@@ -54,7 +51,7 @@ class Snapshots:
         self._number = 0
         self._job: _Job | None = None
         self._saving: _Job | None = None
-        self._state: Sequence[Buffer] = ()
+        self._state: State = {}
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
 
@@ -63,17 +60,16 @@ class Snapshots:
         """Whether changes are noted since the last cut."""
         return self.since is not None and self.since == self._number
 
-    def cut(self, store: Shard, asked: Asked, state: Sequence[Buffer], *, keep: bool = True) -> list[Buffer]:
+    def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
         """Take a cut under a number; the one before is let go.
 
         Args:
             store: whose.
             asked: which.
-            state: what the store knows besides its rows, as message parts, for `page`.
             keep: False: nobody will ask for its rows.
 
         Returns:
-            The answer: whether it holds all rows, how many pages of state there are, and the first of them.
+            The answer: whether it holds all rows, and the counters of the store.
         """
         if asked.delta is None:
             cut = Delta(True, store.snapshot(), {})
@@ -83,22 +79,9 @@ class Snapshots:
             before = None if cut.full else self.since
             self._taken = asked.number, before, replace(cut, chunks=iter(()))
             self.since = asked.number
-        self._cut, self._number, self._state = cut if keep else None, asked.number, state
-        return [pack_text({"full": cut.full, "pages": pages_of(state)}), *self.page(asked.number, 0)]
-
-    def page(self, number: int, page: int) -> list[Buffer]:
-        """Return a page of the state of a cut; with the last one it is let go.
-
-        Raises:
-            StoreError: there is none of that number.
-        """
-        pages = pages_of(self._state)
-        if not self._state or number != self._number or not 0 <= page < pages:
-            raise StoreError(f"there is no page {page} of the state of cut {number}")
-        answer = pack_page(self._state, page)
-        if page == pages - 1:
-            self._state = ()
-        return answer
+        self._number = asked.number
+        self._cut, self._state = (cut, state_of(store)) if keep else (None, {})
+        return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
         """Let the next cut of changes hold what this one did: it could not be kept."""
@@ -124,9 +107,9 @@ class Snapshots:
                 why="it was restarted, or a newer cut has taken its place",
                 fix="take another snapshot",
             )
-        cut, self._cut = self._cut, None
+        cut, state, self._cut, self._state = self._cut, self._state, None, {}
         cut = replace(cut, chunks=_until(cut.chunks, stopping := threading.Event()))
-        self._start(lambda: _write(config, cut, url, folder), stopping)
+        self._start(lambda: _write(config, cut, url, folder, state), stopping)
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> None:
         """Write all rows as they are now, beside the cut and the job there may be.
@@ -152,14 +135,20 @@ class Snapshots:
         """
         return {"done": False, "lost": True} if self._saving is None else self._saving.result
 
-    def read(self, config: ShardConfig, store: Shard, url: str, number: int | None = None) -> None:
+    def read(
+        self, config: ShardConfig, store: Shard, url: str, number: int | None = None, *, exact: bool = False
+    ) -> None:
         """Load the rows of this shard's buckets from a checkpoint.
 
-        With a number, note changes from then on, as after a cut of that number, if the store holds just
-        these.
+        Args:
+            config: of this shard.
+            store: that takes the rows.
+            url: of the checkpoint.
+            number: note changes from then on, as after a cut of that number, if the store holds just these.
+            exact: take over, before them, what else the store needs to go on exactly.
         """
         stopping = threading.Event()
-        self._start(lambda: _read(config, store, url, number, stopping), stopping)
+        self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
 
     def _start(self, work: Callable[[], Result], stopping: threading.Event) -> None:
         self._stop_job()
@@ -191,7 +180,7 @@ class Snapshots:
             self._saving = None
 
     def _stop_job(self) -> None:
-        self._cut = None
+        self._cut, self._state = None, {}
         if self._job is not None:
             self._job.stopping.set()
             self._job = None
@@ -226,16 +215,18 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Iterator[Chunk
         yield chunk
 
 
-def _write(config: ShardConfig, cut: Delta, url: str, folder: str) -> Result:
+def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State | None = None) -> Result:
     from satrap.checkpoint.chain import deleted_file, pack_deleted
     from satrap.checkpoint.parts import write_file, write_tables
     from satrap.checkpoint.storage import Storage
+    from satrap.checkpoint.stores import write_store
 
     storage = Storage(url)
     tables, buckets = [str(table["name"]) for table in config.tables], config.map.buckets(config.shard)
     suffix = f".shard-{config.shard:04d}"
     with storage.together():
         files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
+        files |= write_store(storage, folder, state or {}, suffix=suffix, buckets=buckets)
         if not cut.full:
             name = deleted_file(suffix)
             files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
@@ -257,12 +248,15 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
 
 
 def _read(
-    config: ShardConfig, store: Shard, url: str, number: int | None, stopping: threading.Event
+    config: ShardConfig, store: Shard, url: str, number: int | None, stopping: threading.Event, exact: bool
 ) -> Result:
     from satrap.checkpoint.chain import read_buckets
 
-    rows, exact = load_rows(store, _until(read_buckets(url, config.map.buckets(config.shard)), stopping))
-    if number is None or not exact:
+    buckets = config.map.buckets(config.shard)
+    if exact:
+        restore(store, url, buckets)
+    rows, alone = load_rows(store, _until(read_buckets(url, buckets), stopping))
+    if number is None or not alone:
         return {"rows": rows}
     store.changes.follow()
     return {"rows": rows, "follows": number}
