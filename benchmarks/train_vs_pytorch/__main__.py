@@ -1,4 +1,4 @@
-"""End-to-end samples/s of one DLRM in satrap and in plain PyTorch, in one run. See README.md here."""
+"""End-to-end samples/s of one network in satrap and in plain PyTorch, in one run. See README.md here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,18 @@ OPTIMIZERS = {
 EMBEDDING_LR = 0.01
 
 
+def network(name: str, described: satrap.Schema) -> torch.nn.Module:
+    """Return "dlrm", with its defaults, or "tiny": one hidden layer of 8; rows then take most of the time."""
+    torch.manual_seed(1)
+    if name == "tiny":
+        return satrap.models.DNN(described, hidden=[8])
+    return satrap.models.DLRM(described)
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_vs_pytorch", description=__doc__)
+    parser.add_argument("--model", choices=["dlrm", "tiny"], default="dlrm")
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of all tables together")
     parser.add_argument("--dim", type=int, default=16)
     parser.add_argument("--batch-size", type=int, default=4096)
@@ -46,9 +55,8 @@ def arguments() -> argparse.Namespace:
 def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
     """Return a function that trains satrap's trainer on samples, reading columns through `satrap.data`."""
     described = schema(options.dim)
-    torch.manual_seed(1)
     trainer = satrap.Trainer(
-        satrap.models.DLRM(described),
+        network(options.model, described),
         described,
         embedding_optimizer=OPTIMIZERS[options.optimizer](lr=EMBEDDING_LR),
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
@@ -69,10 +77,10 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
 def plain_side(options: argparse.Namespace, layout: Any) -> Callable[[Samples], object]:
     """Return a function that trains the plain PyTorch loop on samples."""
     described = schema(options.dim)
-    torch.manual_seed(1)
     bags = Bags(cardinalities(options.rows), options.dim, layout)
     name = options.plain_optimizer or ("adagrad" if "adagrad" in options.optimizer else options.optimizer)
-    plain = Plain(satrap.models.DLRM(described), described, bags, optimizer=name, embedding_lr=EMBEDDING_LR)
+    dense = network(options.model, described)
+    plain = Plain(dense, described, bags, optimizer=name, embedding_lr=EMBEDDING_LR)
 
     def fit(samples: Samples) -> object:
         torch.set_num_threads(options.threads)
