@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
-from satrap.checkpoint import Checkpoint
+from safetensors.numpy import load
+
+from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.stores import is_store_file
+from satrap.exchange.states import COUNTS
 
 
-def digest(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return digests of everything that the run goes on from, by name."""
+def digest(url: str) -> dict[str, str]:
+    """Return digests of everything that a run goes on from, by name."""
+    checkpoint = read_checkpoint(url)
     tensors = {**checkpoint.model, **checkpoint.extra}
     for rank, extra in enumerate(checkpoint.others, 1):
         tensors |= {f"worker {rank}.{name}": tensor for name, tensor in extra.items()}
@@ -28,7 +36,18 @@ def digest(checkpoint: Checkpoint) -> dict[str, str]:
     found["peers"] = json.dumps([peer["streams"] for peer in checkpoint.settings.get("peers", ())])
     for key in ("streams", "epoch", "control", "in_flight", "updates", "history"):
         found[f"run.{key}"] = json.dumps(run.get(key))
-    return {**found, "lr_scale": json.dumps(checkpoint.settings.get("lr_scale"))}
+    for key in ("lr_scale", COUNTS):
+        found[key] = json.dumps(checkpoint.settings.get(key), sort_keys=True)
+    return {**found, **_stores(Storage(url))}
+
+
+def _stores(storage: Storage) -> dict[str, Any]:
+    manifest = read_manifest(storage)
+    return {
+        f"{name}.{key}": hashlib.sha256(array.tobytes()).hexdigest()
+        for name in filter(is_store_file, manifest.files)
+        for key, array in load(storage.read(f"{manifest.data}/{name}", manifest.files[name])).items()
+    }
 
 
 def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:

@@ -24,15 +24,21 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from satrap import faults, launch
-from satrap.checkpoint import Background, Series, read_checkpoint
+from satrap.checkpoint import Background, Series
 from satrap.config import load
 from tests.chaos.cluster_kills import CLUSTERS, ClusterLoop
 from tests.chaos.cluster_kills import Found as ClusterFound
 from tests.chaos.digests import differences, digest
-from tests.launch.runs import RECIPE, make_recipe
+from tests.launch.runs import RECIPE, bounded, frame, make_recipe
 
-MODES = {"hybrid": "mode: hybrid, staleness: 3", "sync": "mode: sync"}
+MODES = {
+    "hybrid": "mode: hybrid, staleness: 3",
+    "sync": "mode: sync",
+    "hybrid that evicts": "mode: hybrid, staleness: 3",
+}
 POINTS = "*"
 HITS = 600
 """About how many fault points a run passes."""
@@ -54,7 +60,13 @@ def recipe_text(mode: str, every: int, keep: int) -> str:
         "mode: hybrid, staleness: 2, epochs: 2", f"{MODES[mode]}, epochs: 6, patience: null"
     )
     text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
+    if mode.endswith("evicts"):
+        text = bounded(text, "128KiB")
     return text + f"checkpoint: {{every_steps: {every}, keep: {keep}}}\n"
+
+
+def rows_of(mode: str) -> pd.DataFrame:
+    return frame(sorts=40 if mode.endswith("evicts") else 1)
 
 
 def child(recipe: str, output: str, resume: bool, kill_at: int | None) -> None:
@@ -83,15 +95,15 @@ class Loop:
     def _reference(self, mode: str) -> None:
         """Run undisturbed, with a snapshot at every step."""
         folder = self.place / f"reference-{mode}"
-        recipe = make_recipe(folder, recipe_text(mode, 1, 10**6))
+        recipe = make_recipe(folder, recipe_text(mode, 1, 10**6), rows_of(mode))
         start, Background.start = Background.start, lambda self, job: job()  # type: ignore[method-assign]
         try:
             launch.train(load(recipe), str(folder / "run"))
         finally:
             Background.start = start  # type: ignore[method-assign]
         series = Series(str(folder / "run" / "checkpoints"))
-        self.expected[mode] = {step: digest(series.read(step)[1]) for step in series.steps()}
-        self.models[mode] = digest(read_checkpoint(str(folder / "run" / "model")))
+        self.expected[mode] = {step: digest(series.place(step)) for step in series.steps()}
+        self.models[mode] = digest(str(folder / "run" / "model"))
         assert len(series.steps()) == 96
         shutil.rmtree(folder)
 
@@ -107,7 +119,7 @@ class Loop:
         mode = self.random.choice(list(MODES))
         self._number += 1
         folder = self.place / f"run-{self._number}"
-        recipe = make_recipe(folder, recipe_text(mode, self.random.choice([3, 7, 16]), 2))
+        recipe = make_recipe(folder, recipe_text(mode, self.random.choice([3, 7, 16]), 2), rows_of(mode))
         newest = None
         while True:
             more = self.found.kills < kills and (until is None or time.monotonic() < until)
@@ -116,7 +128,7 @@ class Loop:
             if self._attempt(recipe, folder / "run", newest is not None, more):
                 break
             newest = self._check(mode, folder / "run", newest)
-        wrong = differences(digest(read_checkpoint(str(folder / "run" / "model"))), self.models[mode])
+        wrong = differences(digest(str(folder / "run" / "model")), self.models[mode])
         assert not wrong, f"another result: {wrong}"
         self._check(mode, folder / "run", newest)
         self.found.finished += 1
@@ -150,7 +162,7 @@ class Loop:
         steps = series.steps()
         for step in steps:
             series.verify(step)
-            wrong = differences(digest(series.read(step)[1]), self.expected[mode][step])
+            wrong = differences(digest(series.place(step)), self.expected[mode][step])
             assert not wrong, f"{mode}, step {step}: {wrong}"
             self.found.snapshots_checked += 1
         newest = max(steps, default=None)

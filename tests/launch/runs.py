@@ -25,15 +25,32 @@ training: {mode: hybrid, staleness: 2, epochs: 2}
 """
 
 
-def frame(count: int = 2000, seed: int = 0) -> pd.DataFrame:
-    """Clicks that depend on user and item, so that there is something to learn."""
+UNBOUNDED = "embedding: {optimizer: {name: adagrad, lr: 0.1}}\n"
+
+
+def bounded(text: str, memory: str) -> str:
+    """Return a recipe whose rows have so much memory, with admission and eviction."""
+    return text.replace(
+        UNBOUNDED,
+        f"""\
+embedding:
+  optimizer: {{name: adagrad, lr: 0.1}}
+  memory: {memory}
+  admission: {{min_count: 2, memory: 4096}}
+  eviction: {{policy: lru}}
+""",
+    )
+
+
+def frame(count: int = 2000, seed: int = 0, sorts: int = 1) -> pd.DataFrame:
+    """Clicks that depend on user and item, so that there is something to learn; `sorts` users for each."""
     random = np.random.default_rng(seed)
     users, items = random.integers(0, 30, count), random.integers(0, 20, count)
     taste = np.random.default_rng(1).normal(size=(30, 20)) * 2 + np.arange(30)[:, None] / 10 - 1.5
     chance = 1 / (1 + np.exp(-taste[users, items]))
     return pd.DataFrame(
         {
-            "user": [f"u{user}" for user in users],
+            "user": [f"u{user}" if sorts == 1 else f"u{user}.{i % sorts}" for i, user in enumerate(users)],
             "item": items,
             "price": random.exponential(10, count).round(2),
             "clicked": (random.random(count) < chance).astype(int),
