@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -114,7 +114,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
             "generation": assignment.generation,
         }
         if not assignment.embedding_workers:
-            return ServersExchange(assignment.shards, tables, **about)
+            return ServersExchange(assignment.shards, tables, ordered=_order_decides(about), **about)
         number = assignment.rank % len(assignment.embedding_workers)
         return connect_pooled(
             f"embedding worker {number}",
@@ -128,6 +128,12 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
     return Place(workers, exchange, device, threads, _data(recipe, assignment))
+
+
+def _order_decides(about: Mapping[str, Any]) -> bool:
+    """Return whether the rows that there are depend on the order of lookups."""
+    admission = about["admission"]
+    return about["eviction"] is not None or (admission is not None and admission.probability < 1)
 
 
 def _data(recipe: Recipe, assignment: Assignment) -> OpenData | None:

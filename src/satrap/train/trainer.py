@@ -282,6 +282,8 @@ class Trainer:
 
     def _look_up(self, turn: Turn) -> Pending | None:
         if turn.ticket is None:
+            if self.mode == "sync":
+                self.exchange.lookup([], create=True)  # other workers' lookups may wait for it
             return None
         requests = [*turn.ticket.requests, *self.dense.requests]
         if (replayed := self._saver.replayed(requests)) is not None:

@@ -108,12 +108,19 @@ def load(service: Service, chunks: Any) -> None:
 
 
 def hello(
-    client: int, *, rank: int = 0, world: int = 1, mode: str = "hybrid", **bounds: Any
+    client: int,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    mode: str = "hybrid",
+    ordered: bool = False,
+    **bounds: Any,
 ) -> tuple[Header, list[Buffer]]:
     config = ShardConfig(
         tables_to_dicts(TABLES, None), 3, bounds.pop("memory", None), 0, ShardMap(1), **bounds
     )
     text = config.to_dict() | {"forward": "float16", "rank": rank, "world": world, "mode": mode}
+    text["ordered"] = ordered
     return Header(Kind.HELLO, 1, client, 0), [pack_text(text)]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind
-from satrap.exchange.servers.payload import unpack_text
+from satrap.exchange.servers.frames import FAILURE, Buffer, Code, Header, Kind
+from satrap.exchange.servers.payload import Section, pack, unpack_text
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.turns import Job, Turns
@@ -37,8 +38,11 @@ class Desk:
             self.turns.take(Job(self.sessions[rank], header, parts, 0, 0.0))
         self.answers.clear()
 
-    def ask(self, rank: int, kind: Kind, step: int, now: float) -> None:
-        parts = sections(self.rng, gradients=kind == Kind.UPDATE)
+    def ask(
+        self, rank: int, kind: Kind, step: int, now: float, parts: Sequence[Buffer] | None = None
+    ) -> None:
+        if parts is None:
+            parts = sections(self.rng, gradients=kind == Kind.UPDATE)
         session = self.sessions[rank]
         session.next += 1
         header = Header(kind, 1, session.client, session.next, 0, step)
@@ -58,6 +62,57 @@ def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
         (0, Kind.LOOKUP),
     ]
     assert desk.turns.executed[Kind.LOOKUP] == 2
+
+
+def kinds(desk: Desk) -> list[tuple[int, int]]:
+    return [(rank, answer.header.kind & 127) for rank, answer in desk.answers]
+
+
+def test_ordered_lookups_of_a_step_take_turns_by_rank() -> None:
+    desk = Desk(ordered=True)
+    desk.ask(1, Kind.LOOKUP, 0, 1.0)
+    assert kinds(desk) == []
+    desk.ask(0, Kind.LOOKUP, 0, 1.0, pack([]))  # it has no batch
+    assert kinds(desk) == [(0, Kind.LOOKUP), (1, Kind.LOOKUP)]
+    desk.ask(0, Kind.LOOKUP, 0, 1.0)  # another one
+    desk.ask(1, Kind.UPDATE, 0, 2.0)
+    desk.ask(1, Kind.LOOKUP, 1, 2.0)
+    desk.ask(0, Kind.UPDATE, 0, 2.0)
+    assert kinds(desk)[2:] == [(0, Kind.LOOKUP), (1, Kind.UPDATE), (0, Kind.UPDATE)]
+    desk.ask(0, Kind.UPDATE, 1, 3.0)  # it will not look up in this step any more
+    assert kinds(desk)[5:] == [(0, Kind.UPDATE), (1, Kind.LOOKUP)]
+
+
+def test_a_new_worker_of_a_rank_is_waited_for_again() -> None:
+    desk = Desk(ordered=True)
+    desk.ask(0, Kind.LOOKUP, 0, 1.0)
+    header, parts = hello(3, rank=0, world=2, mode="sync", ordered=True)
+    desk.turns.take(Job(new := Session(3, b""), header, parts, 0, 1.0))
+    desk.answers.clear()
+    desk.ask(1, Kind.LOOKUP, 0, 1.0)
+    assert kinds(desk) == []
+    desk.sessions[0] = new
+    desk.ask(0, Kind.LOOKUP, 0, 1.0)
+    assert kinds(desk) == [(0, Kind.LOOKUP), (1, Kind.LOOKUP)]
+
+
+def test_which_rows_go_does_not_depend_on_which_worker_is_faster() -> None:
+    found = []
+    for seed in range(6):
+        desk, order = Desk(ordered=True, memory=400_000, eviction=Eviction()), np.random.default_rng(seed)
+        own = [np.random.default_rng(rank) for rank in range(2)]
+        for step in range(8):
+            for rank in order.permutation(2).tolist():
+                ids = [own[rank].choice(20_000, 900, replace=False).astype(np.uint64) for _ in range(2)]
+                splits = np.array([0, 900], np.int64)
+                desk.ask(rank, Kind.LOOKUP, step, 1.0, pack([Section(g, splits, ids[g]) for g in range(2)]))
+            for rank in order.permutation(2).tolist():
+                desk.ask(rank, Kind.UPDATE, step, 1.0, pack([]))
+        assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
+        assert sum(t["evicted"] for t in desk.service.store.statistics()["tables"].values()) > 100
+        found.append({chunk.table: chunk.ids.tolist() for chunk in desk.service.store.snapshot()})
+        desk.service.close()
+    assert all(one == found[0] for one in found)
 
 
 def test_nothing_of_a_worker_is_executed_once_another_has_its_rank() -> None:

@@ -74,6 +74,9 @@ class ServersExchange:
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
             (an empty one if it has no batch), and lookups wait for the steps before them.
+        ordered: in "sync", lookups of a step are served in the order of ranks, so that rows that go, and ids
+            that are admitted by chance, do not depend on which worker is faster. Every rank must then issue
+            one lookup per step (an empty one if it has no batch). Default False.
         rank, world: of this worker, default 0 of 1. Gradients are multiplied by 1 / world.
         key: of the cluster; needed to reach shards on other machines.
         deadline: seconds, default 30.
@@ -101,6 +104,7 @@ class ServersExchange:
         tier: Tier | None = None,
         wire: Wire | None = None,
         mode: str = "hybrid",
+        ordered: bool = False,
         rank: int = 0,
         world: int = 1,
         key: security.Key | None = None,
@@ -132,7 +136,7 @@ class ServersExchange:
         hellos = [
             ShardConfig(plain, seed, share, s, self.map, admission, eviction, tier).to_dict()
             | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
-            | {"generation": generation}
+            | {"generation": generation, "ordered": ordered}
             for s in range(len(addresses))
         ]
         self._loop = network(peers, addresses, key=key, on_end=self._end)

@@ -161,6 +161,7 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
                 arrays[name] = np.frombuffer(data, np.uint8)
         known.append(plain)
     board = {"world": service.board.world, "completed": service.board.completed, "shares": shares}
+    board["looked"] = sorted(service.board.looked)
     text = pack_text({"service": service.remember(), "board": board, "sessions": known})
     raw = [memoryview(part).cast("B") for part in pack_arrays(arrays)]
     sizes = pack_text({"sizes": [len(part) for part in raw]})
@@ -177,7 +178,7 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
     service.resume(text["service"], state, load)
     board = text["board"]
     shares = {s["rank"]: _share(s, arrays) for s in board["shares"]}
-    service.board.resume(board["world"], board["completed"], shares)
+    service.board.resume(board["world"], board["completed"], shares, board["looked"])
     for known in text["sessions"]:
         sessions.known[known["client"]] = _session(known, arrays)
 

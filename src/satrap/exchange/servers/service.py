@@ -141,6 +141,8 @@ class Service:
             case Kind.HELLO:
                 return [self._hello(session, unpack_text(_one(parts)))]
             case Kind.LOOKUP | Kind.PEEK:
+                if session.ordered and header.kind == Kind.LOOKUP:
+                    self.board.look(session.rank, header.step)
                 return self._lookup(session, unpack(parts), create=header.kind == Kind.LOOKUP)
             case Kind.UPDATE:
                 self._update(session, header, unpack(parts))
@@ -273,6 +275,7 @@ class Service:
         self._follow(generation)
         self._forward[session.client] = forward
         session.rank, session.gated = rank, hello.get("mode") == "sync" and world > 1
+        session.ordered = session.gated and hello.get("ordered") is True
         if session.gated:
             self.board.join(rank, world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]

@@ -13,7 +13,7 @@ from satrap.exchange.servers.frames import Buffer, Digest, Header, digest
 WINDOW = 256
 """Unacknowledged requests a client may have; the server keeps at most as many answers."""
 
-_REMEMBERED = ("client", "done", "gated", "rank", "fenced", "updates", "open_step", "generation")
+_REMEMBERED = ("client", "done", "gated", "ordered", "rank", "fenced", "updates", "open_step", "generation")
 
 
 class Verdict(Enum):
@@ -56,6 +56,7 @@ class Session:
         seen: when its last message came, in seconds of the server's clock.
         fenced: another client has taken this one's place.
         gated: requests wait until optimizer steps are complete (`sync` with several workers).
+        ordered: lookups of a step, too, wait for those of lower ranks.
         rank: rank of the worker.
         updates: updates it has sent that were accepted.
         open_step: the step its last update belongs to (`sync` with several workers), else -1.
@@ -65,7 +66,7 @@ class Session:
     def __init__(self, client: int, identity: bytes) -> None:
         self.client, self.identity = client, identity
         self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
-        self.fenced, self.gated, self.rank, self.generation = False, False, 0, 0
+        self.fenced, self.gated, self.ordered, self.rank, self.generation = False, False, False, 0, 0
         self.updates, self.open_step = 0, -1
         self._answers: dict[int, Answer] = {}
         self._lock = threading.Lock()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,10 +40,12 @@ class StepBoard:
     Attributes:
         world: number of ranks.
         completed: steps that are complete.
+        looked: ranks that have looked up in the open step, of those whose lookups have an order.
     """
 
     def __init__(self) -> None:
         self.world, self.completed = 0, 0
+        self.looked: set[int] = set()
         self._shares: dict[int, Share] = {}
 
     def join(self, rank: int, world: int) -> None:
@@ -51,16 +53,35 @@ class StepBoard:
         if world != self.world:
             self.world = world
             self._shares.clear()
+            self.looked.clear()
         self._shares.pop(rank, None)
+        self.looked.discard(rank)
 
     @property
     def shares(self) -> Mapping[int, Share]:
         """What has been contributed to the open step, by rank."""
         return self._shares
 
-    def resume(self, world: int, completed: int, shares: Mapping[int, Share]) -> None:
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """What grows when a request may have a turn that it did not have before."""
+        return self.completed, len(self.looked), len(self._shares)
+
+    def resume(
+        self, world: int, completed: int, shares: Mapping[int, Share], looked: Iterable[int] = ()
+    ) -> None:
         """Become what another board was."""
         self.world, self.completed, self._shares = world, completed, dict(shares)
+        self.looked = set(looked)
+
+    def look(self, rank: int, step: int) -> None:
+        """Note that a rank has looked up, if it is in the open step."""
+        if step == self.completed:
+            self.looked.add(rank)
+
+    def awaits(self, rank: int) -> bool:
+        """Return whether a lookup of a rank in the open step would come before one of a lower rank."""
+        return any(lower not in self.looked and lower not in self._shares for lower in range(rank))
 
     def missing(self) -> list[int]:
         """Return the ranks that have not contributed to the open step."""
@@ -82,6 +103,7 @@ class StepBoard:
             return None
         shares = [self._shares[r] for r in range(self.world)]
         self._shares = {}
+        self.looked.clear()
         self.completed += 1
         return shares
 

@@ -82,11 +82,15 @@ class Turns:
             self._wake()
 
     def _must_wait(self, job: Job) -> bool:
-        gated = job.session.gated and job.header.kind not in _UNGATED
-        return gated and job.header.step > self._service.board.completed
+        session, header, board = job.session, job.header, self._service.board
+        if not session.gated or header.kind in _UNGATED:
+            return False
+        if session.ordered and (header.kind, header.step) == (Kind.LOOKUP, board.completed):
+            return board.awaits(session.rank)
+        return header.step > board.completed
 
     def _wake(self) -> None:
-        """Execute what waited for a step, client after client in the order they began to wait."""
+        """Execute what has its turn now, client after client in the order they began to wait."""
         again = True
         while again:
             again = False
@@ -120,8 +124,8 @@ class Turns:
         )
 
     def _execute(self, job: Job) -> bool:
-        """Execute a job; return whether it completed a step of `sync`."""
-        before, started = self._service.board.completed, time.perf_counter()
+        """Execute a job; return whether others may have their turn now."""
+        before, started = self._service.board.progress, time.perf_counter()
         if job.session.fenced:  # since it was received: the hello of its successor came before it
             self._fail(job, Code.FENCED, fenced())
             return False
@@ -138,7 +142,7 @@ class Turns:
         self._finish(job, answer)
         self.executed[job.header.kind] += 1
         self.busy += time.perf_counter() - started
-        return self._service.board.completed != before
+        return self._service.board.progress != before
 
     def _fail(self, job: Job, code: Code, error: SatrapError) -> None:
         self.refused += 1
