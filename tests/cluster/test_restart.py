@@ -38,6 +38,13 @@ def kill_a_worker(run: Path, process: subprocess.Popen[bytes], name: str, after:
     os.kill(children(process.pid)[name], signal.SIGKILL)
 
 
+def started_again(run: Path, times: int) -> int:
+    """Wait until the workers have been started again so often; return the newest snapshot of before."""
+    log = run.with_suffix(".log")
+    assert eventually(lambda: f"(restart {times} of" in log.read_text(), 60)
+    return Series(str(run / "checkpoints")).latest() or 0
+
+
 def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     """Killed three times, the first time before any snapshot; the shards are the same all the time."""
     recipe = make_recipe(tmp_path, recipe_text("sync"), frame(8000))
@@ -45,8 +52,10 @@ def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     assert start(recipe, expected, False).wait(120) == 0
     process = start(recipe, run, False)
     shards: dict[str, int] = {}
-    for name, after in (("worker 0", None), ("worker 1", 0), ("worker 0", 60)):
-        kill_a_worker(run, process, name, after)
+    newest: int | None = None
+    for times, name in enumerate(("worker 0", "worker 1", "worker 0"), 1):
+        kill_a_worker(run, process, name, newest)
+        newest = started_again(run, times)
         found = {k: v for k, v in children(process.pid).items() if k.startswith("shard")}
         shards = shards or found
         assert found == shards
@@ -98,8 +107,7 @@ def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(make_recipe(tmp_path, text), run, False)
     kill_a_worker(run, process, "worker 1", 0)
-    assert eventually(lambda: "(restart 1 of 1)" in run.with_suffix(".log").read_text(), 30)
-    kill_a_worker(run, process, "worker 0", Series(str(run / "checkpoints")).latest() or 0)
+    kill_a_worker(run, process, "worker 0", started_again(run, 1))
     assert process.wait(60) == 1
     assert "error: worker 0 was killed by SIGKILL" in run.with_suffix(".log").read_text()
     assert Series(str(run / "checkpoints")).latest() is not None
