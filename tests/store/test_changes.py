@@ -58,9 +58,10 @@ class Copy:
     def assert_equal(self, expected):
         for table, (ids, weights, state) in expected.items():
             assert set(ids.tolist()) == self.tables[table].keys()
-            for i, key in enumerate(ids.tolist()):
-                np.testing.assert_array_equal(self.tables[table][key][0], weights[i])
-                np.testing.assert_array_equal(self.tables[table][key][1], state[i])
+            rows = [self.tables[table][key] for key in ids.tolist()]
+            for i, column in enumerate((weights, state)):
+                found = np.array([row[i] for row in rows], column.dtype).reshape(column.shape)
+                np.testing.assert_array_equal(found, column)
 
 
 @pytest.mark.parametrize("kind", STORES)
