@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ def distributed(
     observers: Callable[[int], Sequence[Observer]] = lambda _: (),
     limits: Limits | None = None,
     deadline: float = 10.0,
+    bounds: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> list[Answer]:
     """Train with worker threads and shard servers; return what each worker ended with."""
@@ -115,7 +116,8 @@ def distributed(
         addresses = [server.address for server in servers]
 
         def work(workers: Workers) -> Answer:
-            connect = connecting(addresses, mode=mode, rank=workers.rank, world=world, deadline=deadline)
+            about = {"rank": workers.rank, "world": world, "deadline": deadline, **(bounds or {})}
+            connect = connecting(addresses, mode=mode, **about)
             # Building a model draws from PyTorch's one generator: one at a time.
             for rank in range(world):
                 if workers.rank == rank:
@@ -256,6 +258,24 @@ def test_unequal_numbers_and_sizes_of_batches_lose_nothing() -> None:
     assert len({answer.digest for answer in answers}) == 1
     assert [answer.result.steps for answer in answers] == [26, 26, 26]
     assert answers[0].result.samples == 2 * (17 * 16 + 3)
+
+
+def test_a_worker_without_a_batch_keeps_no_ordered_lookup_waiting() -> None:
+    """Whichever has more; and the rows that are left do not depend on which worker is faster."""
+    bounds = {"ordered": True, "memory": 280_000, "eviction": Eviction("lru")}
+    for lengths in ((5, 12), (12, 5)):
+        parts = [make_batches(n, size=256, seed=rank) for rank, n in enumerate(lengths)]
+        for part in parts:
+            for number, batch in enumerate(part):
+                for column in batch.ids.values():
+                    column.values[:] += np.uint64(200 * number)
+        first, second = (
+            distributed(2, 2, lambda rank, p=parts: Batches(p[rank]), mode="sync", bounds=bounds)
+            for _ in range(2)
+        )
+        assert [answer.result.steps for answer in first] == [12, 12]
+        assert sum(len(ids) for ids, _, _ in first[0].rows.values()) < 1000  # of 1,779
+        assert_same(first[0], second[0])
 
 
 def test_hybrid_workers_keep_equal_dense_weights_and_their_own_staleness() -> None:
