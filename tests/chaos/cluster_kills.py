@@ -58,13 +58,17 @@ def recipe_text(kind: str) -> str:
         "mode: hybrid, staleness: 2, epochs: 2", f"{mode}, epochs: {EPOCHS}, patience: null"
     )
     text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
-    if kind.endswith("evicts"):
+    if evicts(kind):
         text = bounded(text, "256KiB")
     return text + f"cluster: {cluster}, {wire}\ncheckpoint: {{every_steps: {EVERY}, keep: 2}}\n"
 
 
-def rows_of(kind: str) -> pd.DataFrame:
-    return frame(8000, sorts=40 if kind.endswith("evicts") else 1)
+def evicts(kind: str) -> bool:
+    return kind.endswith("evicts")
+
+
+def rows_of(kind: str, count: int = 8000) -> pd.DataFrame:
+    return frame(count, sorts=40 if evicts(kind) else 1)
 
 
 class ClusterLoop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from safetensors.numpy import load
 
@@ -41,7 +40,7 @@ def digest(url: str) -> dict[str, str]:
     return {**found, **_stores(Storage(url))}
 
 
-def _stores(storage: Storage) -> dict[str, Any]:
+def _stores(storage: Storage) -> dict[str, str]:
     manifest = read_manifest(storage)
     return {
         f"{name}.{key}": hashlib.sha256(array.tobytes()).hexdigest()

@@ -24,15 +24,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from satrap import faults, launch
 from satrap.checkpoint import Background, Series
 from satrap.config import load
-from tests.chaos.cluster_kills import CLUSTERS, ClusterLoop
+from tests.chaos.cluster_kills import CLUSTERS, ClusterLoop, evicts, rows_of
 from tests.chaos.cluster_kills import Found as ClusterFound
 from tests.chaos.digests import differences, digest
-from tests.launch.runs import RECIPE, bounded, frame, make_recipe
+from tests.launch.runs import RECIPE, bounded, make_recipe
 
 MODES = {
     "hybrid": "mode: hybrid, staleness: 3",
@@ -60,13 +58,9 @@ def recipe_text(mode: str, every: int, keep: int) -> str:
         "mode: hybrid, staleness: 2, epochs: 2", f"{MODES[mode]}, epochs: 6, patience: null"
     )
     text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
-    if mode.endswith("evicts"):
+    if evicts(mode):
         text = bounded(text, "128KiB")
     return text + f"checkpoint: {{every_steps: {every}, keep: {keep}}}\n"
-
-
-def rows_of(mode: str) -> pd.DataFrame:
-    return frame(sorts=40 if mode.endswith("evicts") else 1)
 
 
 def child(recipe: str, output: str, resume: bool, kill_at: int | None) -> None:
@@ -95,7 +89,7 @@ class Loop:
     def _reference(self, mode: str) -> None:
         """Run undisturbed, with a snapshot at every step."""
         folder = self.place / f"reference-{mode}"
-        recipe = make_recipe(folder, recipe_text(mode, 1, 10**6), rows_of(mode))
+        recipe = make_recipe(folder, recipe_text(mode, 1, 10**6), rows_of(mode, 2000))
         start, Background.start = Background.start, lambda self, job: job()  # type: ignore[method-assign]
         try:
             launch.train(load(recipe), str(folder / "run"))
@@ -119,7 +113,9 @@ class Loop:
         mode = self.random.choice(list(MODES))
         self._number += 1
         folder = self.place / f"run-{self._number}"
-        recipe = make_recipe(folder, recipe_text(mode, self.random.choice([3, 7, 16]), 2), rows_of(mode))
+        recipe = make_recipe(
+            folder, recipe_text(mode, self.random.choice([3, 7, 16]), 2), rows_of(mode, 2000)
+        )
         newest = None
         while True:
             more = self.found.kills < kills and (until is None or time.monotonic() < until)

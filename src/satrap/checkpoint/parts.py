@@ -64,10 +64,15 @@ def write_tables(
     numbers = {table: number for number, table in enumerate(tables)}
     for table, parts in itertools.groupby(chunks, key=lambda chunk: chunk.table):
         name = f"table-{numbers[table]:03d}{suffix}.arrow"
-        files[name] = write_table(storage, f"{folder}/{name}", table, parts)
-        if len(buckets) < BUCKETS:
-            files[name].buckets = [buckets.start, buckets.stop]
+        files[name] = of_buckets(write_table(storage, f"{folder}/{name}", table, parts), buckets)
     return files
+
+
+def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
+    """Return the entry of a file that is of these fixed buckets, which it now says unless they are all."""
+    if len(buckets) < BUCKETS:
+        entry.buckets = [buckets.start, buckets.stop]
+    return entry
 
 
 def read_chunks(

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from satrap.checkpoint.manifest import Manifest
-from satrap.checkpoint.parts import write_file
+from satrap.checkpoint.parts import of_buckets, write_file
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS
 
@@ -46,10 +46,7 @@ def write_store(
         return {}
     name = f"store{suffix}.safetensors"
     plain = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
-    entry = write_file(storage, f"{folder}/{name}", save(plain))
-    if len(buckets) < BUCKETS:
-        entry.buckets = [buckets.start, buckets.stop]
-    return {name: entry}
+    return {name: of_buckets(write_file(storage, f"{folder}/{name}", save(plain)), buckets)}
 
 
 def read_store(storage: Storage, manifest: Manifest, buckets: range) -> Arrays:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.parts import read_chunks, write_table
+from satrap.checkpoint.parts import of_buckets, read_chunks, write_table
 from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import rewrite_rows
 from satrap.checkpoint.storage import FileEntry, Storage
@@ -47,9 +47,7 @@ def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) ->
         for shard, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
             name = f"table-{number:03d}.shard-{shard:04d}.arrow"
             entry = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in group))
-            buckets = shard_map.buckets(shard)
-            entry.buckets = [buckets.start, buckets.stop]
-            files[name] = entry
+            files[name] = of_buckets(entry, shard_map.buckets(shard))
     return files
 
 

@@ -215,7 +215,7 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Iterator[Chunk
         yield chunk
 
 
-def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State | None = None) -> Result:
+def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State) -> Result:
     from satrap.checkpoint.chain import deleted_file, pack_deleted
     from satrap.checkpoint.parts import write_file, write_tables
     from satrap.checkpoint.storage import Storage
@@ -226,7 +226,7 @@ def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State 
     suffix = f".shard-{config.shard:04d}"
     with storage.together():
         files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
-        files |= write_store(storage, folder, state or {}, suffix=suffix, buckets=buckets)
+        files |= write_store(storage, folder, state, suffix=suffix, buckets=buckets)
         if not cut.full:
             name = deleted_file(suffix)
             files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
@@ -242,7 +242,7 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
     except (OSError, CheckpointError):
         seen = False
     try:
-        return _write(config, rows, url, folder) if seen else {"files": None}
+        return _write(config, rows, url, folder, {}) if seen else {"files": None}
     except PermissionError:
         return {"files": None}
 
