@@ -15,6 +15,9 @@ from typing import Any, ClassVar, TypeVar
 
 from satrap.errors import ConfigError
 
+LARGEST = 3.4028234663852886e38
+"""Largest number of float32: what the store computes with."""
+
 
 def _require(valid: bool, owner: object, rule: str, value: object, fix: str = "") -> None:
     if not valid:
@@ -45,17 +48,19 @@ class Optimizer:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        _require(0 < self.lr < math.inf, self, "lr must be > 0", self.lr, "give a positive learning rate")
+        _require(0 < self.lr <= LARGEST, self, "lr must be > 0", self.lr, "give a positive learning rate")
         for key in ("clip", "bound"):
             value = getattr(self, key)
-            _require(value is None or 0 < value < math.inf, self, f"{key} must be > 0", value)
+            _require(value is None or 0 < value <= LARGEST, self, f"{key} must be > 0", value)
         for key in ("weight_decay", "initial_accumulator", "l1", "l2"):
             value = getattr(self, key, 0.0)
-            _require(0 <= value < math.inf, self, f"{key} must be >= 0", value)
+            _require(0 <= value <= LARGEST, self, f"{key} must be >= 0", value)
         for key in ("eps", "beta"):
             value = getattr(self, key, 1.0)
-            _require(1e-37 <= value < math.inf, self, f"{key} must be > 0 in float32", value)
-        for value in (*getattr(self, "betas", ()), getattr(self, "momentum", 0.0)):
+            _require(1e-37 <= value <= LARGEST, self, f"{key} must be > 0 in float32", value)
+        betas = getattr(self, "betas", (0.0, 0.0))
+        _require(len(betas) == 2, self, "betas must be two numbers", betas)
+        for value in (*betas, getattr(self, "momentum", 0.0)):
             _require(0 <= value < 1, self, "decays must be in [0, 1)", value)
 
     def to_dict(self) -> dict[str, Any]:

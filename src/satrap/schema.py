@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from satrap.errors import ConfigError
-from satrap.optim import Optimizer
+from satrap.optim import LARGEST, Optimizer
 
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
 MISSING_ID = 0
@@ -124,8 +125,10 @@ class Table:
     dtype: str = field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f"the name of a table must be a text, got {self.name!r}")
         check_dim(self.dim, f"table {self.name!r}")
-        if not self.initial_scale >= 0:
+        if not 0 <= self.initial_scale <= LARGEST:
             raise ConfigError(f"table {self.name!r}: initial_scale must be >= 0, got {self.initial_scale}")
         if self.dtype not in DTYPES:
             raise ConfigError(
@@ -164,6 +167,10 @@ class Schema:
         group: column whose value groups samples for grouped AUC (for example the user), optional.
         salt: mixed into every id hash; two projects with different salts share no ids. Default 0.
 
+    Attributes:
+        categorical: the categorical features, in order.
+        numeric: the numeric features, in order: the columns of `Batch.numeric`.
+
     Raises:
         ConfigError: an impossible combination; the message names the feature.
     """
@@ -180,7 +187,13 @@ class Schema:
         self.labels: tuple[Label, ...] = tuple(
             Label(name=label) if isinstance(label, str) else label for label in labels
         )
-        self.features: dict[str, Feature] = dict(features)
+        self.features: Mapping[str, Feature] = MappingProxyType(dict(features))
+        self.categorical: Mapping[str, Categorical] = MappingProxyType(
+            {name: f for name, f in self.features.items() if isinstance(f, Categorical)}
+        )
+        self.numeric: Mapping[str, Numeric] = MappingProxyType(
+            {name: f for name, f in self.features.items() if isinstance(f, Numeric)}
+        )
         self.weight, self.group, self.salt = weight, group, salt
         _check(self)
 
@@ -188,16 +201,6 @@ class Schema:
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels, in order."""
         return tuple(label.name for label in self.labels)
-
-    @property
-    def categorical(self) -> dict[str, Categorical]:
-        """The categorical features, in order."""
-        return {k: f for k, f in self.features.items() if isinstance(f, Categorical)}
-
-    @property
-    def numeric(self) -> dict[str, Numeric]:
-        """The numeric features, in order: the columns of `Batch.numeric`."""
-        return {k: f for k, f in self.features.items() if isinstance(f, Numeric)}
 
     def table_of(self, feature: str) -> str:
         """Name of the table that holds the rows of a categorical feature."""
@@ -244,7 +247,7 @@ class Schema:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Schema(labels={list(self.label_names)}, features={self.features})"
+        return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
 
 
 def _check(schema: Schema) -> None:

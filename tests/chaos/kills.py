@@ -1,198 +1,186 @@
-"""The kill loop: a training process is killed again and again, at random instants and inside its saves.
+"""The kill loop: processes of training runs are killed again and again, at random instants and inside saves.
 
-`python -m tests.chaos.kills --kills 200 --seed 1` prints what was found; `run` is the same for a test. Half
-of the kills are of one process alone, here; the others are of `cluster_kills`.
-
-After each kill every committed snapshot is read whole and compared, tensor by tensor and row by row, with the
-one that an undisturbed run has at that step; the newest one may not be older than before; and whenever a run
-gets to its end, its model must be that of the undisturbed run.
+`python -m tests.chaos.kills --kills 200 --seed 1` draws configurations in which every legal pair of settings
+occurs (`drawing.py`), kills in each of them (`process_kills.py`, `cluster_kills.py`), checks what is left
+(`oracle.py`) and prints a table. What fails is kept, with the command that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
+import itertools
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from satrap import faults, launch
-from satrap.checkpoint import Background, Series
-from satrap.config import load
-from tests.chaos.cluster_kills import CLUSTERS, ClusterLoop, evicts, rows_of
-from tests.chaos.cluster_kills import Found as ClusterFound
-from tests.chaos.digests import differences, digest
-from tests.launch.runs import RECIPE, bounded, make_recipe
-
-MODES = {
-    "hybrid": "mode: hybrid, staleness: 3",
-    "sync": "mode: sync",
-    "hybrid that evicts": "mode: hybrid, staleness: 3",
-}
-POINTS = "*"
-HITS = 600
-"""About how many fault points a run passes."""
+from tests.chaos.cluster_kills import ClusterRun
+from tests.chaos.drawing import (
+    BATCH,
+    EVERY,
+    TRAINED,
+    Configuration,
+    draw,
+    epochs,
+    legal_pairs,
+    pairs,
+    write_recipe,
+)
+from tests.chaos.oracle import Looked, Oracle
+from tests.chaos.process_kills import ProcessRun
 
 
 @dataclass
-class Found:
-    """What the loop did and saw."""
+class Verdict:
+    """What was done to the runs of one configuration, and found."""
 
-    kills: int = 0
-    inside_saves: int = 0
-    finished: int = 0
-    snapshots_checked: int = 0
-    kills_before_any_snapshot: int = 0
-
-
-def recipe_text(mode: str, every: int, keep: int) -> str:
-    text = RECIPE.replace(
-        "mode: hybrid, staleness: 2, epochs: 2", f"{MODES[mode]}, epochs: 6, patience: null"
-    )
-    text = text.replace("hidden: [8]", "hidden: [8], dropout: 0.2")
-    if evicts(mode):
-        text = bounded(text, "128KiB")
-    return text + f"checkpoint: {{every_steps: {every}, keep: {keep}}}\n"
+    number: int
+    configuration: Configuration
+    kills: dict[str, int] = field(default_factory=dict)
+    inside: int = 0
+    looked: Looked = field(default_factory=Looked)
+    exact: bool = False
+    error: str = ""
+    seconds: float = 0.0
 
 
-def child(recipe: str, output: str, resume: bool, kill_at: int | None) -> None:
-    """Train, in a process of its own; die at a fault point if told so."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    if kill_at is not None:
-        with faults.armed(POINTS, faults.kill, at=kill_at):
-            launch.train(load(recipe), output, resume=resume)
-    else:
-        launch.train(load(recipe), output, resume=resume)
+def walk(number: int, configuration: Configuration, place: Path, *, seed: int, kills: int) -> Verdict:
+    """Kill runs of one configuration so often, and let the last one end; keep the folder if something fails.
 
-
-class Loop:
-    def __init__(self, place: Path, seed: int) -> None:
-        self.place, self.random = place, random.Random(seed)
-        self.found = Found()
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.chaos.kills"])
-        self.expected: dict[str, dict[int, dict[str, str]]] = {}
-        self.models: dict[str, dict[str, str]] = {}
-        self._number = 0
-        self._seconds = 3.0
-        for mode in MODES:
-            self._reference(mode)
-
-    def _reference(self, mode: str) -> None:
-        """Run undisturbed, with a snapshot at every step."""
-        folder = self.place / f"reference-{mode}"
-        recipe = make_recipe(folder, recipe_text(mode, 1, 10**6), rows_of(mode, 2000))
-        start, Background.start = Background.start, lambda self, job: job()  # type: ignore[method-assign]
-        try:
-            launch.train(load(recipe), str(folder / "run"))
-        finally:
-            Background.start = start  # type: ignore[method-assign]
-        series = Series(str(folder / "run" / "checkpoints"))
-        self.expected[mode] = {step: digest(series.place(step)) for step in series.steps()}
-        self.models[mode] = digest(str(folder / "run" / "model"))
-        assert len(series.steps()) == 96
-        shutil.rmtree(folder)
-
-    def kill_until(self, kills: int, seconds: float | None = None) -> Found:
-        """Kill that often, or until the time is up."""
-        until = None if seconds is None else time.monotonic() + seconds
-        while self.found.kills < kills and (until is None or time.monotonic() < until):
-            self._one_run(kills, until)
-        return self.found
-
-    def _one_run(self, kills: int, until: float | None) -> None:
-        """Train one run to its end, however often it is killed on the way."""
-        mode = self.random.choice(list(MODES))
-        self._number += 1
-        folder = self.place / f"run-{self._number}"
-        recipe = make_recipe(
-            folder, recipe_text(mode, self.random.choice([3, 7, 16]), 2), rows_of(mode, 2000)
-        )
-        newest = None
-        while True:
-            more = self.found.kills < kills and (until is None or time.monotonic() < until)
-            if newest is None and (folder / "run").exists():
-                shutil.rmtree(folder / "run")
-            if self._attempt(recipe, folder / "run", newest is not None, more):
+    Args:
+        number: of the configuration.
+        configuration: of the runs.
+        place: an empty folder, removed if all is well.
+        seed: of what is killed and when.
+        kills: how many.
+    """
+    verdict, begun = Verdict(number, configuration), time.monotonic()
+    source = random.Random(f"{seed} {number}")
+    steps = epochs(configuration) * TRAINED // BATCH // int(configuration["workers"])
+    killer = ClusterRun(source, steps) if configuration["shards"] else ProcessRun(source)
+    verdict.kills = killer.kills
+    try:
+        recipe = write_recipe(place / "reference", configuration, every=EVERY, keep=10**6)
+        assert killer.attempt(recipe, place / "reference" / "run", False, 0)
+        oracle = Oracle(configuration, place / "reference" / "run")
+        verdict.looked, verdict.exact = oracle.looked, oracle.exact
+        for run in itertools.count():
+            recipe = write_recipe(place / f"run-{run}", configuration)
+            _to_its_end(oracle, killer, recipe, kills)
+            if sum(killer.kills.values()) >= kills:
                 break
-            newest = self._check(mode, folder / "run", newest)
-        wrong = differences(digest(str(folder / "run" / "model")), self.models[mode])
-        assert not wrong, f"another result: {wrong}"
-        self._check(mode, folder / "run", newest)
-        self.found.finished += 1
-        shutil.rmtree(folder)
-
-    def _attempt(self, recipe: Path, output: Path, resume: bool, kill: bool) -> bool:
-        """Start the run or go on with it; return whether it got to its end."""
-        inside = kill and self.random.random() < 0.5
-        at = self.random.randint(1, HITS if self.random.random() < 0.3 else 120) if inside else None
-        process = self._context.Process(target=child, args=(str(recipe), str(output), resume, at))
-        begun = time.monotonic()
-        process.start()
-        if kill and not inside:
-            process.join(self.random.uniform(0, 1.2 * self._seconds))
-            if process.is_alive():
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGKILL)
-        process.join(120)
-        code = process.exitcode
-        if code == 0:
-            self._seconds = 0.5 * self._seconds + 0.5 * (time.monotonic() - begun)
-            return True
-        assert code == -signal.SIGKILL, f"the run failed by itself: exit code {code}"
-        self.found.kills += 1
-        self.found.inside_saves += inside
-        return False
-
-    def _check(self, mode: str, run: Path, before: int | None) -> int | None:
-        """Every snapshot that a reader finds is right; return the newest."""
-        series = Series(str(run / "checkpoints"))
-        steps = series.steps()
-        for step in steps:
-            series.verify(step)
-            wrong = differences(digest(series.place(step)), self.expected[mode][step])
-            assert not wrong, f"{mode}, step {step}: {wrong}"
-            self.found.snapshots_checked += 1
-        newest = max(steps, default=None)
-        assert before is None or (newest is not None and newest >= before), f"{before} was lost"
-        self.found.kills_before_any_snapshot += newest is None
-        return newest
+        shutil.rmtree(place)
+    except Exception:  # noqa: BLE001 - whatever one configuration brings to light, the others are still tried
+        again = f"python -m tests.chaos.kills --seed {seed} --configuration {number} --kills {kills}"
+        verdict.error = f"{traceback.format_exc()}kept in {place}; again: {again}"
+    verdict.inside, verdict.seconds = killer.inside, time.monotonic() - begun
+    return verdict
 
 
-def run(kills: int, *, seed: int, seconds: float | None = None) -> Found:
-    """Kill that often (or for so long) and check; an AssertionError says what is wrong."""
-    with tempfile.TemporaryDirectory(prefix="satrap-kills-") as place:
-        return Loop(Path(place), seed).kill_until(kills, seconds)
+def _to_its_end(oracle: Oracle, killer: ClusterRun | ProcessRun, recipe: Path, kills: int) -> None:
+    """Train one run to its end, however often it is killed on the way."""
+    run, newest = recipe.parent / "run", None
+    ended = False
+    while not ended:
+        if newest is None:
+            shutil.rmtree(run, ignore_errors=True)
+        ended = killer.attempt(recipe, run, newest is not None, kills - sum(killer.kills.values()))
+        newest = oracle.snapshots(run, newest)
+    oracle.end(run)
+    shutil.rmtree(recipe.parent)
 
 
-def run_cluster(kills: int, *, seed: int, kinds: Sequence[str] = tuple(CLUSTERS)) -> ClusterFound:
-    """Do the same to runs with shards and workers."""
-    with tempfile.TemporaryDirectory(prefix="satrap-kills-") as place:
-        return ClusterLoop(Path(place), seed, kinds).kill_until(kills)
+def loop(
+    kills: int, *, seed: int, jobs: int = 1, only: str | None = None, numbers: Sequence[int] | None = None
+) -> list[Verdict]:
+    """Walk through the configurations that a seed draws.
+
+    Args:
+        kills: in all, spread evenly.
+        seed: of everything random.
+        jobs: configurations at a time.
+        only: "process" or "cluster": those without or with servers.
+        numbers: of configurations; default all.
+    """
+    chosen = [
+        (number, configuration)
+        for number, configuration in enumerate(draw(seed))
+        if (numbers is None or number in numbers)
+        and (only is None or (only == "cluster") == bool(configuration["shards"]))
+    ]
+    place = Path(tempfile.mkdtemp(prefix="satrap-kills-"))
+    shares = [kills // len(chosen) + (i < kills % len(chosen)) for i in range(len(chosen))]
+    with ThreadPoolExecutor(jobs) as pool:
+        walks = [
+            pool.submit(walk, number, configuration, place / str(number), seed=seed, kills=share)
+            for (number, configuration), share in zip(chosen, shares, strict=True)
+        ]
+        verdicts = []
+        for one in as_completed(walks):
+            verdicts.append(one.result())
+            print(line(verdicts[-1]), flush=True)
+            if verdicts[-1].error:
+                print(verdicts[-1].error, file=sys.stderr, flush=True)
+    if not any(place.iterdir()):
+        place.rmdir()
+    return verdicts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kill training processes and check what they left.")
+def line(verdict: Verdict) -> str:
+    """Return a row of the table: configuration, kills, inside saves, snapshots, ended runs, verdict."""
+    c, looked = verdict.configuration, verdict.looked
+    words = [
+        f"{c['mode']} {c['durability']}",
+        "deltas" if c["deltas"] == "yes" else "",
+        "tier" if c["tier"] == "yes" else "",
+        f"{c['eviction']}" if c["eviction"] != "none" else "",
+        f"admission by {c['admission']}" if c["admission"] != "none" else "",
+        f"{c['rows']}",
+        f"{c['shards']} shards {c['workers']} workers" if c["shards"] else "one process",
+        f"{c['loaders']} loaders" if c["loaders"] else "",
+        f"{c['embedding_workers']} embedding workers" if c["embedding_workers"] else "",
+    ]
+    killed = ", ".join(f"{count} {kind}" for kind, count in sorted(verdict.kills.items()))
+    state = "FAILED" if verdict.error else "to the bit" if verdict.exact else "invariants hold"
+    return (
+        f"| {verdict.number} | {', '.join(filter(None, words))} | {killed} | {verdict.inside} "
+        f"| {looked.snapshots} | {looked.compared} | {looked.chains} | {looked.finished} "
+        f"| {verdict.seconds:.0f} | {state} |"
+    )
+
+
+HEAD = (
+    "| | configuration | kills | inside saves | snapshots read | compared with another run | deltas compared "
+    "with a full one | runs ended | seconds | verdict |\n" + "| --- " * 10 + "|"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill processes of training runs and check what they left.")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--only", choices=["process", "cluster"], default=None)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--configuration", type=int, action="append", default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
-    print(f"seed {seed}", flush=True)
-    own = {"process": given.kills, "cluster": 0, None: given.kills // 2}[given.only]
-    if own:
-        print("one process:", json.dumps(asdict(run(own, seed=seed))), flush=True)
-    if given.kills > own:
-        print("shards and workers:", json.dumps(asdict(run_cluster(given.kills - own, seed=seed))))
+    print(f"seed {seed}\n{HEAD}", flush=True)
+    verdicts = loop(given.kills, seed=seed, jobs=given.jobs, only=given.only, numbers=given.configuration)
+    covered = {pair for verdict in verdicts for pair in pairs(verdict.configuration)}
+    total = sum(sum(verdict.kills.values()) for verdict in verdicts)
+    failed = sum(bool(verdict.error) for verdict in verdicts)
+    print(
+        f"\n{total} kills, {sum(v.inside for v in verdicts)} inside saves, {len(verdicts)} configurations, "
+        f"{len(covered)} of {len(legal_pairs())} legal pairs, {failed} failed"
+    )
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

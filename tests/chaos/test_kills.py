@@ -1,36 +1,26 @@
-"""SIGKILL at random instants; the long version is `python -m tests.chaos.kills --kills 200`."""
+"""Some of the kill loop; all of it is `python -m tests.chaos.kills --kills 200`."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.chaos.kills import run, run_cluster
+from tests.chaos.kills import line, loop
+
+SEED = 1
+"""Of the configurations, so that they are the same each time; the kills come when they come."""
 
 
 @pytest.mark.chaos
-def test_kills(capsys: pytest.CaptureFixture[str]) -> None:
-    seed = random.SystemRandom().randrange(10**6)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", [10, 19, 2, 16])
+def test_kills(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """10, 19: one process with deltas, with a tier. 2: three shards, two workers, two loaders, deltas. 16: a
+    journal, deltas, eviction, admission, a loader and an embedding worker.
+    """
     with capsys.disabled():
-        print(f"\nseed {seed}: python -m tests.chaos.kills --seed {seed}")
-    found = run(10**6, seed=seed, seconds=35)
-    with capsys.disabled():
-        print(found)
-    assert found.kills >= 3
-    assert found.snapshots_checked > 0
-    assert found.finished > 0
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(400)
-def test_kills_of_shards_workers_and_launcher(capsys: pytest.CaptureFixture[str]) -> None:
-    seed = random.SystemRandom().randrange(10**6)
-    with capsys.disabled():
-        print(f"\nseed {seed}: python -m tests.chaos.kills --only cluster --seed {seed}")
-    found = run_cluster(3, seed=seed, kinds=["sync"])
-    with capsys.disabled():
-        print(found)
-    assert sum(found.kills.values()) >= 3
-    assert found.snapshots_checked > 0
-    assert found.finished > 0
+        [verdict] = loop(3, seed=SEED, numbers=[number])
+    assert not verdict.error, verdict.error
+    assert sum(verdict.kills.values()) >= 3, line(verdict)
+    assert verdict.exact
+    assert verdict.looked.snapshots > 0
+    assert verdict.looked.finished > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import multiprocessing
 import os
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from satrap import faults
-from satrap.checkpoint import write_checkpoint
+from satrap.checkpoint import Series, read_checkpoint, storage, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk, RemoteDisk
-from tests.checkpoint.states import make_checkpoint
+from satrap.errors import CheckpointError
+from tests.checkpoint.states import equal, make_checkpoint
 
 ROUNDS = 20
 
@@ -132,3 +134,80 @@ def test_a_store_without_conditions_is_asked_first(refusal: type[Exception]) -> 
     assert fs.cat_file(path) == b"first"
     disk.put(path, b"third")
     assert fs.cat_file(path) == b"third"
+
+
+class StrangeError(Exception):
+    """An error of a store's client: of no family that anybody else knows."""
+
+
+class Ticking:
+    """Something of which the call that brings a count to nothing raises an error."""
+
+    left, raised = 10**9, StrangeError
+
+    def __init__(self, inner: Any) -> None:
+        object.__setattr__(self, "inner", inner)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.inner, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if not callable(found) or name.startswith("_"):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            Ticking.left -= 1
+            if Ticking.left == 0:
+                raise Ticking.raised("by surprise")
+            result = found(*arguments, **named)
+            return Ticking(result) if name == "open" else result
+
+        return call
+
+
+RAISED = [StrangeError, KeyError, PermissionError, TimeoutError, NotImplementedError]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=lambda kind: kind.__name__)
+def test_whatever_a_store_raises_the_older_snapshot_stays_and_the_next_save_works(
+    raised: type[Exception], tmp_path: Path
+) -> None:
+    """Each call to the file system and its files fails once, in a save, then in loading."""
+    system = MemoryFileSystem()
+    told: list[str] = []
+    with (
+        mock.patch.object(storage, "RemoteDisk", lambda fs: RemoteDisk(Ticking(fs))),
+        mock.patch.object(Ticking, "raised", raised),
+        mock.patch.object(Ticking, "left", 10**9),
+    ):
+        for k in itertools.count(1):
+            series = Series(f"memory://{tmp_path.name}/{k}")
+            series.write(1, make_checkpoint(1))
+            before, Ticking.left = len(told), k
+            try:
+                series.write(2, make_checkpoint(2))
+            except CheckpointError as error:
+                told.append(error.what)
+            ended, Ticking.left = Ticking.left > 0, 10**9
+            equal(make_checkpoint(1), read_checkpoint(series.place(1)))
+            if len(told) == before:
+                equal(make_checkpoint(2), read_checkpoint(series.place(2)))
+            series.write(3, make_checkpoint(3))
+            equal(make_checkpoint(3), read_checkpoint(series.place(3)))
+            if ended:
+                break
+        assert len(told) > 10
+        for k in itertools.count(1):
+            before, Ticking.left = len(told), k
+            try:
+                equal(make_checkpoint(3), series.read(3)[1])
+            except CheckpointError as error:
+                told.append(error.what)
+            if len(told) == before and Ticking.left > 0:
+                break
+        assert k > 10
+        Ticking.left = 10**9
+        assert series.repair() == (3, {})
+    assert all("by surprise" in what and "damaged" not in what for what in told)
+    system.rm(f"/{tmp_path.name}", recursive=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from satrap import faults
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.disk import LocalDisk
+from satrap.checkpoint.manifest import Link
 from satrap.errors import CheckpointError
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
 from tests.checkpoint.states import equal, make_checkpoint, make_chunk
@@ -236,3 +238,38 @@ def test_the_manifest_of_a_removed_snapshot_goes_first(tmp_path: Path) -> None:
     assert committed(tmp_path) == {2: 2.0}
     assert (tmp_path / "step-00000001").exists()
     assert read_checkpoint(str(tmp_path / "step-00000002")).settings == {"steps": 2}
+
+
+@pytest.mark.parametrize("lost", ["nothing was written", "it was removed", "it is of the same step", "left"])
+def test_a_delta_needs_another_snapshot_that_is_there(lost: str, tmp_path: Path) -> None:
+    series = Series(str(tmp_path))
+    if lost != "nothing was written":
+        series.write(1, make_checkpoint(1))
+    if lost == "it was removed":
+        shutil.rmtree(tmp_path / "step-00000001")
+    if lost == "left":
+        series.unfollow()
+    step = 1 if lost == "it is of the same step" else 2
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert not series.followable(step)
+    delta = make_checkpoint(2)
+    delta.deleted = {}
+    with pytest.raises(CheckpointError, match=f"delta step-0000000{step} has no snapshot to follow"):
+        series.write(step, delta)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_delta_follows_what_was_written_or_read_last(tmp_path: Path) -> None:
+    series = Series(str(tmp_path), keep=9)
+    series.write(1, make_checkpoint(1))
+    for step in (2, 3):
+        delta = make_checkpoint(step)
+        delta.chunks, delta.deleted = [], {}
+        assert series.followable(step)
+        assert series.write(step, delta).delta == Link(
+            f"step-0000000{step}", step - 1, f"step-0000000{step - 1}", series.manifest(step - 1).id
+        )
+    series.read(2)
+    delta = make_checkpoint(4)
+    delta.chunks, delta.deleted = [], {}
+    assert series.write(4, delta).delta == Link("step-00000004", 2, "step-00000002", series.manifest(2).id)

@@ -52,7 +52,7 @@ def process(*arguments: object, folder: Path | None = None) -> Answer:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         env={**os.environ, "COLUMNS": "100"},
         check=False,
     )

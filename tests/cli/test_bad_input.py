@@ -1,6 +1,7 @@
 """The user's mistakes: each one clear error of at most four lines, exit code 2, and no folder left behind."""
 
 import gzip
+import socket
 from pathlib import Path
 
 import pandas as pd
@@ -149,3 +150,58 @@ def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     for command in (["evaluate"], ["predict", "--input", "x.csv", "--output", "y.csv"]):
         satrap(command[0], tmp_path, *command[1:]).assert_refused("not a run folder", str(tmp_path))
         satrap(command[0], tmp_path / "none", *command[1:]).assert_refused("not a run folder")
+
+
+def test_a_run_that_learns_nothing_fails(tmp_path: Path) -> None:
+    text = RECIPE.replace("transform: [log1p, standardize]", "missing: 0")
+    recipe = make_recipe(tmp_path, text, frame(2000).assign(price=3e38))
+    answer = satrap("train", recipe, "--output", tmp_path / "run")
+    answer.assert_refused("nothing was learnt: all 32 steps were refused", "numeric features", code=1)
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_refused_steps_are_said(tmp_path: Path) -> None:
+    text = RECIPE.replace("transform: [log1p, standardize]", "missing: 0").replace("epochs: 2", "epochs: 1")
+    rows = frame(2000)
+    rows.loc[1200:, "price"] = 3e38
+    recipe = make_recipe(tmp_path, text.replace("batch_size: 100", "batch_size: 100\n  shuffle: false"), rows)
+    answer = satrap("train", recipe, "--output", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert "warning: 7 of 16 steps (43.8%) were refused" in answer.err
+
+
+def test_a_file_in_another_encoding(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, RECIPE.replace("batch_size: 100", "batch_size: 100\n  encoding: utf-16"))
+    satrap("train", recipe).assert_refused("not in the encoding utf-16", "rows.csv, byte 1", "data.encoding")
+    for wrong in ("rot13", "base64", "undefined", "utf-99"):
+        satrap("train", recipe, "--set", f"data.encoding={wrong}").assert_refused("no known text encoding")
+
+
+def test_bytes_that_are_no_text_in_a_column_that_is_only_copied(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, RECIPE, frame(300))
+    assert satrap("train", recipe, "--output", tmp_path / "run").code == 0
+    lines = (tmp_path / "rows.csv").read_bytes().splitlines()
+    lines = [lines[0] + b",note", *(line + b",fine" for line in lines[1:])]
+    lines[123] = lines[123].replace(b"fine", b"caf\xe9")
+    (tmp_path / "new.csv").write_bytes(b"\n".join(lines))
+    answer = satrap(
+        "predict", tmp_path / "run", "--input", tmp_path / "new.csv", "--output", tmp_path / "out.csv"
+    )
+    answer.assert_refused("not UTF-8", "new.csv, row 123, column 'note'", "data.encoding")
+
+
+@pytest.mark.parametrize("exchange", ["local", "servers"])
+def test_a_run_that_cannot_start_leaves_its_folder_free(tmp_path: Path, exchange: str) -> None:
+    recipe = make_recipe(tmp_path, RECIPE, frame(300))
+    keys = f"cluster.exchange={exchange}", "checkpoint.durability=journal", "checkpoint.every_steps=100"
+    more = keys if exchange == "servers" else keys[:1]
+    options = [part for key in more for part in ("--set", key)]
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = f"cluster.metrics_port={busy.getsockname()[1]}"
+        answer = process("train", recipe, "--output", tmp_path / "run", *options, "--set", port)
+    assert answer.code in (1, 2), answer.err
+    assert "in use" in answer.err
+    assert not (tmp_path / "run").exists()
+    again = process("train", recipe, "--output", tmp_path / "run", *options)
+    assert again.code == 0, again.err

@@ -233,7 +233,7 @@ def test_a_signal_then_resume(number: signal.Signals, undisturbed: Path, tmp_pat
     process = start(recipe, tmp_path / "run")
     wait_for("run/checkpoints/step-*/manifest.json", tmp_path, process)
     os.kill(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=250)
     assert process.returncode == (0 if number == signal.SIGTERM else -signal.SIGKILL), err
     if number == signal.SIGTERM:
         assert b"stopped after step" in out

@@ -44,5 +44,5 @@ def test_it_pools_until_it_is_asked_to_stop() -> None:
         for one in (through, alone):
             one.close()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=250)
     assert (process.returncode, out, err) == (0, "", "")

@@ -48,5 +48,5 @@ def test_it_reads_until_it_is_asked_to_stop(tmp_path: Path) -> None:
         for a, b in zip(there.batches(1), here.batches(1), strict=True):
             assert_same(a, b)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=250)
     assert (process.returncode, out, err) == (0, "", "")

@@ -53,7 +53,7 @@ def test_help_and_config_do_not_import_torch(tmp_path: Path) -> None:
     )
     for arguments in (["--help"], ["config", str(recipe)], ["config", "--keys"]):
         subprocess.run(
-            [sys.executable, "-c", script, *arguments], check=True, capture_output=True, timeout=60
+            [sys.executable, "-c", script, *arguments], check=True, capture_output=True, timeout=250
         )
 
 
@@ -83,7 +83,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         ["bash", "-c", f"{SATRAP} config {recipe} | head -1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         check=True,
     )
     assert text.stdout == "data:\n"

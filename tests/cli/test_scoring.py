@@ -21,7 +21,9 @@ def test_evaluate_from_the_folder_alone(run: Path) -> None:
     kept = json.loads((run / "metrics.json").read_text())["test"]
     answer = process("evaluate", run, "--json")
     assert answer.code == 0, answer.err
-    assert json.loads(answer.out) == pytest.approx(kept)
+    shown = json.loads(answer.out)
+    assert {key: shown[key] for key in kept} == pytest.approx(kept)
+    assert shown.keys() - kept.keys() == {"unseen/user", "unseen/item"}
     text = satrap("evaluate", run).out
     assert text.splitlines()[0].split() == ["AUC", f"{kept['auc']:.4f}"]
 
@@ -40,6 +42,26 @@ def test_predict_parquet_agrees_with_evaluate_on_new_rows(run: Path, tmp_path: P
     assert log_loss(rows["clicked"], scored["clicked_probability"]) == pytest.approx(
         metrics["logloss"], abs=1e-5
     )
+
+
+def test_ids_that_were_never_trained_are_counted_and_warned_of(run: Path, tmp_path: Path) -> None:
+    """The oracle counts the distinct values of each batch of 100 rows that the training rows do not hold."""
+    seen = set(frame()["user"])  # each in hundreds of rows
+    rows = frame(250, seed=6)
+    rows["user"] = rows["user"].astype(str).where(rows.index % 3 > 0, "new " + rows["user"].astype(str))
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    answer = satrap("evaluate", run, "--input", tmp_path / "new.csv", "--json")
+    batches = [set(rows["user"][at : at + 100]) for at in range(0, 250, 100)]
+    unseen = sum(len(batch - seen) for batch in batches) / sum(map(len, batches))
+    assert 0.1 < unseen < 0.5
+    assert json.loads(answer.out)["unseen/user"] == pytest.approx(unseen)
+    assert answer.err == ""
+    rows["user"] = "new " + rows["user"].astype(str)
+    rows.to_csv(tmp_path / "other.csv", index=False)
+    for command in (["evaluate"], ["predict", "--output", tmp_path / "out.csv"]):
+        answer = satrap(command[0], run, "--input", tmp_path / "other.csv", *command[1:])
+        assert answer.code == 0
+        assert "most ids have never been trained: user 100%\n" in answer.err
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz"])

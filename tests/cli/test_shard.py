@@ -57,13 +57,13 @@ def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     assert exchange.statistics()["rows"] == 5
     exchange.close()
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=250)
     assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_it_stops_when_its_input_ends() -> None:
     process, _ = start("--stop-at-eof")
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=250)
     assert (process.returncode, err) == (0, "")
 
 
@@ -93,4 +93,4 @@ def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:
     np.testing.assert_allclose(before - after, 1.0, atol=2e-3)
     exchange.close()
     again.terminate()
-    again.communicate(timeout=20)
+    again.communicate(timeout=250)

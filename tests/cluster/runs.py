@@ -12,6 +12,9 @@ from pathlib import Path
 from tests.cli.command import SATRAP, Answer
 from tests.launch.runs import RECIPE, make_recipe
 
+PATIENCE = 300.0
+"""Seconds: only what hangs takes longer, also on a machine that has much else to do."""
+
 LONG = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
 
 
@@ -34,7 +37,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def eventually(condition: object, seconds: float) -> bool:
+def eventually(condition: object, seconds: float = PATIENCE) -> bool:
     """Whether a condition becomes true in time."""
     assert callable(condition)
     limit = time.monotonic() + seconds
@@ -75,7 +78,7 @@ class Started:
         )
         self.roles: dict[str, int] = {}
         history = self.run / "metrics.jsonl"
-        begun = eventually(lambda: history.exists() or self.popen.poll() is not None, 100)
+        begun = eventually(lambda: history.exists() or self.popen.poll() is not None, PATIENCE)
         if not begun or self.popen.poll() is not None:
             self.popen.kill()
             raise AssertionError(self.popen.communicate())
@@ -90,12 +93,12 @@ class Started:
                 os.kill(pid, signal.SIGKILL)
         self.popen.communicate()
 
-    def answer(self, seconds: float) -> Answer:
-        """How it ended, within this time."""
-        out, err = self.popen.communicate(timeout=seconds)
+    def answer(self) -> Answer:
+        """How it ended."""
+        out, err = self.popen.communicate(timeout=PATIENCE)
         return Answer(self.popen.returncode, out, err)
 
     def left(self) -> Sequence[str]:
-        """Roles that still run, some seconds after the launcher has ended."""
-        eventually(lambda: not any(map(alive, self.roles.values())), 5)
+        """Roles that still run, after the launcher has ended."""
+        eventually(lambda: not any(map(alive, self.roles.values())))
         return [name for name, pid in self.roles.items() if alive(pid)]

@@ -14,19 +14,18 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.launch.cluster import LOADER_RESTARTS
 from tests.cli.command import process, satrap
-from tests.cluster.runs import Started, children, eventually
+from tests.cluster.runs import PATIENCE, Started, children, eventually
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.parametrize("name", ["shard 1", "worker 0", "worker 1"])
 def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, name: str) -> None:
-    with Started(tmp_path) as run:
+    deadline = 2 * PATIENCE  # a death is noticed as such, not by silence
+    with Started(tmp_path, f"cluster.deadline={deadline:g}") as run:
         assert sorted(run.roles) == ["shard 0", "shard 1", "worker 0", "worker 1"]
-        start = time.monotonic()
         os.kill(run.roles[name], signal.SIGKILL)
-        answer = run.answer(20)
-        assert time.monotonic() - start < 20
+        answer = run.answer()
         answer.assert_refused(f"{name} was killed by SIGKILL", f"process {run.roles[name]}", code=1)
         assert run.left() == []
 
@@ -35,7 +34,7 @@ def test_a_killed_role_is_named_and_takes_all_others_with_it(tmp_path: Path, nam
 def test_a_stop_saves_the_state_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     with Started(tmp_path) as run:
         run.popen.send_signal(number)
-        answer = run.answer(30)
+        answer = run.answer()
         assert answer.code == 0, answer
         assert "stopped after step" in answer.out
         assert f"satrap train --output {tmp_path}/run --resume" in answer.out
@@ -59,7 +58,7 @@ def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
         time.sleep(0.5)
         assert run.popen.poll() is None
         run.popen.send_signal(signal.SIGINT)
-        run.answer(10).assert_refused("interrupted twice: all processes were killed", code=1)
+        run.answer().assert_refused("interrupted twice: all processes were killed", code=1)
         assert run.left() == []
 
 
@@ -68,7 +67,7 @@ def test_workers_that_do_not_stop_in_their_grace_are_killed(tmp_path: Path) -> N
         os.kill(run.roles["worker 1"], signal.SIGSTOP)
         run.popen.send_signal(signal.SIGTERM)
         said = "the workers had not stopped after 2 s and were killed", "raise cluster.grace"
-        run.answer(15).assert_refused(*said, code=1)
+        run.answer().assert_refused(*said, code=1)
         assert run.left() == []
 
 
@@ -83,7 +82,7 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
 def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: str) -> None:
     with Started(tmp_path, "cluster.deadline=4") as run:
         os.kill(run.roles[name], signal.SIGSTOP)
-        answer = run.answer(25)
+        answer = run.answer()
         answer.assert_refused("stage: ", code=1)
         # Where workers meet, the stopped one is named; in a sum, gloo only tells that one is missing.
         named = "shard 0 at " if name == "shard 0" else ("worker 1 has shown no sign", "lost another worker")
@@ -98,12 +97,12 @@ def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_p
         for _ in range(LOADER_RESTARTS):
             lines = history.read_text().count("\n")
             os.kill(run.roles["loader 1"], signal.SIGKILL)
-            assert eventually(lambda lines=lines: history.read_text().count("\n") > lines + 3, 60)
+            assert eventually(lambda lines=lines: history.read_text().count("\n") > lines + 3)
             found = children(run.popen.pid)
             [again] = set(found.values()) - set(run.roles.values())
             run.roles["loader 1"] = again
         os.kill(run.roles["loader 1"], signal.SIGKILL)
-        answer = run.answer(20)
+        answer = run.answer()
         answer.assert_refused("loader 1 was killed by SIGKILL", f"process {run.roles['loader 1']}", code=1)
         assert "it is started again (restart 3 of 3)" in answer.err
         assert run.left() == []
@@ -114,7 +113,7 @@ def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) ->
         assert sorted(run.roles)[:2] == ["embedding-worker 0", "embedding-worker 1"]
         pid = run.roles["embedding-worker 1"]
         os.kill(pid, signal.SIGKILL)
-        answer = run.answer(20)
+        answer = run.answer()
         answer.assert_refused("embedding worker 1 was killed by SIGKILL", f"process {pid}", code=1)
         assert run.left() == []
 
@@ -128,7 +127,7 @@ def test_a_stopped_server_of_workers_is_named_after_the_deadline(
     with Started(tmp_path, "cluster.deadline=4", **asked) as run:
         os.kill(run.roles[role], signal.SIGSTOP)
         named = role.replace("-", " ")
-        run.answer(25).assert_refused(f"{named} at ", "has not answered for 4 s", "stage: ", code=1)
+        run.answer().assert_refused(f"{named} at ", "has not answered for 4 s", "stage: ", code=1)
         assert run.left() == []
 
 
@@ -139,14 +138,14 @@ def test_a_stopped_server_of_workers_is_named_after_the_deadline(
 def test_a_role_that_stops_for_a_while_is_waited_for(
     tmp_path: Path, roles: list[str], asked: dict[str, int]
 ) -> None:
-    with Started(tmp_path, "cluster.deadline=20", **asked) as run:
+    with Started(tmp_path, "cluster.deadline=60", **asked) as run:
         for name in roles:
             os.kill(run.roles[name], signal.SIGSTOP)
             time.sleep(10)
             os.kill(run.roles[name], signal.SIGCONT)
         history = run.run / "metrics.jsonl"
         lines = history.read_text().count("\n")
-        assert eventually(lambda: history.read_text().count("\n") > lines, 30)
+        assert eventually(lambda: history.read_text().count("\n") > lines)
         assert run.popen.poll() is None
 
 
@@ -154,12 +153,12 @@ def test_a_killed_worker_is_started_again_behind_its_embedding_worker(tmp_path: 
     with Started(tmp_path, "checkpoint.every_steps=20", middle=1) as run:
         history = run.run / "metrics.jsonl"
         os.kill(run.roles["worker 1"], signal.SIGKILL)
-        assert eventually(lambda: set(children(run.popen.pid).values()) - set(run.roles.values()), 30)
+        assert eventually(lambda: set(children(run.popen.pid).values()) - set(run.roles.values()))
 
         def lines() -> int:  # a death before the first snapshot begins the history anew
             return history.read_text().count("\n") if history.exists() else 0
 
         run.roles |= {f"new {name}": pid for name, pid in children(run.popen.pid).items()}
         before = lines()
-        assert eventually(lambda: lines() > before + 2, 60)
+        assert eventually(lambda: lines() > before + 2)
         assert run.popen.poll() is None

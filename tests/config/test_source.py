@@ -1,13 +1,15 @@
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from satrap.config import load
 from satrap.config.show import to_yaml
 from satrap.config.source import read
 from satrap.errors import ConfigError
-from tests.config.recipes import write
+from tests.config.recipes import TEXT, write
 
 
 def test_values_and_places(tmp_path: Path) -> None:
@@ -76,6 +78,13 @@ def test_a_key_twice_names_both_places(tmp_path: Path) -> None:
         ("a: !!int x\n", "cannot read the value", 1),
         ("a: !!python/name:os.system x\n", "cannot read the value", 1),
         ("a: 1\n--- \nb: 1\n", "not valid YAML", 2),
+        ("a: !!bool x\n", "cannot read the value", 1),
+        ("a: !!int ''\n", "cannot read the value", 1),
+        ("a: !!float ''\n", "cannot read the value", 1),
+        ("a: &x 1\nb: &x 2\n", "not valid YAML", None),
+        ("[" * 5000, "too deeply or too large", None),
+        ("a: " + "{a: " * 5000, "too deeply or too large", None),
+        ("a: [" + "x," * 100_000 + "]\n", "too deeply or too large", None),
     ],
 )
 def test_text_that_is_no_recipe(tmp_path: Path, text: str, what: str, line: int | None) -> None:
@@ -93,6 +102,21 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "long"])
+def test_what_is_no_recipe_is_not_read(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    with pytest.raises(ConfigError, match="at most" if what == "long" else "no regular file") as caught:
+        read(path)
+    assert caught.value.where == str(path)
 
 
 def test_aliases_work_but_cannot_explode(tmp_path: Path) -> None:
@@ -120,3 +144,74 @@ def test_what_is_written_is_read(tmp_path: Path, values: dict[str, object]) -> N
     path = tmp_path / "any.yaml"
     path.write_text(to_yaml(values), encoding="utf-8")
     assert read(path).values == values
+
+
+SIGNS = [
+    "[",
+    "]",
+    "{",
+    "}",
+    ": ",
+    "- ",
+    "? ",
+    "| ",
+    "> ",
+    "&a ",
+    "*a ",
+    "<<: ",
+    "!!binary ",
+    "!!set {a}",
+    "!!omap [a: 1]",
+]
+SIGNS += [
+    "!!bool x",
+    "!!map ",
+    "!!python/object:os.system ",
+    "%YAML 9.9\n",
+    "---\n",
+    "...\n",
+    "\t",
+    "\n",
+    "\0",
+    "\ufeff",
+]
+SIGNS += [
+    "1e999",
+    ".nan",
+    ".inf",
+    "9" * 5000,
+    "2001-13-45",
+    "1:60:99",
+    "~",
+    "null",
+    "true",
+    "'",
+    '"',
+    "#",
+    "@",
+    "`",
+    "-1",
+    "''",
+]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_changed_recipe_is_one_or_an_error(tmp_path: Path, data: st.DataObject) -> None:
+    """Some places of a valid recipe have something else, in the file or on the command line."""
+    text, overrides = TEXT, []
+    for _ in range(data.draw(st.integers(0, 4))):
+        at, gone = data.draw(st.integers(0, len(text))), data.draw(st.integers(0, 12))
+        text = text[:at] + data.draw(st.sampled_from(SIGNS) | st.text(max_size=3)) + text[at + gone :]
+    if data.draw(st.booleans()):
+        key = data.draw(
+            st.sampled_from(["data", "data.split.modulo", "features.user", "training.staleness", "x.y"])
+        )
+        overrides = [f"{key}={data.draw(st.sampled_from(SIGNS) | st.text(max_size=5))}"]
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    try:
+        recipe = load(path, overrides)
+    except ConfigError:
+        return
+    assert recipe.resolved()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange import Exchange
+from tests.contract.embedded import embedded
 from tests.contract.parties import Process, connect, local, threads
 
 
@@ -18,7 +19,9 @@ def processes() -> Iterator[list[Process]]:
         process.end()
 
 
-@pytest.fixture(params=["local", "servers-1", "servers-2", "servers-3", "processes-2"])
+@pytest.fixture(
+    params=["local", "servers-1", "servers-2", "servers-3", "processes-2", "embedding-1", "embedding-2"]
+)
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
     kind, _, shards = request.param.partition("-")
     if kind == "local":
@@ -30,6 +33,9 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
         made.clear()
         yield made
         made.close()
+    elif kind == "embedding":
+        with embedded(int(shards)) as exchange:
+            yield exchange
     else:
         with threads(int(shards)) as servers:
             made = connect([s.address for s in servers])

@@ -18,6 +18,8 @@ from satrap.store import Shard
 
 SEED = 11
 EXACT = Wire("float32", "float32")
+PATIENT = 200.0
+"""Seconds: a shard that compiles its kernels on a busy machine is not taken for a dead one."""
 TABLES = [
     Table("a", dim=4, optimizer=Adagrad(lr=0.1)),
     Table("b", dim=4, optimizer=Adagrad(lr=0.1)),
@@ -32,7 +34,7 @@ def local(**arguments: Any) -> LocalExchange:
 
 def connect(addresses: Sequence[str], **arguments: Any) -> ServersExchange:
     """Return a client with the tables, seed and exact wire of the tests."""
-    chosen = {"seed": SEED, "wire": EXACT, "deadline": 20.0, "heartbeat": 0.2, **arguments}
+    chosen = {"seed": SEED, "wire": EXACT, "deadline": PATIENT, "heartbeat": 0.2, **arguments}
     return ServersExchange(addresses, chosen.pop("tables", TABLES), **chosen)
 
 

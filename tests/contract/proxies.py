@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
 import threading
 import time
 from types import TracebackType
 
-import zmq
+from tests.rpc import plain
 
 
 class MessageProxy:
     """Forwards messages of one client to a server, drops some, doubles some, holds some back.
+
+    When either connection breaks, so does the other; the client then makes a new one.
 
     Args:
         upstream: HOST:PORT of the server.
@@ -24,12 +27,11 @@ class MessageProxy:
     def __init__(self, upstream: str, *, seed: int, fault: float) -> None:
         self.faults = 0
         self._rng, self._fault = random.Random(seed), fault
-        self._context = zmq.Context()
-        self._front = self._context.socket(zmq.ROUTER)
-        self.address = f"127.0.0.1:{self._front.bind_to_random_port('tcp://127.0.0.1')}"
-        self._back = self._context.socket(zmq.DEALER)
-        self._back.connect(f"tcp://{upstream}")
-        self._held: list[tuple[float, zmq.Socket[bytes], list[bytes]]] = []
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._held: list[tuple[float, socket.socket, list[bytes]]] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -42,35 +44,39 @@ class MessageProxy:
     ) -> None:
         self._stopping.set()
         self._thread.join()
-        self._context.destroy(0)
+        self._listener.close()
 
     def _run(self) -> None:
-        poller, identity = zmq.Poller(), b""
-        poller.register(self._front, zmq.POLLIN)
-        poller.register(self._back, zmq.POLLIN)
         while not self._stopping.is_set():
-            for source, _ in poller.poll(5):
-                if source is self._front:
-                    identity, *message = self._front.recv_multipart()
-                    self._forward(self._back, message)
-                else:
-                    self._forward(self._front, [identity, *self._back.recv_multipart()])
+            if not select.select([self._listener], [], [], 0.01)[0]:
+                continue
+            front, _ = self._listener.accept()
+            with front, contextlib.suppress(OSError), socket.create_connection(self._upstream) as back:
+                self._join(front, back)
+            self._held.clear()
+
+    def _join(self, front: socket.socket, back: socket.socket) -> None:
+        while not self._stopping.is_set():
+            for source in select.select([front, back, self._listener], [], [], 0.005)[0]:
+                if source is self._listener:  # the client has given up this connection
+                    return
+                self._forward(back if source is front else front, plain.receive(source))
             now = time.monotonic()
             for entry in [h for h in self._held if h[0] <= now]:
                 self._held.remove(entry)
-                entry[1].send_multipart(entry[2])
+                plain.send(*entry[1:])
 
-    def _forward(self, target: zmq.Socket[bytes], message: list[bytes]) -> None:
+    def _forward(self, target: socket.socket, message: list[bytes]) -> None:
         roll = self._rng.random() / self._fault if self._fault else 9.0
         self.faults += roll < 3
         if roll < 1:
             return
         if roll < 2:
-            target.send_multipart(message)
+            plain.send(target, message)
         if roll < 3:  # later, behind others: a delay and a change of order
             self._held.append((time.monotonic() + self._rng.random() * 0.02, target, message))
         else:
-            target.send_multipart(message)
+            plain.send(target, message)
 
 
 class CuttingProxy:

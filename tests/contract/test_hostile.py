@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import random
+import socket
+import ssl
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-import zmq
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, create_key, read_key
+from satrap.exchange.servers.client import OWN_RUN
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import (
     FAILURE,
@@ -30,6 +37,7 @@ from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_tex
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.store import Eviction, Tier
 from tests.contract.parties import SEED, TABLES, Process, connect, request, threads
+from tests.rpc import plain
 
 MEMORY = 1 << 20
 
@@ -37,11 +45,11 @@ MEMORY = 1 << 20
 class Stranger:
     """A bare socket that sends what it likes."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
 
     def send(self, *parts: bytes) -> None:
-        self._socket.send_multipart(parts)
+        plain.send(self.socket, parts)
 
     def ask(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[Header, list[bytes]]:
         """Send a well-formed message; return the answer."""
@@ -49,13 +57,12 @@ class Stranger:
         return self.receive()
 
     def receive(self) -> tuple[Header, list[bytes]]:
-        assert self._socket.poll(5000), "no answer"
-        header, *parts = self._socket.recv_multipart()
+        header, *parts = plain.receive(self.socket)
         return decode(header, parts), parts
 
     def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
         config = ShardConfig(tables_to_dicts(TABLES, None), SEED, None, 0, ShardMap(1)).to_dict()
-        config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid"} | changes
+        config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN} | changes
         return self.ask(Header(Kind.HELLO, epoch=1, client=77), [pack_text(config)])
 
     def refusal(self, header: Header, parts: Sequence[bytes] = ()) -> tuple[int, str]:
@@ -67,13 +74,8 @@ class Stranger:
 
 @contextmanager
 def stranger(server: ShardServer) -> Iterator[Stranger]:
-    context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.connect(f"tcp://{server.address}")
-    try:
-        yield Stranger(socket)
-    finally:
-        context.destroy(0)
+    with plain.connect(server.address) as sock:
+        yield Stranger(sock)
 
 
 def serves(server: ShardServer) -> bool:
@@ -248,7 +250,7 @@ def test_an_old_protocol_version_is_refused_with_both_named() -> None:
         client.send(bytes(data))
         answer, [text] = client.receive()
         assert (answer.client, unpack_text(text)["code"]) == (9, Code.VERSION)
-        assert "protocol version 0 met version 1" in unpack_text(text)["what"]
+        assert "protocol version 0 met version 2" in unpack_text(text)["what"]
 
 
 def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
@@ -262,9 +264,13 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
 
 def test_a_part_over_the_limit_closes_that_connection_only() -> None:
     with threads(1, limits=Limits(message_bytes=1 << 16)) as [server], stranger(server) as attacker:
+        attacker.hello()
         before = resident()
         for _ in range(20):
-            attacker.send(encode(Header(Kind.LOOKUP), digest([])), b"x" * (1 << 20))
+            with suppress(ConnectionError):
+                attacker.send(encode(Header(Kind.LOOKUP), digest([])), b"x" * (1 << 20))
+        with pytest.raises(ConnectionError):
+            attacker.receive()
         assert serves(server)
         assert resident() - before < 64 << 20
 
@@ -298,22 +304,49 @@ def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
         connect([server.address], key=right, deadline=1.5)
 
 
-def test_who_knows_only_the_public_half_of_the_key_is_not_served(tmp_path: Path) -> None:
+def test_who_knows_only_the_certificate_is_not_served(tmp_path: Path) -> None:
+    """The certificate is public: any server shows it to whoever asks."""
     create_key(tmp_path / "key")
-    public = zmq.curve_public((tmp_path / "key").read_bytes().strip())
-    for own, served in (
-        (zmq.curve_keypair(), False),
-        ((public, (tmp_path / "key").read_bytes().strip()), True),
-    ):
-        with threads(1, key=read_key(tmp_path / "key")) as [server]:
-            context = zmq.Context()
-            socket = context.socket(zmq.DEALER)
-            socket.curve_serverkey, (socket.curve_publickey, socket.curve_secretkey) = public, own
-            socket.connect(f"tcp://{server.address}")
-            socket.send(encode(Header(Kind.PING), digest([])))
-            assert bool(socket.poll(5000 if served else 400)) == served
-            assert server.counters.messages == served
-            context.destroy(0)
+    key = read_key(tmp_path / "key")
+    with threads(1, key=key) as [server]:
+        host, _, port = server.address.rpartition(":")
+        shown = ssl.get_server_certificate((host, int(port)))
+        for context, served in (*((c, False) for c in impostors(shown, tmp_path)), (None, True)):
+            before = server.counters.messages
+            with plain.connect(server.address) as sock, ExitStack() as stack:
+                if context is None:
+                    tls = key.protect(sock, server=False)
+                else:
+                    tls = context.wrap_socket(sock, do_handshake_on_connect=False)
+                stack.enter_context(tls)
+                refused = False
+                try:
+                    tls.do_handshake()
+                    plain.send(tls, [encode(Header(Kind.PING), digest([]))])
+                    plain.receive(tls)
+                except OSError:
+                    refused = True
+                assert refused != served
+            assert server.counters.messages - before == served
+
+
+def impostors(certificate: str, folder: Path) -> Iterator[ssl.SSLContext]:
+    """Clients that believe the server's certificate: without one, and with a key and name of their own."""
+    private = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "satrap")])
+    forged = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(1)
+    forged = forged.public_key(private.public_key())
+    forged = forged.not_valid_before(datetime(2000, 1, 1)).not_valid_after(datetime(2100, 1, 1))
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    secret = private.private_bytes(encoding, form, serialization.NoEncryption())
+    (folder / "forged").write_bytes(forged.sign(private, None).public_bytes(encoding) + secret)
+    for own in (None, folder / "forged"):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=certificate)
+        if own is not None:
+            context.load_cert_chain(own)
+        yield context
 
 
 def test_shards_elsewhere_need_a_key() -> None:

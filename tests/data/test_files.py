@@ -1,8 +1,14 @@
+import os
+
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from satrap import Categorical, Schema
+from satrap.data import read
 from satrap.data.files import find_files, guess_format
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, DataError
 from tests.data.helpers_data import error_of
 
 
@@ -46,6 +52,13 @@ def test_missing_files_name_the_nearest(tmp_path):
     assert "empty" in error_of(lambda: find_files([])).what
 
 
+@pytest.mark.parametrize("pattern", ["rows.csv", "*.csv"])
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path, pattern):
+    os.mkfifo(tmp_path / "rows.csv")
+    assert "a pipe or a device" in error_of(lambda: find_files(str(tmp_path / pattern))).what
+    assert "a pipe or a device" in error_of(lambda: find_files("/dev/zero")).what
+
+
 def test_impossible_sources():
     with pytest.raises(ConfigError, match="type int"):
         find_files(7)
@@ -70,3 +83,28 @@ def test_formats(name, kind):
 def test_unknown_format():
     with pytest.raises(ConfigError, match="give format"):
         guess_format("a.xlsx")
+
+
+HOSTILE = {
+    "a carriage return in the header.csv": b"user,\ritem,y\na,b,0\n",
+    "a short row that is no text.csv": b"user,item,y\n\xff,0\n",
+    "a long row that is no text.csv": b"user,item,y\na,b,0\n\xff,a,b,0\n",
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow's, of such rows
+@pytest.mark.parametrize("name", HOSTILE)
+def test_bytes_that_are_no_table_are_an_error(tmp_path, name):
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    schema = Schema(["y"], {"user": Categorical(dim=4)})
+    with pytest.raises(DataError) as caught:
+        list(read(str(tmp_path / name), schema, batch_size=2).batches())
+    assert name in caught.value.where
+
+
+def test_a_column_whose_name_is_no_text_is_an_error(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"marked": ["a"], "y": [0]}), path)
+    path.write_bytes(path.read_bytes().replace(b"marked", b"mar\xffed"))
+    with pytest.raises(DataError, match="no readable Parquet"):
+        list(read(str(path), Schema(["y"], {"user": Categorical(dim=4)}), batch_size=2).batches())

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 
@@ -73,3 +75,26 @@ def test_an_abandoned_prefetch_ends_by_itself():
     del source
     thread.join(5)
     assert not thread.is_alive()
+
+
+READING = """
+import time, pyarrow.csv
+from satrap.data.prefetch import prefetch
+
+text = b"a,b\\n" + b"1,xyz\\n" * 5000
+
+def tables():
+    yield
+    while True:
+        yield pyarrow.csv.read_csv(pyarrow.BufferReader(text), pyarrow.csv.ReadOptions(use_threads=False))
+
+reading = prefetch(tables(), depth=10**9)
+next(reading)
+time.sleep(0.05)
+"""
+
+
+def test_a_process_that_ends_while_it_reads_ends_in_order():
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", READING], capture_output=True, timeout=100, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")

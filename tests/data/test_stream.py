@@ -75,3 +75,34 @@ def test_shorter_file_than_saved(tmp_path):
             stream.skip_to(1000)
 
     assert "shorter" in error_of(run).what
+
+
+def converted(path, encoding):
+    with TextStream(find_files(path)[0], encoding) as stream:
+        return stream.read(1 << 24)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "byte"),
+    [
+        ("utf-16", b"a,b\n1,2\n", 1),
+        ("utf-32", b"a,b\n1,2\n" * 3, 1),
+        ("utf-16", "a,b\n".encode("utf-16") + b"\x00\xd8" + b"x\x00", 11),
+        ("utf-16", "abc".encode("utf-16") + b"x", 9),
+        ("shift_jis", b"a" * 3_000_000 + b"\xfd\n", 3_000_001),
+        ("cp1252", b"abcdef\x81", 7),
+    ],
+)
+def test_text_that_is_not_in_its_encoding_is_named_with_its_byte(tmp_path, encoding, content, byte):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    error = error_of(lambda: converted(path, encoding))
+    assert f"a.csv, byte {byte:,}" in error.where
+    assert encoding in error.what
+
+
+def test_characters_that_lie_across_reads(tmp_path):
+    path, text = tmp_path / "a.csv", "äöü€" * 600_000
+    for encoding in ("utf-16", "cp1252", "utf-16-be"):
+        path.write_bytes(text.encode(encoding))
+        assert converted(path, encoding).decode() == text

@@ -12,6 +12,7 @@ import torch
 from satrap import optim
 from satrap.dense.remote import row_optimizer
 from satrap.errors import ConfigError
+from satrap.store import Admission
 from tests.train.plain import Batches, Tower, make_batches
 from tests.train.test_workers import alone, assert_same, distributed
 
@@ -44,6 +45,14 @@ def test_workers_push_and_pull_without_waiting_and_end_with_equal_weights() -> N
     assert answers[0].digest == answers[1].digest
     before = torch.nn.utils.parameters_to_vector(Tower().parameters()).detach().numpy()
     assert np.abs(answers[0].dense - before).max() > 0.01
+
+
+@pytest.mark.parametrize("admission", [Admission(min_count=2), Admission(probability=0.3)])
+def test_admission_leaves_out_no_weight_of_the_network(admission: Admission) -> None:
+    arguments: dict[str, Any] = {"dense_optimizer": lambda p: torch.optim.SGD(p, lr=1e-9)}
+    before = alone(Batches(make_batches(3)), mode="sync", **arguments)
+    answer = alone(Batches(make_batches(3)), mode="async", admission=admission, **arguments)
+    np.testing.assert_allclose(answer.dense, before.dense, atol=1e-6)
 
 
 @pytest.mark.parametrize(

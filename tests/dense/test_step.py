@@ -119,3 +119,24 @@ def test_a_worker_alone_does_everything_at_once() -> None:
     assert (tensor.tolist(), said) == ([0, 1, 2], ["done"])
     assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
     assert np.isclose(workers.world, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
+    """70,000 gradients of 1 add up to more than float16 can hold, and each of them is finite."""
+
+    def step(workers: Workers, factor: float) -> tuple[Stepped, Tensor]:
+        model = nn.Linear(70_000, 1, bias=False).to(dtype)
+        nn.init.zeros_(model.weight)
+        dense = DenseStep(model, sgd, None, workers)
+        loss = (model.weight.float() * factor).sum()
+        return dense.step(loss, [], 1.0), model.weight.detach().double()
+
+    alone, _ = step(Workers(), 1.0)
+    assert alone.accepted
+    factors = (1.0, 2.0**-9)
+    for stepped, weight in together(2, lambda workers: step(workers, factors[workers.rank])):
+        assert stepped.accepted
+        rate = sgd([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+        mean = torch.tensor(sum(factors) / 2, dtype=torch.float64).to(dtype).double()
+        torch.testing.assert_close(weight, (-rate * mean).expand_as(weight), rtol=2**-7, atol=0)

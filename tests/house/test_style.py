@@ -13,8 +13,17 @@ FILE_MEDIAN, FILE_CAP = 150, 600
 FUNCTION_MEDIAN, FUNCTION_CAP = 10, 60
 PUBLIC_METHODS_CAP = 15
 
-HANDED_OVER = {"data/prefetch.py"}
-"""Files whose one catch-all carries every error of a thread to the consumer, which raises it."""
+HANDED_OVER = {
+    "data/prefetch.py",
+    "checkpoint/background.py",
+    "checkpoint/disk.py",
+    "exchange/servers/snapshots.py",
+    "exchange/servers/unexpected.py",
+    "machine_code.py",
+}
+"""Files whose one catch-all carries every error to whoever waits for the work of a thread or a server; that
+of `machine_code.py` is for damaged files, which may raise anything while Numba reads them.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from satrap.models import FM, LR, DeepFM
+from satrap.models import FM
 from tests.models.helpers import make_batch, make_schema
 
 
@@ -37,26 +37,3 @@ def test_equals_the_sum_over_all_pairs():
         scale = torch.ones(5, 1) if model.second.factors is None else model.second.factors
         pairs = sum((u * v) @ scale for u, v in itertools.combinations(vectors_of(model, batch), 2))
         torch.testing.assert_close(model(batch), linear_of(model, batch) + pairs, rtol=1e-4, atol=1e-4)
-
-
-def test_deepfm_is_a_factorization_machine_plus_an_mlp():
-    torch.manual_seed(0)
-    schema = make_schema()
-    deepfm, fm = DeepFM(schema, hidden=[7]), FM(schema)
-    randomise(deepfm)
-    fm.load_state_dict({k: v for k, v in deepfm.state_dict().items() if k.startswith(("first", "second"))})
-    batch = make_batch(fm, schema)
-    inputs = torch.cat([*(rows[:, :8] for rows in batch.embeddings.values()), batch.numeric], dim=1)
-    linear = deepfm.deep[0]
-    deep = torch.relu(inputs @ linear.weight.T + linear.bias) @ deepfm.head.weight.T
-    torch.testing.assert_close(deepfm(batch), fm(batch) + deep, rtol=1e-4, atol=1e-4)
-
-
-def test_lr_is_a_sum_of_weights():
-    torch.manual_seed(0)
-    schema = make_schema(labels=("a", "b"))
-    model = LR(schema)
-    randomise(model)
-    batch = make_batch(model, schema)
-    expected = sum(batch.embeddings.values()) + batch.numeric @ model.first.weight + model.first.bias
-    torch.testing.assert_close(model(batch), expected)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -14,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from satrap.errors import ConfigError
 from satrap.openmetrics import METRICS, Endpoint
+from satrap.openmetrics.endpoint import CONNECTIONS
 
 VALUES: dict[str, Any] = {
     "info": {"role": "worker", "index": "3"},
@@ -94,3 +98,101 @@ def test_a_port_in_use_is_the_users_error() -> None:
             Endpoint("127.0.0.1", port, dict)
     with pytest.raises(ConfigError, match="port 0 for a free port"):
         Endpoint("127.0.0.1", 65536, dict)
+
+
+def answer(address: str, *pieces: bytes) -> bytes:
+    """What comes back for some bytes, until the connection ends."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        found = b""
+        with contextlib.suppress(ConnectionError):
+            while data := client.recv(65536):
+                found += data
+    return found
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\n\r\n", b"200"),
+        (b"GET /?name[]=x HTTP/1.0\r\nHost: x\r\n\r\n", b"200"),
+        (b"GET /other HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"405"),
+        (b"\x00\xff\r\n\r\n", b"400"),
+        (b"GET /metrics\r\n\r\n", b"400"),
+    ],
+)
+def test_other_requests_are_answered_with_an_error(request_: bytes, status: bytes) -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert answer(endpoint.address, request_).startswith(b"HTTP/1.1 " + status)
+
+
+def test_a_request_without_end_is_given_up_after_some_bytes() -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
+            line = b"x: " + b"y" * 10_000 + b"\r\n"
+            with pytest.raises(ConnectionError):
+                client.sendall(line * 10_000)
+        assert scrape(endpoint.address)
+
+
+def test_slow_clients_are_given_up_for_others() -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+        threads = threading.active_count()
+        slow = []
+        for _ in range(CONNECTIONS * 3):
+            slow.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=30)))
+            with contextlib.suppress(ConnectionError):
+                slow[-1].sendall(b"G")
+        assert scrape(endpoint.address)
+        assert threading.active_count() <= threads + CONNECTIONS
+        with contextlib.suppress(ConnectionError):
+            assert slow[0].recv(100) == b""
+
+
+def test_those_who_wait_share_what_is_taken() -> None:
+    asked: list[int] = []
+    gate = threading.Event()
+
+    def slowly() -> dict[str, Any]:
+        asked.append(1)
+        gate.wait(30)
+        return {"satrap_worker_steps": len(asked)}
+
+    with Endpoint("127.0.0.1", 0, slowly) as endpoint:
+        found: list[float] = []
+        clients = [
+            threading.Thread(
+                target=lambda: found.append(scrape(endpoint.address)["satrap_worker_steps_total"])
+            )
+            for _ in range(20)
+        ]
+        clients[0].start()
+        while not asked:
+            time.sleep(0.01)
+        for client in clients[1:]:
+            client.start()
+        while threading.active_count() < len(clients) * 2:  # each is served by a thread that waits
+            time.sleep(0.01)
+        gate.set()
+        for client in clients:
+            client.join()
+    assert sorted(found)[0] == 1
+    assert len(found) == 20
+    assert len(asked) < 10
+
+
+def test_clients_that_go_away_leave_nothing_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        for _ in range(50):
+            with socket.create_connection((host, int(port)), timeout=30) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.sendall(b"GET / HT")
+        assert scrape(endpoint.address)
+    assert capfd.readouterr() == ("", "")

@@ -49,7 +49,7 @@ def test_each_update_is_applied_once_and_each_lookup_sees_what_it_must(
 
 
 def test_messages_do_get_lost_and_shards_do_die(tmp_path: Path) -> None:
-    cluster = simulate(tmp_path, 4, CASES[6], 60)
+    cluster = simulate(tmp_path, 3, CASES[6], 60)
     assert cluster.world.faults > 1000
     assert all(shard.crashes > 1 and shard.recovered > 100 for shard in cluster.shards)
 

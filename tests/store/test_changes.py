@@ -141,6 +141,37 @@ def test_what_could_not_be_kept_is_in_the_next_delta_again():
     copy.assert_equal(expected)
 
 
+def test_a_delta_that_could_not_be_taken_is_followed_by_all_rows(monkeypatch):
+    """Memory runs out at the second group, whose changes and the first one's are noted nowhere any more."""
+    rng = np.random.default_rng(6)
+    store = shard()
+    copy = Copy()
+    change(store, rng)
+    copy.apply(store.changes.take())
+    change(store, rng)
+    with monkeypatch.context() as patch:
+
+        def no_memory(*_):
+            raise MemoryError
+
+        patch.setattr(store.groups[1], "cut", no_memory)
+        with pytest.raises(MemoryError):
+            store.changes.take()
+    change(store, rng)
+    delta = store.changes.take()
+    copy.apply(delta)
+    copy.assert_equal(content(store.snapshot()))
+
+
+def test_rows_of_a_delta_that_is_closed_are_not_copied():
+    store = shard()
+    change(store, np.random.default_rng(7))
+    delta = store.changes.take()
+    assert all(group._cuts for group in store.groups)
+    delta.chunks.close()
+    assert not any(group._cuts for group in store.groups)
+
+
 def test_a_store_that_was_loaded_follows_from_there():
     source, store, rng = shard(), shard(), np.random.default_rng(2)
     change(source, rng)

@@ -1,12 +1,15 @@
+import tempfile
 import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from satrap.errors import StoreError
 from satrap.optim import SGD, Adam
 from satrap.schema import Table
-from satrap.store import Eviction, Shard
+from satrap.store import BUCKETS, Chunk, Eviction, Shard, Tier, bucket_of
 
 U = np.uint64
 
@@ -143,3 +146,142 @@ def test_equal_content_has_equal_bytes_whatever_its_history():
     second = Shard([Table("a", dim=2)], optimizer=SGD(lr=1))
     second.lookup("a", np.sort(change_ids))
     assert_same(content(first.snapshot(chunk_rows=777)), content(second.snapshot(chunk_rows=5000)))
+
+
+def rows_of(store):
+    """Return {(table, id): (weights, state)} as a dictionary, read row by row."""
+    return {
+        (table, int(key)): (weights[i].tobytes(), state[i].tobytes())
+        for table, (ids, weights, state) in content(store.snapshot()).items()
+        for i, key in enumerate(ids)
+    }
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["read", "train", "load", "peek"]), st.integers(0, 2**32 - 1)), max_size=25
+)
+
+
+@pytest.mark.parametrize("kind", ["plain", "lru", "tier"])
+@settings(max_examples=25, deadline=None)
+@given(STEPS, st.integers(1, 400), st.booleans())
+def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, chunk_rows, delta):
+    with tempfile.TemporaryDirectory() as folder:
+        more = {} if kind == "plain" else {"memory": 1 << 20, "eviction": Eviction()}
+        if kind == "tier":
+            more["tier"] = Tier(folder, 1 << 20)
+        store, rng = shard(**more), np.random.default_rng(5)
+        change(store, rng, 5, ids=9000)
+        before = rows_of(store) if delta else {}
+        if delta:
+            store.changes.follow()
+            change(store, rng, 1, ids=9000)
+        expected = rows_of(store)
+        chunks = (
+            store.changes.take(chunk_rows=chunk_rows).chunks
+            if delta
+            else store.snapshot(chunk_rows=chunk_rows)
+        )
+        seen = []
+        for step, number in steps:
+            draw = np.random.default_rng(number)
+            if step == "read":
+                seen += [chunk for chunk in [next(chunks, None)] if chunk is not None]
+            elif step == "train":
+                change(store, draw, ids=9000)
+            elif step == "load":
+                ids = draw.choice(9000, 300, replace=False).astype(U)
+                store.load(
+                    "a", Chunk("a", ids, draw.random((300, 3), np.float32), np.ones((300, 7), np.float32))
+                )
+            else:
+                store.peek("b", draw.integers(0, 9000, 300).astype(U))
+        seen += list(chunks)
+        found = {
+            (c.table, int(key)): (c.weights[i].tobytes(), c.state[i].tobytes())
+            for c in seen
+            for i, key in enumerate(c.ids)
+        }
+        assert len(found) == sum(len(c.ids) for c in seen)
+        if delta:
+            changed = {key for key, row in expected.items() if before.get(key) != row}
+            assert changed <= found.keys() <= expected.keys()
+            assert found == {key: expected[key] for key in found}
+        else:
+            assert found == expected
+        store.close()
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Let a cut copy no more than a quarter of its rows."""
+    monkeypatch.setattr("satrap.store.aside.SMALLEST", 1)
+
+
+def test_requests_wait_for_the_reader_of_a_cut_rather_than_copy_without_bound(narrow):
+    store, rng = shard(), np.random.default_rng(0)
+    store.lookup("a", np.arange(20_000, dtype=U))
+    expected, snapshot = content(store.export("a")), store.export("a", chunk_rows=100)
+    cut, most, seen = next(iter(store.groups[0]._cuts)), [0], []
+    writer = threading.Thread(target=lambda: seen.extend(snapshot))
+    keys = rng.permutation(20_000).astype(U)
+    started = False
+    for part in np.array_split(keys, 40):
+        if not started and cut._aside.count + len(part) > cut._aside.limit:
+            writer.start()  # only now, so that the next request has to wait
+            started = True
+        store.update("a", part, np.ones((len(part), 3), np.float32))
+        most.append(0 if cut._aside is None else cut._aside.count)
+    writer.join()
+    assert started
+    assert not cut.given_up
+    assert 4500 <= max(most) <= 5000
+    assert_same(content(seen), expected)
+
+
+def test_a_cut_that_nobody_reads_is_given_up_and_training_goes_on(narrow, monkeypatch):
+    monkeypatch.setattr("satrap.store.cut.PATIENCE", 0.05)
+    store = shard()
+    store.lookup("a", np.arange(20_000, dtype=U))
+    snapshot = store.export("a", chunk_rows=100)
+    next(snapshot)
+    for part in np.array_split(np.arange(20_000, dtype=U), 40):
+        store.update("a", part, np.ones((len(part), 3), np.float32))
+    with pytest.raises(StoreError, match="given up: too many rows changed"):
+        next(snapshot)
+    whole = content(store.export("a"))
+    assert len(whole["a"][0]) == 20_000
+    snapshot = store.export("a", chunk_rows=100)
+    next(snapshot)
+    store.update("a", np.arange(20_000, dtype=U), np.ones((20_000, 3), np.float32))  # more than may be copied
+    with pytest.raises(StoreError, match="given up"):
+        next(snapshot)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 63, 2048, 4094, 4095])
+def test_adjoining_ranges_of_buckets_make_up_the_whole(bound):
+    store = shard()
+    store.lookup("a", np.arange(30_000, dtype=U))
+    whole = content(store.export("a"))["a"]
+    parts = [store.export("a", buckets=r) for r in (range(bound), range(bound, BUCKETS))]
+    lower, upper = (content(part)["a"] for part in parts)
+    assert set(bucket_of("a", lower[0]).tolist()) <= set(range(bound))
+    assert set(bucket_of("a", upper[0]).tolist()) <= set(range(bound, BUCKETS))
+    for mine, its, all_of_it in zip(lower, upper, whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate([mine, its]), all_of_it)
+    for bucket in (0, bound, BUCKETS - 1):
+        only = content(store.export("a", buckets=[bucket]))["a"][0]
+        np.testing.assert_array_equal(only, whole[0][bucket_of("a", whole[0]) == bucket])
+
+
+def test_lookups_that_could_evict_more_than_may_be_copied_but_do_not_end_no_cut(narrow):
+    store = shard(memory=1 << 20, eviction=Eviction())
+    ids = np.arange(2000, dtype=U)
+    for first in range(0, 8000, 2000):
+        store.lookup("a", ids + U(first))
+    expected, snapshot = content(store.export("a")), store.export("a", chunk_rows=500)
+    cut = next(iter(store.groups[0]._cuts))
+    assert cut._aside.limit < 2 * len(ids)
+    for _ in range(3):
+        store.lookup("a", ids)
+    assert_same(content(snapshot), expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from satrap import faults
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series
 from satrap.errors import CheckpointError, ConfigError
+from satrap.exchange import LocalExchange
+from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
 from tests.train.plain import Batches, make_batches
 
@@ -62,6 +65,14 @@ def columns(count: int, seed: int) -> dict[str, Any]:
     chance = 1 / (1 + np.exp(-np.random.default_rng(5).normal(size=(60, 40))[user, item]))
     price = random.normal(size=count).astype(np.float32)
     return {"user": user, "item": item, "price": price, "y": (random.random(count) < chance).astype(int)}
+
+
+SMALL: dict[str, Any] = {
+    "memory": 107_500,
+    "admission": satrap.store.Admission(min_count=2, probability=0.8, memory=256),
+}
+"""Room for some of the rows."""
+EVICTING = SMALL | {"eviction": satrap.store.Eviction("lru")}
 
 
 def train_data() -> Any:
@@ -201,17 +212,86 @@ def test_a_delta_that_fails_is_made_up_for_by_the_next(tmp_path: Path) -> None:
     assert_same(undisturbed({"epochs": 1}), left)
 
 
+SURPRISES: list[type[BaseException]] = [MemoryError, RuntimeError, KeyError, SystemExit]
+
+
+@pytest.mark.parametrize("raised", SURPRISES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("point", ["data_written", "committed", "pruned"])
+def test_whatever_is_raised_in_a_delta_no_change_is_lost(
+    point: str, raised: type[BaseException], tmp_path: Path
+) -> None:
+    """Full at 3, deltas at 6, 9 (goes wrong, before or after its manifest is there) and 12, then killed."""
+    told: list[str] = []
+    plan = Checkpointing(str(tmp_path), None, 2, told.append, 3)
+    trainer = make_trainer(**EVICTING)
+    failing = faults.armed(f"checkpoint.{point}", faults.fail(lambda: raised("by surprise")), at=3)
+    with failing as fault, pytest.raises(KilledError):
+        trainer.fit(train_data(), epochs=1, checkpoint=plan, observers=[KillAt(14)])
+    trainer.close()
+    assert fault.fired
+    assert [(raised.__name__ in text) for text in told] == [True]
+    link = Series(str(tmp_path)).manifest(12).delta
+    assert link is not None
+    assert link.previous == "step-00000006"
+    again = make_trainer(**EVICTING)
+    left = everything(again, again.fit(train_data(), epochs=1, checkpoint=plan, resume=True))
+    again.close()
+    assert_same(undisturbed({"epochs": 1}, **EVICTING), left)
+
+
+def test_changes_that_cannot_be_put_back_make_the_next_snapshot_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_: Changes, __: Delta) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Changes, "put_back", lost)
+    plan = Checkpointing(str(tmp_path), None, 2, lambda _: None, 3)
+    trainer = make_trainer()
+    failing = faults.armed("checkpoint.data_written", faults.fail(lambda: OSError(28, "no space")), at=3)
+    with failing, pytest.raises(KilledError):
+        trainer.fit(train_data(), epochs=1, checkpoint=plan, observers=[KillAt(14)])
+    trainer.close()
+    assert Series(str(tmp_path)).steps() == [3, 6, 12]
+    assert Series(str(tmp_path)).manifest(12).delta is None
+
+
+@pytest.mark.parametrize("delta", [None, 3])
+@pytest.mark.parametrize("point", ["disk.make_folder", "disk.write", "checkpoint.data_written"])
+def test_after_a_failed_save_no_row_is_copied_any_more(
+    point: str, delta: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fourth snapshot fails, before or amid its rows; without it the store copies nothing aside."""
+    told: list[str] = []
+    plan = Checkpointing(str(tmp_path), None if delta else 3, 2, told.append, delta)
+    trainer = make_trainer()
+    assert isinstance(trainer.exchange, LocalExchange)
+    groups = trainer.exchange.shard.groups
+    monkeypatch.setattr("satrap.exchange.local.CHUNK_ROWS", 4)  # so that a failure finds chunks to come
+
+    class Cuts(Observer):
+        def __init__(self) -> None:
+            self.open: dict[int, int] = {}
+
+        def step(self, progress: Progress) -> None:
+            self.open[progress.step] = sum(len(group._cuts) for group in groups)
+
+    cuts = Cuts()
+    gc.disable()  # a cycle of references would be found some time
+    try:
+        with faults.armed(point, faults.fail(lambda: OSError(28, "no space")), every=1):
+            trainer.fit(train_data(), epochs=1, steps=8, checkpoint=plan, observers=[cuts])
+    finally:
+        gc.enable()
+    trainer.close()
+    assert len(told) == 2
+    assert set(cuts.open.values()) == {0}
+
+
 def test_staleness_matters_here() -> None:
     """Otherwise forgetting what was in flight would go unnoticed above."""
     fit = {"epochs": EPOCHS}
     assert undisturbed(fit, staleness=3)["rows"] != undisturbed(fit, staleness=2)["rows"]
-
-
-SMALL: dict[str, Any] = {
-    "memory": 107_500,
-    "admission": satrap.store.Admission(min_count=2, probability=0.8, memory=256),
-}
-"""Room for some of the rows."""
 
 
 @pytest.mark.parametrize(

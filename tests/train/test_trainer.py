@@ -175,6 +175,18 @@ def test_divergence_ends_the_run() -> None:
     trainer.close()
 
 
+def test_a_short_run_that_learnt_nothing_fails_and_one_step_is_enough() -> None:
+    batches = make_batches(19)
+    for batch in batches[1:]:
+        assert batch.numeric is not None
+        batch.numeric[:] = np.nan
+    trainer = make_trainer()
+    with pytest.raises(TrainingError, match="nothing was learnt: all 18 steps were refused"):
+        trainer.fit(Batches(batches[1:]))
+    assert trainer.fit(Batches(batches)).refused == 18
+    trainer.close()
+
+
 def test_clip_norm_bounds_the_step() -> None:
     trainer = make_trainer(
         embedding_optimizer=satrap.optim.SGD(lr=1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from satrap.errors import SatrapError
+from satrap.errors import CheckpointError, SatrapError
 
 
 class Background:
@@ -29,16 +29,28 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], object]) -> None:
-        """Run a job; waits for the one before."""
+        """Run a job; waits for the one before. Where no thread is to be had, the job is done at once."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="satrap-snapshot", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(job,), name="satrap-snapshot", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._run(job)
+        else:
+            self._thread = thread
 
     def _run(self, job: Callable[[], object]) -> None:
         try:
             job()
         except SatrapError as error:
             self._error = error
+        except BaseException as error:  # noqa: BLE001 - a thread's end: what is not kept here nobody hears of
+            self._error = CheckpointError(
+                f"the snapshot could not be written: {type(error).__name__}: {error}",
+                why="older snapshots are untouched",
+                fix="training goes on, and the next snapshot is tried",
+            )
+            self._error.__cause__ = error
 
     def wait(self) -> None:
         """Return when no job is running."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from satrap.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
 from satrap.checkpoint.parts import read_chunks
 from satrap.checkpoint.storage import Storage, damaged
@@ -111,16 +111,12 @@ def open_chain(url: str, **options: Any) -> Chain:
     Raises:
         CheckpointError: there is none; or a delta is missing, was copied or renamed, or is of another chain.
     """
-    members: list[tuple[Storage, Manifest]] = []
-    at = url.rstrip("/")
-    while True:
-        storage = Storage(at, **options)
-        manifest = read_manifest(storage)
-        members.insert(0, (storage, manifest))
-        if manifest.delta is None:
-            return Chain(tuple(members))
-        at = f"{folder_above(storage)}/{manifest.delta.previous}"
-        _check_follows(storage, manifest, Storage(at, **options))
+    storage = Storage(url.rstrip("/"), **options)
+    members = [(storage, read_manifest(storage))]
+    while (link := members[0][1].delta) is not None:
+        above = folder_above(members[0][0])
+        members.insert(0, _followed(members[0][0], link, Storage(f"{above}/{link.previous}", **options)))
+    return Chain(tuple(members))
 
 
 def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
@@ -140,22 +136,22 @@ def folder_above(storage: Storage) -> str:
     return url.rsplit("/", 1)[0]
 
 
-def _check_follows(storage: Storage, manifest: Manifest, before: Storage) -> None:
-    """Raise unless the delta belongs where it is, and follows what is there."""
-    link = manifest.delta
-    assert link is not None
+def _followed(storage: Storage, link: Link, before: Storage) -> tuple[Storage, Manifest]:
+    """Return the snapshot before a delta; raise unless the delta belongs where it is, and follows that."""
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
         raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")
     if not before.exists(MANIFEST):
         raise _refused(f"delta {name} follows {link.previous}, which is missing", storage, "bring that back")
     previous = read_manifest(before)
-    if previous.id != link.previous_id:
+    number = 0 if previous.delta is None else previous.delta.number
+    if previous.id != link.previous_id or number >= link.number:  # the latter: so that chains end
         raise _refused(
             f"delta {name} does not follow this {link.previous}, but another one",
             storage,
             "bring back the snapshots of its own run",
         )
+    return before, previous
 
 
 def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:

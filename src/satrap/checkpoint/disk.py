@@ -8,7 +8,7 @@ import io
 import os
 import secrets
 import shutil
-import sys
+import stat
 from collections.abc import Iterator
 from typing import IO, Any, Protocol
 
@@ -66,8 +66,23 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
 
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file for reading."""
+    def open(self, path: str, root: str = "") -> IO[bytes]:
+        """Open a file for reading.
+
+        Args:
+            path: of a regular file.
+            root: a folder it lies in; default the one it lies in directly. On a disk, nothing below it may be
+                a link.
+
+        Raises:
+            FileNotFoundError: there is none.
+            NotPlainError: it is something else, or behind a link.
+            OSError: it cannot be opened.
+        """
+
+
+class NotPlainError(OSError):
+    """In the place of a file there is a link, a pipe, a device or a folder."""
 
 
 class LocalDisk:
@@ -186,32 +201,53 @@ class LocalDisk:
         """See `Disk.exists`."""
         return os.path.exists(path)
 
-    def open(self, path: str) -> IO[bytes]:
-        """See `Disk.open`."""
+    def open(self, path: str, root: str = "") -> IO[bytes]:
+        """See `Disk.open`: step by step, so that none of the steps can become a link meanwhile."""
         hit("disk.read")
-        return open(path, "rb", buffering=0)
+        root = root or os.path.dirname(path) or "."
+        *folders, name = os.path.relpath(path, root).split(os.sep)
+        at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for folder in folders:
+                at, above = _plain(folder, os.O_DIRECTORY, at), at
+                os.close(above)
+            file = _plain(name, os.O_NONBLOCK, at)  # a pipe would wait for a writer
+        finally:
+            os.close(at)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise NotPlainError(errno.EINVAL, "it is no regular file")
+        return open(file, "rb", buffering=0)
+
+
+def _plain(name: str, flags: int, folder: int) -> int:
+    """Return a descriptor of what lies in an open folder; it may be no link."""
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise NotPlainError(errno.ENXIO, "it is no regular file") from error
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise NotPlainError(errno.ELOOP, "it is a symbolic link, or lies behind one") from error
+        raise
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """What file systems without (more) links say."""
 
-_FOREIGN = (
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("aiohttp", "ClientError"),
-    ("gcsfs.retry", "HttpError"),
-)
-"""Errors of object stores' clients that are no OSError."""
-
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Raise what goes wrong with a store as the OSError it should have been."""
+def told() -> Iterator[None]:
+    """Raise what goes wrong with a store as the OSError it should have been.
+
+    Raises:
+        OSError: whatever was raised; MemoryError stays what it is.
+    """
     try:
         yield
-    except tuple(
-        getattr(sys.modules[module], name) for module, name in _FOREIGN if module in sys.modules
-    ) as e:
+    except (OSError, MemoryError):
+        raise
+    except Exception as e:
         raise ConnectionError(f"{type(e).__name__}: {e}") from e
 
 
@@ -227,12 +263,17 @@ class RemoteFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Return up to `size` bytes; fewer at the end."""
-        with _told():
-            return self._file.read(size)
+        with told():
+            try:
+                return self._file.read(size)
+            except FileNotFoundError:
+                raise
+            except OSError as error:  # says that the server failed, not that the bytes are bad
+                raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Close the file."""
-        with _told():
+        with told():
             self._file.close()
         super().close()
 
@@ -254,14 +295,14 @@ class RemoteDisk:
     def create(self, path: str) -> IO[bytes]:
         """See `Disk.create`."""
         hit("disk.create")
-        with _told():
+        with told():
             file: IO[bytes] = self.fs.open(path, "wb")
         return file
 
     def write(self, file: IO[bytes], data: memoryview) -> None:
         """See `Disk.write`."""
         hit("disk.write")
-        with _told():
+        with told():
             file.write(data)
 
     def sync(self, file: IO[bytes]) -> None:
@@ -273,18 +314,18 @@ class RemoteDisk:
     def make_folder(self, path: str) -> None:
         """See `Disk.make_folder`."""
         hit("disk.make_folder")
-        with _told():
+        with told():
             self.fs.makedirs(path, exist_ok=True)
 
     def close(self, file: IO[bytes]) -> None:
         """See `Disk.close`; an upload in parts is completed here."""
-        with _told():
+        with told():
             file.close()
 
     def abandon(self, file: Any) -> None:
         """See `Disk.abandon`: an upload in parts is given up, so that no part stays."""
         # A store that cannot be reached keeps the parts; one whose files cannot be discarded has none.
-        with contextlib.suppress(OSError, NotImplementedError), _told():
+        with contextlib.suppress(OSError), told():
             discard = getattr(file, "discard", None)
             if discard is not None:
                 discard()
@@ -294,7 +335,7 @@ class RemoteDisk:
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
         """See `Disk.put`; where the store knows no conditions, it is looked first."""
         hit("disk.replace")
-        with _told():
+        with told():
             if new and self._put_new(path, data):
                 return
             self.fs.pipe_file(path, data)
@@ -319,14 +360,14 @@ class RemoteDisk:
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
         hit("disk.remove")
-        with _told():
+        with told():
             self.fs.invalidate_cache()
             self.fs.rm(path, recursive=True)
 
     def list(self, path: str) -> list[str]:
         """See `Disk.list`."""
         hit("disk.list")
-        with _told():
+        with told():
             self.fs.invalidate_cache()
             if not self.fs.isdir(path):
                 return []
@@ -335,12 +376,12 @@ class RemoteDisk:
 
     def exists(self, path: str) -> bool:
         """See `Disk.exists`."""
-        with _told():
+        with told():
             self.fs.invalidate_cache()
             return bool(self.fs.exists(path))
 
-    def open(self, path: str) -> IO[bytes]:
+    def open(self, path: str, root: str = "") -> IO[bytes]:
         """See `Disk.open`."""
         hit("disk.read")
-        with _told():
+        with told():
             return RemoteFile(self.fs.open(path, "rb"))  # type: ignore[return-value]

@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from satrap.checkpoint.names import is_plain, not_plain
 from satrap.checkpoint.storage import FileEntry, Storage, unreachable
 from satrap.errors import CheckpointError
 
-FORMAT = 4
+FORMAT = 5
 """Version of the layout; a reader refuses what it does not know."""
 
 MANIFEST = "manifest.json"
+MANIFEST_BYTES = 1 << 27
+"""Most bytes of a manifest: enough for 25 TB of rows. A longer one is not read."""
+MANIFEST_VALUES = 1 << 21
+"""Most values in it; each takes far more memory than bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,12 @@ class Manifest:
 
 
 def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Commit a checkpoint whose files are durable; `new`: where there must be none."""
+    """Commit a checkpoint whose files are durable; `new`: where there must be none.
+
+    Raises:
+        CheckpointError: a file has an impossible name, or there are too many.
+    """
+    _check_names(manifest, storage.path(MANIFEST))
     body = {
         "format": FORMAT,
         "id": manifest.id,
@@ -77,8 +88,10 @@ def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -
         "settings": manifest.settings,
         "files": {name: entry.to_dict() for name, entry in manifest.files.items()},
     }
-    text = json.dumps({**body, "sha256": _digest(body)}, indent=1)
-    storage.put(MANIFEST, text.encode(), new=new)
+    text = json.dumps({**body, "sha256": _digest(body)}, indent=1).encode()
+    if len(text) > MANIFEST_BYTES or _values(text) > MANIFEST_VALUES:
+        raise CheckpointError("the checkpoint has too many files or too large settings", where=storage.url)
+    storage.put(MANIFEST, text, new=new)
 
 
 def read_manifest(storage: Storage) -> Manifest:
@@ -89,7 +102,7 @@ def read_manifest(storage: Storage) -> Manifest:
     """
     where = storage.path(MANIFEST)
     try:
-        text = storage.read(MANIFEST) if storage.exists(MANIFEST) else None
+        text = storage.read_start(MANIFEST, MANIFEST_BYTES + 1) if storage.exists(MANIFEST) else None
     except OSError as error:
         raise unreachable(where, error) from error
     if text is None:
@@ -100,25 +113,78 @@ def read_manifest(storage: Storage) -> Manifest:
             fix="give the folder that Trainer.save or satrap train wrote",
         )
     try:
-        body = json.loads(text)
-        digest, version = body.pop("sha256", None), body["format"]
-        if version != FORMAT and isinstance(version, int):
-            raise CheckpointError(
-                f"checkpoint format {version} is not known to this version, which reads {FORMAT}",
-                where=where,
-                fix="use the version of satrap that wrote it",
-            )
-        if digest != _digest(body):
-            raise ValueError("its digest differs")
-        files = {name: FileEntry(**entry) for name, entry in body["files"].items()}
-        delta = None if body["delta"] is None else Link(**body["delta"])
-        return Manifest(body["data"], body["settings"], files, delta, body["id"])
+        manifest = _parsed(text, where)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             "the manifest is damaged",
             where=where,
             why="what it lists cannot be trusted",
             fix="use an older snapshot: satrap checkpoint repair",
+        ) from error
+    _check_names(manifest, where)
+    return manifest
+
+
+def _parsed(text: bytes, where: str) -> Manifest:
+    """Return what the text of a manifest says; any error but CheckpointError: it says nothing."""
+    if len(text) > MANIFEST_BYTES or _values(text) > MANIFEST_VALUES:
+        raise ValueError("it is too large for a manifest")
+    body = json.loads(text)
+    digest, version = body.pop("sha256", None), body["format"]
+    if type(version) is not int:
+        raise ValueError("the format is no number")
+    if version != FORMAT:
+        raise CheckpointError(
+            f"checkpoint format {version} is not known to this version, which reads {FORMAT}",
+            where=where,
+            fix="use the version of satrap that wrote it",
+        )
+    if digest != _digest(body):
+        raise ValueError("its digest differs")
+    settings, id_, link = body["settings"], body["id"], body["delta"]
+    delta = None if link is None else Link(**link)
+    if delta is not None and (type(delta.number) is not int or not 0 < delta.number < 2**63):
+        raise ValueError("the number of the delta is none")
+    if not isinstance(settings, dict) or not isinstance(id_, str):
+        raise ValueError("settings or id are none")
+    files = {name: FileEntry.from_dict(entry) for name, entry in body["files"].items()}
+    return Manifest(body["data"], settings, files, delta, id_)
+
+
+def _values(text: bytes) -> int:
+    """Return about how many values a JSON text has, without parsing it."""
+    return sum(text.count(sign) for sign in (b",", b"[", b"{"))
+
+
+def _check_names(manifest: Manifest, where: str) -> None:
+    """Raise unless all that a manifest names lies in its folder, or beside it.
+
+    Raises:
+        CheckpointError: something does not.
+    """
+    names = [manifest.data, *manifest.files, manifest.settings.get("best") or "none"]
+    if manifest.delta is not None:
+        names += [manifest.delta.name, manifest.delta.previous]
+    for name in names:
+        if not is_plain(name):
+            raise not_plain(name, where)
+
+
+@contextmanager
+def understood(where: str) -> Iterator[None]:
+    """Within, a value of the settings that is missing or impossible is an error about the checkpoint.
+
+    Raises:
+        CheckpointError: a value was missing or impossible.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise CheckpointError(
+            f"the settings of the checkpoint cannot be used: {type(error).__name__}: {error}",
+            where=where,
+            why="they do not say what was saved",
+            fix="use another checkpoint",
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,7 @@ def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]
     A chunk is made, in a thread, while the one before is checksummed and written: two are in memory, and a
     few pieces of the file.
     """
-    with storage.writer(name) as writer:
-        made = ahead(chunks)
+    with closing(ahead(chunks)) as made, storage.writer(name) as writer:
         rows = write_rows(writer, next(made), made)
     writer.entry.table, writer.entry.rows = table, rows
     return writer.entry
@@ -109,19 +109,18 @@ def _within(chunk: Chunk, buckets: range) -> Chunk:
     return Chunk(chunk.table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])
 
 
+_WRONG = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a file raises that is no file of rows; errors of the disk have become others before."""
+
+
 def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
     rows = 0
     with storage.open(name, entry) as file:
         try:
-            for chunk in read_rows(pa.PythonFile(file, mode="r")):
+            for chunk in read_rows(pa.PythonFile(file, mode="r"), entry.table):
                 rows += len(chunk.ids)
                 yield chunk
-        except (
-            pa.ArrowException,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:  # right checksums, wrong content
+        except _WRONG as error:  # right checksums, wrong content
             raise damaged(storage.path(name), str(error)) from error
         file.read()  # to the end: what Arrow did not ask for is verified too
     if rows != entry.rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from satrap.checkpoint.manifest import MANIFEST
+from satrap.checkpoint.names import is_plain
 from satrap.checkpoint.series import Series
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
@@ -33,7 +34,7 @@ def find(url: str) -> dict[str, str]:
     found = {
         name: f"{series.url}/{name}"
         for name in sorted(inside.names(), key=lambda name: name.rsplit("-", 1)[-1])
-        if name.startswith(("step-", "best-")) and inside.exists(f"{name}/{MANIFEST}")
+        if name.startswith(("step-", "best-")) and is_plain(name) and inside.exists(f"{name}/{MANIFEST}")
     }
     if place.exists(f"{MODEL_FOLDER}/{MANIFEST}"):
         found[MODEL_FOLDER] = f"{url}/{MODEL_FOLDER}"

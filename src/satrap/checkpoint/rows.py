@@ -15,6 +15,9 @@ import pyarrow as pa
 from satrap.checkpoint.storage import BlockWriter
 from satrap.store import Chunk
 
+_KINDS = {"ids": ("<u8", True), "weights": ("<f4", False), "state": ("<f4", False)}
+"""Type of each array of a chunk, and whether it is flat."""
+
 
 def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> int:
     """Write the chunks of one table; return how many rows.
@@ -31,13 +34,24 @@ def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> in
     return rows
 
 
-def read_rows(source: Any) -> Iterator[Chunk]:
-    """Yield the chunks of a file that `write_rows` wrote."""
+def read_rows(source: Any, table: str) -> Iterator[Chunk]:
+    """Yield the chunks of a file that `write_rows` wrote.
+
+    Args:
+        source: an open file.
+        table: whose rows they are.
+
+    Raises:
+        pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError: it is no such file.
+    """
     with pa.ipc.open_stream(source) as stream:
         metadata = stream.schema.metadata
-        table = metadata[b"table"].decode()
         layout: dict[str, tuple[str, int]] = json.loads(metadata[b"layout"])
+        kinds = {name: (kind, width < 0) for name, (kind, width) in layout.items()}
+        if metadata[b"table"].decode() != table or kinds != _KINDS:
+            raise ValueError(f"these are no rows of table {table!r}")
         for batch in stream:
+            batch.validate()  # else values could lie beyond the bytes there are
             yield _chunk(table, layout, batch)
 
 
@@ -75,8 +89,7 @@ def _chunk(table: str, layout: dict[str, tuple[str, int]], batch: pa.RecordBatch
             columns[name] = np.empty((len(batch), 0), dtype=dtype)
             continue
         column = batch.column(name)
-        if width < 0:
-            columns[name] = column.to_numpy()
-        else:
-            columns[name] = column.flatten().to_numpy().reshape(len(batch), width)
+        columns[name] = column.to_numpy() if width < 0 else column.flatten().to_numpy().reshape(-1, width)
+        if columns[name].dtype != np.dtype(dtype) or len(columns[name]) != len(batch):
+            raise ValueError(f"column {name} does not hold what the file says")
     return Chunk(table=table, **columns)

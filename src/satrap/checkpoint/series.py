@@ -72,10 +72,15 @@ class Series:
         link = None if checkpoint.deleted is None else self._link(step)
         manifest = write_checkpoint(self.place(step, best=best), checkpoint, link=link, **self._options)
         if not best:
-            self._last = name_of(step), manifest
             self.prune()
         hit("checkpoint.pruned")
+        if not best:  # not before: whoever sees an error here takes the snapshot for one that is not there
+            self._last = name_of(step), manifest
         return manifest
+
+    def unfollow(self) -> None:
+        """Let the next snapshot follow no other: until it is written, `followable` is False."""
+        self._last = None
 
     def followable(self, step: int) -> bool:
         """Return whether a delta of this step would have another snapshot to follow."""

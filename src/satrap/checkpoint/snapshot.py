@@ -19,9 +19,10 @@ from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
+from satrap.checkpoint.names import is_plain
 from satrap.checkpoint.parts import read_chunks, write_file, write_table
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
-from satrap.errors import CheckpointError, SatrapError
+from satrap.errors import CheckpointError
 from satrap.faults import hit
 from satrap.store import Chunk
 
@@ -114,7 +115,7 @@ def data_folder(storage: Storage) -> Iterator[str]:
             storage.make_folder(folder)
             yield folder
             storage.sync_folder(folder)
-    except (OSError, SatrapError):  # the latter from shards that write their rows
+    except BaseException:
         _discard(storage, [folder])
         raise
 
@@ -143,8 +144,11 @@ def clean(storage: Storage, manifest: Manifest) -> None:
         names = [
             name
             for name in storage.names()
-            if (name.startswith("data-") and name != manifest.data)
-            or (name.startswith(MANIFEST) and name.endswith(BESIDE))
+            if is_plain(name)
+            and (
+                (name.startswith("data-") and name != manifest.data)
+                or (name.startswith(MANIFEST) and name.endswith(BESIDE))
+            )
         ]
     except OSError:
         return

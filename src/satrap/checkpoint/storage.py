@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import io
 import posixpath
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import fsspec
+import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
-from satrap.checkpoint.disk import Disk, LocalDisk, RemoteDisk
+from satrap.checkpoint.disk import Disk, LocalDisk, NotPlainError, RemoteDisk, told
+from satrap.checkpoint.names import is_plain, not_plain
 from satrap.errors import CheckpointError
 
 BLOCK = 1 << 20
@@ -44,10 +48,28 @@ class FileEntry:
     buckets: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as the manifest holds it."""
-        plain = asdict(self)
-        always = ("bytes", "crc32", *(("table", "rows") if self.table else ()))
-        return {k: v for k, v in plain.items() if k in always or (k == "buckets" and v)}
+        """Return plain data, as the manifest holds it: the checksums as base64 of uint32, little-endian."""
+        sums = base64.b64encode(np.array(self.crc32, "<u4").tobytes()).decode()
+        plain: dict[str, Any] = {"bytes": self.bytes, "crc32": sums}
+        plain |= {"table": self.table, "rows": self.rows} if self.table else {}
+        return plain | ({"buckets": self.buckets} if self.buckets else {})
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> FileEntry:
+        """Return what `to_dict` made plain.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: no `to_dict` made it.
+        """
+        sums = np.frombuffer(base64.b64decode(plain["crc32"], validate=True), "<u4").tolist()
+        entry = cls(**{**plain, "crc32": sums})
+        numbers = [entry.bytes, entry.rows, *entry.buckets]
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise ValueError("a size, a count of rows or a bucket is no such number")
+        if len(sums) != -(-entry.bytes // BLOCK) or len(entry.buckets) not in (0, 2):
+            raise ValueError("a file does not have a checksum per block")
+        entry.table.encode()
+        return entry
 
 
 class BlockWriter:
@@ -106,6 +128,10 @@ class BlockWriter:
             self._end_block()
 
 
+_BAD = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG)
+"""What a disk says whose bytes are lost; other errors say nothing about them."""
+
+
 class BlockReader(io.RawIOBase):
     """A file whose blocks are verified before a byte of them is handed out; made by `Storage.open`.
 
@@ -146,12 +172,7 @@ class BlockReader(io.RawIOBase):
         if want <= 0:
             self._end()
             return False
-        try:
-            data = _read_full(self._raw, want)
-        except (ConnectionError, TimeoutError) as error:
-            raise unreachable(self._where, error) from error
-        except OSError as error:
-            raise damaged(self._where, f"bytes {start} to {start + want - 1}: {error}") from error
+        data = self._read(start, want)
         if len(data) < want:
             raise damaged(
                 self._where, f"it ends at byte {start + len(data)}, {self._entry.bytes} were written"
@@ -161,13 +182,22 @@ class BlockReader(io.RawIOBase):
         self._number, self._at, self._block = self._number + 1, 0, memoryview(data)
         return True
 
+    def _read(self, start: int, size: int) -> bytes:
+        try:
+            return _read_full(self._raw, size)
+        except OSError as error:
+            if error.errno not in _BAD:
+                raise unreachable(self._where, error) from error
+            raise damaged(self._where, f"bytes {start} to {start + size - 1}: {error}") from error
+
     def _end(self) -> None:
-        if _read_full(self._raw, 1):
+        if self._read(self._entry.bytes, 1):
             raise damaged(self._where, f"it goes on after the {self._entry.bytes} bytes that were written")
 
     def close(self) -> None:
-        """Close the file underneath."""
-        self._raw.close()
+        """Close the file underneath; what was read is verified, so an error no longer matters."""
+        with suppress(OSError):
+            self._raw.close()
         super().close()
 
 
@@ -217,8 +247,9 @@ class Storage:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         try:
-            fs, self.root = fsspec.core.url_to_fs(url, **options)
-        except (ValueError, ImportError) as error:
+            with told():
+                fs, self.root = fsspec.core.url_to_fs(url, **options)
+        except OSError as error:
             raise CheckpointError(
                 f"cannot use {url!r}: {error}", fix="give a path or an fsspec URL"
             ) from error
@@ -232,7 +263,13 @@ class Storage:
         return self.url if "://" in self.url else str(self.root)
 
     def path(self, name: str) -> str:
-        """Return the full path of a file; of the folder itself for an empty name."""
+        """Return the full path of a file; of the folder itself for an empty name.
+
+        Raises:
+            CheckpointError: the file could lie outside of the folder.
+        """
+        if name and not all(map(is_plain, name.split("/"))):
+            raise not_plain(name, self.root)
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def exists(self, name: str) -> bool:
@@ -309,33 +346,43 @@ class Storage:
         """Open a file for verified reading.
 
         Raises:
-            CheckpointError: it is missing.
+            CheckpointError: it is missing, or the store does not answer.
         """
         return BlockReader(self._open(name), entry, self.path(name))
 
-    def read(self, name: str, entry: FileEntry | None = None) -> bytes:
-        """Return a whole file, verified if an entry is given.
+    def read(self, name: str, entry: FileEntry) -> bytes:
+        """Return a whole file, verified.
 
         Raises:
             CheckpointError: it is missing or damaged.
         """
-        if entry is None:
-            with self._open(name) as raw:
-                return bytes(raw.read())
         with self.open(name, entry) as file:
             data = file.read()
             file.read(1)
             return data
 
+    def read_start(self, name: str, size: int) -> bytes:
+        """Return the first `size` bytes of a file as they are, fewer if it is shorter.
+
+        Raises:
+            CheckpointError: it is missing, or no regular file.
+        """
+        with self._open(name) as raw:
+            return _read_full(raw, size)
+
     def _open(self, name: str) -> IO[bytes]:
         try:
-            return self.disk.open(self.path(name))
+            return self.disk.open(self.path(name), self.root)
+        except NotPlainError as error:
+            raise damaged(self.path(name), str(error.strerror)) from error
         except FileNotFoundError as error:
             raise CheckpointError(
                 "a file of the checkpoint is missing",
                 where=self.path(name),
                 fix="use an older snapshot: satrap checkpoint repair",
             ) from error
+        except OSError as error:
+            raise unreachable(self.path(name), error) from error
 
     def remove(self, name: str) -> None:
         """Remove a file or folder and what is in it."""

@@ -36,7 +36,7 @@ def inspect(folder: str, as_json: bool) -> None:
         manifest = read_manifest(Storage(place))
         shown[name] = {
             "url": place,
-            "step": manifest.settings.get("steps"),
+            "step": step if type(step := manifest.settings.get("steps")) is int else None,
             "resumable": "run" in manifest.settings,
             "bytes": manifest.bytes,
             "files": {file: entry.bytes for file, entry in manifest.files.items()},
@@ -50,7 +50,7 @@ def inspect(folder: str, as_json: bool) -> None:
         return
     for name, one in shown.items():
         kind = "to go on from" if one["resumable"] else "weights"
-        click.echo(f"{name}: step {one['step']:,}, {one['bytes']:,} bytes, {kind}")
+        click.echo(f"{name}: step {one['step'] or 0:,}, {one['bytes']:,} bytes, {kind}")
         if one["delta"]:
             click.echo(f"  delta {one['delta']['number']}, changes since {one['delta']['follows']}")
         for table, rows in one["rows"].items():

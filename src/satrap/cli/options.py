@@ -40,7 +40,7 @@ def server_options(command: F) -> F:
             "--key",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="The cluster's key, mode 0600; needed unless HOST is a loopback address.",
+            help="The cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
         ),
         click.option(
             "--stop-at-eof", is_flag=True, help="Stop when standard input ends; for programs that start it."

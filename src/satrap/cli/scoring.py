@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import click
 
 from satrap.cli.options import debug_option, json_option, set_option
+
+MANY_UNSEEN = 0.5
+"""Share of unseen ids above which the values are probably written in another way than in training."""
+
+
+def _warn_of_unseen(shares: Mapping[str, float]) -> None:
+    many = [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]
+    if many:
+        click.echo(
+            f"warning: most ids have never been trained: {', '.join(many)}\n"
+            "  why it matters: the model knows nothing of them, so their scores say little\n"
+            "  what to do: check that these columns hold the values of training, written in the same way",
+            err=True,
+        )
 
 
 @click.command()
@@ -22,7 +37,7 @@ from satrap.cli.options import debug_option, json_option, set_option
 @json_option
 @debug_option
 def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print the metrics of the trained model in run folder DIR.
+    """Print the metrics of the trained model in run folder DIR, and which share of ids it has never seen.
 
     Its rows are kept within embedding.memory and embedding.tier of its recipe; these, embedding.eviction and
     training.device can be set.
@@ -31,7 +46,10 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
     from satrap.report.history import finite
     from satrap.report.words import decimals, metric_name
 
-    metrics = launch.evaluate(launch.RunFolder.open(folder), sources, overrides)
+    shares: dict[str, float] = {}
+    metrics = launch.evaluate(launch.RunFolder.open(folder), sources, overrides, shares=shares.update)
+    _warn_of_unseen(shares)
+    metrics |= {f"unseen/{table}": share for table, share in shares.items()}
     if as_json:
         click.echo(json.dumps(finite(metrics), indent=2))
         return
@@ -57,5 +75,5 @@ def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple
     """
     from satrap import launch
 
-    count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides)
+    count = launch.predict(launch.RunFolder.open(folder), sources, output, overrides, shares=_warn_of_unseen)
     click.echo(f"{count:,} rows written to {output}")

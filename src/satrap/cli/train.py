@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
     outcome = run(loaded, output, resume=resume)
     if outcome.result.stopped == "stopped":
-        click.echo(f"stopped after step {outcome.result.steps:,}; its state is saved\nnext:")
-        click.echo(f"  satrap train --output {outcome.folder} --resume")
         return
     about = outcome.folder.recipe().sections.about
     for model, auc in about.published.items():
@@ -45,7 +44,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
 
 
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
-    """Train with a progress line and print the metrics of the result.
+    """Train with a progress line; print the metrics of the result, or how to go on with a stopped run.
 
     Args:
         recipe: what to do; None, to resume: the run's own.
@@ -62,4 +61,8 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
     for part, metrics in (("validation", outcome.result.metrics), ("test", outcome.test)):
         if metrics:
             click.echo(f"{part:<10} {metrics_line(metrics)}")
+    if outcome.result.stopped == "stopped":
+        folder = shlex.quote(str(outcome.folder))
+        click.echo(f"stopped after step {outcome.result.steps:,}; its state is saved\nnext:")
+        click.echo(f"  satrap train --output {folder} --resume\n  satrap evaluate {folder}")
     return outcome

@@ -90,7 +90,7 @@ class Data(Keys):
     comment: str | None = None
     """CSV: lines that start with this are skipped."""
     missing: Texts | None = None
-    """CSV: texts that mean a missing value; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
+    """Values that mean "missing" in any file; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
     strip: bool | None = None
     """CSV: drop blanks around values; default false."""
     quote: str | None = None

@@ -26,7 +26,10 @@ def as_array(values: Any) -> pa.Array:
         if isinstance(values, np.ndarray) and values.ndim == 2:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1), from_pandas=True)
             return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-        array = pa.array(values, from_pandas=True)
+        try:
+            array = pa.array(values, from_pandas=True)
+        except OverflowError:  # objects of 64 bits without a sign
+            array = pa.array(values, pa.uint64(), from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise DataError(
             f"the values have no common type: {str(error).splitlines()[0]}",
@@ -66,15 +69,20 @@ def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def float_values(array: pa.Array) -> npt.NDArray[Any]:
-    """Return a float array with NaN for null, in its own width (half floats as float32)."""
-    if array.type == pa.float16():
-        array = array.cast(pa.float32())
+    """Return a float array with NaN for null, in its own width."""
     values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
 
 
-def to_floats(array: pa.Array) -> npt.NDArray[np.float64]:
-    """Return numbers as float64[n], NaN for null. Text is read as numbers, empty text as missing.
+_TRUTH = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
+
+
+def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[np.float64]:
+    """Return numbers as float64[n], NaN for null. Text is read as numbers, true and false as 1 and 0.
+
+    Args:
+        array: numbers or text.
+        missing: texts that mean "missing", besides empty text.
 
     Raises:
         pyarrow.ArrowInvalid: a text is no number, or the type cannot be one.
@@ -83,7 +91,13 @@ def to_floats(array: pa.Array) -> npt.NDArray[np.float64]:
         array = array.dictionary_decode()
     if is_text(array.type):
         array = pc.utf8_trim_whitespace(array.cast(pa.string()))
-        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
+        nothing = pc.equal(array, "")
+        if missing is not None:
+            nothing = pc.or_(nothing, pc.is_in(array, missing))
+        array = pc.if_else(nothing, pa.scalar(None, pa.string()), array)
+        truths = pc.index_in(array, _TRUTH)
+        if truths.null_count < len(truths):
+            array = pc.if_else(truths.is_valid(), pc.if_else(pc.less(truths, 3), "1", "0"), array)
     elif pa.types.is_temporal(array.type):
         raise pa.ArrowInvalid("dates and times are no numbers")
     values: npt.NDArray[np.float64] = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)

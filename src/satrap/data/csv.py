@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from satrap.data.columns import to_floats
-from satrap.data.encode import not_a_number
+from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
-from satrap.data.origin import Origin, missing_column
+from satrap.data.origin import Origin, check_columns
 from satrap.data.records import Block, blocks, copy_records
 from satrap.data.shuffle import permutation
 from satrap.data.source import Cursor, Piece, Scan
@@ -26,7 +27,6 @@ from satrap.errors import ConfigError, DataError
 BLOCK_BYTES = 1 << 20
 """Text parsed at once."""
 _HEADER_BYTES = 1 << 16
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ class CsvOptions:
         separator: one character; default "," ("\\t" for format "tsv").
         columns: column names of a file without a header line; None (default): the first line has them.
         comment: lines that start with this text are skipped; None (default): no such lines.
-        missing: texts that mean "missing", default empty, "?", "NA", "N/A", "NaN", "nan", "null", "NULL".
+        missing: values that mean "missing", default empty, "?", "NA", "N/A", "NaN", "nan", "null", "NULL".
+            They count in files and tables of every kind, so that a value is the same in all of them.
         strip: drop blanks around values; default False.
         quote: the character around values that hold separators or line ends, default '"'; None: none.
         encoding: text encoding, default "utf-8".
@@ -60,9 +61,13 @@ class CsvOptions:
             if value is not None and (len(value) != 1 or not value.isascii()):
                 raise ConfigError(f"csv: {name} must be one ASCII character, got {value!r}")
         try:
-            codecs.lookup(self.encoding)
-        except LookupError as error:
-            raise ConfigError(f"csv: encoding {self.encoding!r} is unknown") from error
+            codecs.getincrementaldecoder(self.encoding)
+            "a".encode(self.encoding)
+        except (LookupError, ValueError) as error:
+            raise ConfigError(
+                f"csv: {self.encoding!r} is no known text encoding",
+                fix="use utf-8, utf-16, latin-1 or cp1252",
+            ) from error
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
@@ -174,12 +179,15 @@ class CsvSource:
             raise _bad_encoding(f"{file.name}, header line") from error
         names = text.split(chr(self._marks[1]))
         if options.quote:
-            names = next(csv.reader([text], delimiter=chr(self._marks[1]), quotechar=options.quote))
+            try:
+                names = next(csv.reader([text], delimiter=chr(self._marks[1]), quotechar=options.quote))
+            except csv.Error as error:
+                raise DataError(f"the header cannot be read: {error}", where=file.name) from error
         names = [name.strip() if options.strip else name for name in names]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise DataError(
-                    f"column {name!r} appears {names.count(name)} times in the header",
+                    f"column {name!r} appears {count} times in the header",
                     where=file.name,
                     fix="rename the columns, or give CsvOptions(columns=...) if the file has no header",
                 )
@@ -194,9 +202,7 @@ class CsvSource:
 
     def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
         file, names = self._files[index], self._header(index)[0]
-        for column in scan.names:
-            if column not in names:
-                raise missing_column(column, names, file.name)
+        check_columns(scan.names, names, file.name)
         for block in self._blocks(index, place.offset, place.row):
             place.offset, place.row = block.offset, block.row
             chosen, kept = self._choose(block, scan, place)
@@ -233,10 +239,14 @@ class _Parser:
         try:
             table = self._parse(text, types, self._options.missing, origin)
         except pa.ArrowInvalid as error:
-            raise self._explained(text, types, origin, error) from error
+            table = self._reread(text, types, origin, error)
         raw = None
         if scan.raw:
-            raw = self._parse(text, dict.fromkeys(self._names, pa.string()), (), origin)
+            every = dict.fromkeys(self._names, pa.string())
+            try:
+                raw = self._parse(text, every, (), origin)
+            except pa.ArrowInvalid as error:
+                raw = self._reread(text, every, origin, error)
         return Piece(table, origin, cursor, raw)
 
     def _text(self, block: Block, chosen: npt.NDArray[np.int64]) -> pa.Buffer:
@@ -291,24 +301,31 @@ class _Parser:
             fix="correct the row, or give the right separator, quote or columns in CsvOptions",
         )
 
-    def _explained(
-        self, text: pa.Buffer, types: dict[str, Any], origin: Origin, error: Exception
-    ) -> DataError:
-        """Find the value that pyarrow could not convert."""
-        found = self._parse(text, dict.fromkeys(types, pa.binary()), self._options.missing, origin)
-        for name, kind in types.items():
+    def _reread(self, text: pa.Buffer, types: dict[str, Any], origin: Origin, error: Exception) -> pa.Table:
+        """Read text with numbers that pyarrow does not know, such as "True"; name the value that is none."""
+        try:
+            found = self._parse(text, dict.fromkeys(types, pa.binary()), self._options.missing, origin)
+        except pa.ArrowInvalid:
+            raise DataError(f"the text cannot be parsed: {error}", where=self._file.name) from error
+        for index, (name, kind) in enumerate(types.items()):
             column = found.column(name).combine_chunks()
-            for row, value in enumerate(column.to_pylist()):
-                try:
-                    _ = (value or b"").decode()
-                except UnicodeDecodeError:
-                    return _bad_encoding(origin.at(row, name))
-            if kind == pa.float64():
-                try:
-                    to_floats(column)
-                except pa.ArrowInvalid:
-                    return not_a_number(column.cast(pa.string()), origin, name)
-        return DataError(f"the text cannot be parsed: {error}", where=self._file.name)
+            try:
+                column = column.cast(pa.string())
+                if kind == pa.float64():
+                    column = pa.array(to_floats(column), from_pandas=True)
+            except pa.ArrowInvalid:
+                raise self._wrong(column, origin, name) from error
+            found = found.set_column(index, name, column)
+        return found
+
+    def _wrong(self, column: pa.Array, origin: Origin, name: str) -> DataError:
+        """Return the error for the first value that is no UTF-8, or else no number."""
+        for row, value in enumerate(column.to_pylist()):
+            try:
+                _ = value.decode() if isinstance(value, bytes) else value
+            except UnicodeDecodeError:
+                return _bad_encoding(origin.at(row, name))
+        return not_a_number(column.cast(pa.string()), origin, name)
 
 
 def _bad_encoding(where: str) -> DataError:
@@ -316,5 +333,5 @@ def _bad_encoding(where: str) -> DataError:
         "the text is not UTF-8",
         where=where,
         why="its characters cannot be known",
-        fix='give the file\'s encoding, for example CsvOptions(encoding="latin-1")',
+        fix="give the file's encoding, such as latin-1: data.encoding, in Python CsvOptions(encoding=...)",
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from satrap.batch import Batch
 from satrap.data.csv import CsvOptions, CsvSource
-from satrap.data.encode import Columns, Encoder
+from satrap.data.encode import MISSING, Columns, Encoder
 from satrap.data.files import FORMATS, find_files, guess_format
 from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import MemorySource, to_table
@@ -41,6 +41,7 @@ class Settings:
     worker: int = 0
     workers: int = 1
     labels: bool = True
+    missing: tuple[str, ...] = MISSING
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "workers", "buffer_rows"):
@@ -87,9 +88,10 @@ class Dataset:
         self._source, self.schema, self.settings, self._joins = source, schema, settings, tuple(joins)
         columns = Columns(schema, labels=settings.labels)
         check_joins(self._joins, source.names)
-        joined = [name for side in self._joins for name in side.columns]
+        joined = {name: None for side in self._joins for name in side.columns}
+        there = {*source.names, *joined}
         for name in [*columns.names, *(side.on for side in self._joins)]:
-            if name not in source.names and name not in joined:
+            if name not in there:
                 raise missing_column(name, [*source.names, *joined], source.label)
         self._names = columns.names
         keys = [side.on for side in self._joins]
@@ -169,7 +171,7 @@ class Dataset:
 
         CSV columns come as text, exactly as in the file. `batch.position` is None.
         """
-        encode, scan = Encoder(self.schema, labels=self.settings.labels), self._scan(0, raw=True)
+        encode, scan = self._encoder(), self._scan(0, raw=True)
         empty = True
         for piece in self._source.scan(replace(scan, order=None), None):
             batch = encode(self._joined(piece), piece.origin)
@@ -199,6 +201,9 @@ class Dataset:
             workers=s.workers,
         )
 
+    def _encoder(self) -> Encoder:
+        return Encoder(self.schema, labels=self.settings.labels, missing=self.settings.missing)
+
     def _joined(self, piece: Piece) -> pa.Table:
         table = piece.table
         for side in self._joins:
@@ -206,7 +211,7 @@ class Dataset:
         return table
 
     def _encoded(self, epoch: int, cursor: Cursor | None) -> Iterator[tuple[Batch, Cursor]]:
-        encode = Encoder(self.schema, labels=self.settings.labels)
+        encode = self._encoder()
         for piece in self._source.scan(self._scan(epoch), cursor):
             yield encode(self._joined(piece), piece.origin), piece.cursor
 
@@ -305,7 +310,7 @@ def read(
         shuffle: whether to read in random order, a function of (seed, epoch); default False.
         seed: >= 0 or any whole number of 64 bits.
         buffer_rows: rows shuffled together; default: as many as fit in 64 MiB. Rounded to whole batches.
-        csv: how CSV files are written.
+        csv: how CSV files are written; its `missing` counts for every kind of source.
         rows: keep only some rows, by index.
         join: side tables whose columns are added.
         worker: which share of the rows to read, 0..workers-1.
@@ -325,6 +330,7 @@ def read(
         worker=worker,
         workers=workers,
         labels=labels,
+        missing=(csv or CsvOptions()).missing,
     )
     joins = [SideTable(side, open_source(side.source, csv=side.csv)) for side in join]
     return Dataset(open_source(source, format=format, csv=csv), schema, settings, joins)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
-from satrap.data.hashing import cross_ids, hash_ids, split_ids
+from satrap.data.hashing import NOTHING, cross_ids, hash_ids, split_ids
 from satrap.data.origin import Origin
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
@@ -20,6 +20,33 @@ from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema
 
 _MISSING = np.uint64(MISSING_ID)
 _NO_LIMIT = 2**62
+
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
+"""Texts that mean "missing" unless the user names others."""
+
+
+class Missing:
+    """Values that mean "missing", whatever the file: as text, as the ids of these texts, and as numbers.
+
+    Args:
+        texts: the values as text.
+        salt: `Schema.salt`.
+    """
+
+    def __init__(self, texts: Sequence[str], salt: int) -> None:
+        self.texts = pa.array(texts, pa.string())
+        ids = hash_ids(self.texts, salt)
+        self.ids = ids[ids != _MISSING] if len(ids) else NOTHING
+        self.numbers = [number for text in texts if (number := _number(text)) is not None]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) else None
 
 
 class Columns:
@@ -59,14 +86,16 @@ class Encoder:
     Args:
         schema: labels and features.
         labels: whether `Batch.labels`, `label_mask` and `weights` are filled.
+        missing: texts that mean "missing".
 
     Raises:
         ConfigError: a transform is unknown or not measured yet.
     """
 
-    def __init__(self, schema: Schema, *, labels: bool = True) -> None:
+    def __init__(self, schema: Schema, *, labels: bool = True, missing: Sequence[str] = MISSING) -> None:
         self.schema, self.labels = schema, labels and bool(schema.labels)
         self.weight = schema.weight if labels else None
+        self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
         self._steps: dict[str, Callable[[Doubles], Doubles]] = {
             name: compile_steps(feature, name) for name, feature in schema.numeric.items()
@@ -78,7 +107,7 @@ class Encoder:
         Raises:
             DataError: a value that cannot be used, with file, row and column.
         """
-        chunk = Chunk(table, origin, self.schema.salt, self._dictionaries)
+        chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self.schema.categorical.items()}
         numeric = None
@@ -99,6 +128,7 @@ class Chunk:
         table: the columns.
         origin: where the rows came from.
         salt: `Schema.salt`.
+        missing: what means "missing".
         dictionaries: what was computed for the dictionary of a column before: (dictionary, result).
     """
 
@@ -107,9 +137,10 @@ class Chunk:
         table: pa.Table | pa.RecordBatch,
         origin: Origin,
         salt: int,
+        missing: Missing,
         dictionaries: dict[str, tuple[pa.Array, Any]],
     ) -> None:
-        self.table, self.origin, self.salt = table, origin, salt
+        self.table, self.origin, self.salt, self._missing = table, origin, salt, missing
         self._hashed: dict[str, Ids] = {}
         self._dictionaries = dictionaries
 
@@ -121,7 +152,9 @@ class Chunk:
         """Return the ids of a single-valued column, uint64[n]."""
         if column not in self._hashed:
             try:
-                self._hashed[column] = self._spread(column, "ids", lambda a: hash_ids(a, self.salt))
+                self._hashed[column] = self._spread(
+                    column, "ids", lambda a: hash_ids(a, self.salt, self._missing.ids)
+                )
             except DataError as error:
                 raise DataError(
                     error.what, where=f"{self.origin.file}, column {column!r}", why=error.why, fix=error.fix
@@ -148,11 +181,17 @@ class Chunk:
         """Return a column as float64[n], NaN where missing; infinite values are refused."""
         array = self.column(column)
         try:
-            values: Doubles = self._spread(column, "numbers", to_floats)
+            values: Doubles = self._spread(column, "numbers", self._floats)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise not_a_number(array, self.origin, column) from error
         if np.isinf(values).any():
             raise self._bad(column, np.isinf(values), values, "is infinite", "a model cannot learn from it")
+        return values
+
+    def _floats(self, array: pa.Array) -> Doubles:
+        values = to_floats(array, self._missing.texts)
+        if self._missing.numbers:
+            values = np.where(np.isin(values, self._missing.numbers), np.nan, values)
         return values
 
     def ids(self, name: str, feature: Categorical) -> Jagged:
@@ -188,7 +227,7 @@ class Chunk:
         if pa.types.is_dictionary(array.type) and not pa.types.is_nested(array.type.value_type):
             array = array.dictionary_decode()
         if feature.separator and is_text(array.type):
-            return Jagged(*split_ids(array, feature.separator, limit, self.salt))
+            return Jagged(*split_ids(array, feature.separator, limit, self.salt, self._missing.ids))
         if not _is_list(array.type):
             if feature.boundaries is not None:
                 return _bag_of_one(self._intervals(self.floats(column), feature.boundaries))
@@ -198,6 +237,7 @@ class Chunk:
             pa.table({column: values}),
             Origin(self.origin.file, np.repeat(self.origin.rows, np.diff(offsets))),
             self.salt,
+            self._missing,
             {},
         )
         if feature.boundaries is not None:
@@ -238,8 +278,6 @@ class Chunk:
             ids = self.hashed(column)
             self._refuse_missing(column, ids == _MISSING, known)
             positive = hash_ids(list(label.positive), self.salt)
-            if pa.types.is_boolean(self.column(column).type):
-                positive = hash_ids([str(v).lower() in ("1", "true") for v in label.positive], self.salt)
             found: Doubles = np.isin(ids, positive).astype(np.float64)
             return found if known is None else found * known
         if label.threshold is not None:

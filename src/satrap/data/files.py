@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,6 +79,20 @@ def reading(name: str) -> Iterator[None]:
         ) from error
 
 
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Raise if there is something else than a file on this machine's disk: a pipe would be waited for.
+
+    Raises:
+        DataError: it is a pipe, a device or a socket.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # whoever opens it says why
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise DataError("this is a pipe or a device, not a file", where=str(path), fix="give a file")
+
+
 def find_files(sources: Any) -> list[File]:
     """Return the files of a path (text or `PathLike`), glob, URL or list of them; each glob sorted by name.
 
@@ -113,6 +128,8 @@ def _expand(source: str) -> list[File]:
             )
         if not paths or not system.exists(paths[0]):
             raise _not_found(system, path, source)
+        for found in paths if isinstance(system, LocalFileSystem) else ():
+            check_regular(found)
     return [File(system, p, system.unstrip_protocol(p) if remote else _shown(p, source)) for p in paths]
 
 

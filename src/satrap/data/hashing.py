@@ -1,16 +1,16 @@
-"""Ids: one 64-bit number per value, the same whether the value arrives as integer, text or float.
+"""Ids: one 64-bit number per value, the same whether it comes as integer, text, float, date or truth value.
 
-The rules, frozen for ever (a change would orphan every trained row):
+The rules (a change orphans every trained row whose value it concerns):
 
-1. An integer, in any integer type or as text in its canonical decimal form (no leading zeros, no "+", no
-   blanks, -2**63 <= value < 2**64), has the id `mix(value + mix(salt + G))` modulo 2**64, where `value` is
-   taken as two's complement, G = 0x9E3779B97F4A7C15 and `mix` is the finalizer of SplitMix64 with Stafford's
-   constants "Mix13", a bijection of 64-bit numbers. So integers never collide with each other, except -k
-   with 2**64 - k, which are the same 64 bits.
-2. A float that is a whole number in that range counts as the integer; any other float as its shortest
-   decimal text (`repr`). Booleans count as 0 and 1.
-3. Other text has the id XXH64(UTF-8 bytes, seed = salt modulo 2**64).
-4. Null, NaN and empty text are missing: `MISSING_ID` (0). A value whose hash is 0 gets the id G instead.
+1. Every value is first brought to one form, see `satrap.data.canonical`: it is the same whoever wrote the
+   file.
+2. An integer has the id `mix(value + mix(salt + G))` modulo 2**64, where `value` is taken as two's
+   complement, G = 0x9E3779B97F4A7C15 and `mix` is the finalizer of SplitMix64 with Stafford's constants
+   "Mix13", a bijection of 64-bit numbers. So integers never collide with each other, except -k with
+   2**64 - k, which are the same 64 bits.
+3. Text has the id XXH64(UTF-8 bytes, seed = salt modulo 2**64).
+4. Null, NaN, empty text and the texts that mean missing are `MISSING_ID` (0). A value whose hash is 0 gets
+   the id G.
 5. A combination of columns folds their ids from left to right: `id = mix(id * G + next)`.
 
 XXH64 is the 64-bit xxHash by Yann Collet (specification in the xxHash repository, doc/xxhash_spec.md).
@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from satrap.batch import Ids, Offsets
+from satrap.data import canonical
 from satrap.data.columns import as_array, bytes_of, float_values, is_text, valid_mask
 from satrap.errors import DataError
+from satrap.machine_code import compiled
 from satrap.schema import MISSING_ID
 
 U = np.uint64
@@ -37,38 +37,43 @@ _GOLDEN = U(0x9E3779B97F4A7C15)
 _P1, _P2, _P3 = U(0x9E3779B185EBCA87), U(0xC2B2AE3D27D4EB4F), U(0x165667B19E3779F9)
 _P4, _P5 = U(0x85EBCA77C2B2AE63), U(0x27D4EB2F165667C5)
 _MISSING = U(MISSING_ID)
-_jit = numba.njit(nogil=True, cache=True)
+_F, _T = 102, 116
+_jit = compiled(nogil=True)
 Bytes = npt.NDArray[np.uint8]
+NOTHING: Ids = np.empty(0, np.uint64)
+"""No id means missing."""
+_WHOLE = {2: (-(2.0**11), 2.0**11), 4: (-(2.0**24), 2.0**24), 8: (-(2.0**63), 2.0**64)}
+"""By bytes of a float: the range in which whole ones count as the integer."""
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _mix(z: Any) -> Any:
     z = (z ^ (z >> U(30))) * U(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> U(27))) * U(0x94D049BB133111EB)
     return z ^ (z >> U(31))
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _real(h: Any) -> Any:
     return _GOLDEN if h == _MISSING else h
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _rotl(x: Any, r: int) -> Any:
     return (x << U(r)) | (x >> U(64 - r))
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _round(acc: Any, lane: Any) -> Any:
     return _rotl(acc + lane * _P2, 31) * _P1
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _load32(d: Bytes, i: int) -> Any:
     return U(d[i]) | U(d[i + 1]) << U(8) | U(d[i + 2]) << U(16) | U(d[i + 3]) << U(24)
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@compiled(nogil=True, inline="always")
 def _load64(d: Bytes, i: int) -> Any:
     return _load32(d, i) | _load32(d, i + 4) << U(32)
 
@@ -111,40 +116,33 @@ def _xxh64(d: Bytes, start: int, end: int, seed: Any) -> Any:
 
 
 @_jit
-def _integer(d: Bytes, start: int, end: int) -> tuple[bool, Any]:
-    """Return (True, value as 64 bits) if the text is a canonical decimal integer, else (False, 0)."""
-    i, negative = start, False
-    if end > start and d[start] == 45:
-        negative, i = True, start + 1
-    digits = end - i
-    if digits < 1 or digits > 20 or (d[i] == 48 and (digits > 1 or negative)):
-        return False, U(0)
-    value = U(0)
-    for k in range(i, end):
-        digit = U(d[k]) - U(48)
-        if digit > U(9):
-            return False, U(0)
-        # Only the twentieth digit can pass 2**64 - 1 = 18446744073709551615.
-        if k - i == 19 and (
-            value > U(1844674407370955161) or (value == U(1844674407370955161) and digit > U(5))
-        ):
-            return False, U(0)
-        value = value * U(10) + digit
-    if negative:
-        if value > U(1) << U(63):
-            return False, U(0)
-        return True, U(0) - value
-    return True, value
-
-
-@_jit
 def _text_id(d: Bytes, start: int, end: int, key: Any, seed: Any) -> Any:
     first = d[start]
     if first <= 57 and (first >= 48 or first == 45):
-        whole, value = _integer(d, start, end)
-        if whole:
+        kind, value = canonical.integer(d, start, end)
+        if kind == canonical.INTEGER:
             return _real(_mix(value + key))
+        if kind == canonical.UNDECIDED:
+            return _canonical_id(d, start, end, key, seed)
+    elif first | 32 == _T or first | 32 == _F:
+        known = canonical.truth(d, start, end)
+        if known >= 0:
+            return _real(_mix(U(known) + key))
     return _real(_xxh64(d, start, end, seed))
+
+
+@_jit
+def _canonical_id(d: Bytes, start: int, end: int, key: Any, seed: Any) -> Any:
+    """Return the id of a text that may be a number or a time in another form."""
+    out = np.empty(canonical.BUFFER, np.uint8)
+    kind, value, length = canonical.number(d, start, end, out)
+    if kind == canonical.INTEGER:
+        return _real(_mix(value + key))
+    if kind == canonical.TEXT:
+        length = canonical.stamp(d, start, end, out)
+    if length:
+        return _real(_xxh64(out, 0, length, seed))
+    return _real(_xxh64(d, start, canonical.clock(d, start, end) or end, seed))
 
 
 @_jit
@@ -155,6 +153,14 @@ def _hash_text(d: Bytes, offsets: Any, key: Any, seed: Any, out: Ids) -> None:
 
 
 @_jit
+def _forget(ids: Ids, missing: Ids) -> None:
+    for i in range(len(ids)):
+        for one in missing:
+            if ids[i] == one:
+                ids[i] = _MISSING
+
+
+@_jit
 def _hash_integers(values: Any, key: Any, out: Ids) -> None:
     for i in range(len(out)):
         out[i] = _real(_mix(U(values[i]) + key))
@@ -162,9 +168,18 @@ def _hash_integers(values: Any, key: Any, out: Ids) -> None:
 
 @_jit
 def _hash_words(
-    d: Bytes, offsets: Any, valid: Any, sep: Bytes, limit: int, key: Any, seed: Any, ends: Offsets, out: Ids
+    d: Bytes,
+    offsets: Any,
+    valid: Any,
+    sep: Bytes,
+    limit: int,
+    key: Any,
+    seed: Any,
+    missing: Ids,
+    ends: Offsets,
+    out: Ids,
 ) -> int:
-    """Hash the non-empty words between separators; return how many, or minus one if `out` is too short."""
+    """Hash the words that are not missing; return how many, or minus one if `out` is too short."""
     count, width = 0, len(sep)
     for row in range(len(offsets) - 1):
         i, end, first = offsets[row], offsets[row + 1], count
@@ -184,7 +199,8 @@ def _hash_words(
                 if count == len(out):
                     return -1
                 out[count] = _text_id(d, start, i, key, seed)
-                count += 1
+                _forget(out[count : count + 1], missing)
+                count += out[count] != _MISSING
             i += width
             start = i
         ends[row + 1] = count
@@ -210,91 +226,117 @@ def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
     return U(_mix_python((salt + int(_GOLDEN)) & mask)), U(salt & mask)
 
 
-def hash_ids(values: Any, salt: int = 0) -> Ids:
+def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
     """Return the ids of values; the rules are at the top of this module.
 
     Args:
-        values: pyarrow array (integer, float, boolean, text, bytes, dictionary, date, time, decimal),
-            one-dimensional NumPy array, pandas Series or list.
+        values: pyarrow array (integer, float, boolean, text, bytes, dictionary, date, time, time stamp,
+            decimal), one-dimensional NumPy array, pandas Series or list.
         salt: mixed into every id, as `Schema.salt`.
+        missing: ids of the texts that mean missing, besides empty text.
 
     Returns:
         uint64[n]; `MISSING_ID` where a value is missing.
 
     Raises:
-        DataError: a type that cannot be an id (lists, structs, mixed types).
+        DataError: a type that cannot be an id (lists, structs, durations, mixed types).
     """
     array = as_array(values)
     if pa.types.is_dictionary(array.type):
-        return _hash_dictionary(array, salt)
+        return _hash_dictionary(array, salt, missing)
     if pa.types.is_null(array.type):
         return np.full(len(array), _MISSING, np.uint64)
-    if pa.types.is_floating(array.type):
-        out = _hash_floats(float_values(array), array.type == pa.float64(), salt)
-    elif is_text(array.type):
-        out = np.empty(len(array), np.uint64)
-        data, offsets = bytes_of(array)
-        _hash_text(data, offsets, *salt_key(salt), out)
-    else:
-        out = _hash_other(array, salt)
-    valid = valid_mask(array)
-    if valid is not None:
-        out[~valid] = _MISSING
-    return out
-
-
-def _hash_other(array: pa.Array, salt: int) -> Ids:
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
-    if pa.types.is_integer(array.type):
+    if pa.types.is_floating(array.type):
+        out = _hash_floats(float_values(array), salt)
+    elif pa.types.is_integer(array.type):
         out = np.empty(len(array), np.uint64)
         filled = array.fill_null(0) if array.null_count else array
         _hash_integers(filled.to_numpy(zero_copy_only=False), salt_key(salt)[0], out)
-        return out
-    if pa.types.is_nested(array.type):
+    else:
+        array = array if is_text(array.type) else _as_text(array)
+        out = np.empty(len(array), np.uint64)
+        _hash_text(*bytes_of(array), *salt_key(salt), out)
+    valid = valid_mask(array)
+    if valid is not None:
+        out[~valid] = _MISSING
+    if len(missing):
+        _forget(out, missing)
+    return out
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    """Return dates, times, decimals and the like as text."""
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return array.storage if is_text(array.storage.type) else _as_text(array.storage)
+    if pa.types.is_nested(kind):
         raise DataError(
-            f"a column of type {array.type} cannot be one id per row",
+            f"a column of type {kind} cannot be one id per row",
             why="a single-valued feature has exactly one value per sample",
             fix="declare the feature with multi: true",
         )
-    return hash_ids(pc.cast(array, pa.string()), salt)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        array = array.cast(pa.timestamp(kind.unit))  # the same instant in UTC
+    if pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary())
+    if pa.types.is_duration(kind):
+        raise _no_id(kind)
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowNotImplementedError as error:  # pyarrow's word for a type without such a conversion
+        raise _no_id(kind) from error
 
 
-def _hash_dictionary(array: pa.DictionaryArray, salt: int) -> Ids:
+def _no_id(kind: pa.DataType) -> DataError:
+    return DataError(
+        f"a column of type {kind} cannot be an id",
+        why="files write such values in different ways, so one value would get several ids",
+        fix="convert the column to numbers or text",
+    )
+
+
+def _hash_dictionary(array: pa.DictionaryArray, salt: int, missing: Ids) -> Ids:
     """Hash each distinct value once, then spread."""
-    table = np.append(hash_ids(array.dictionary, salt), _MISSING)
+    table = np.append(hash_ids(array.dictionary, salt, missing), _MISSING)
     indices = array.indices.cast(pa.int64()).fill_null(len(table) - 1)
     ids: Ids = table[indices.to_numpy(zero_copy_only=False)]
     return ids
 
 
-def _hash_floats(values: npt.NDArray[Any], double: bool, salt: int) -> Ids:
+def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
     out = np.full(len(values), _MISSING, np.uint64)
-    whole = (np.trunc(values) == values) & (values >= -(2.0**63)) & (values < 2.0**64)
+    wide = values.astype(np.float64, copy=False)
+    # Programs write narrow floats in their shortest digits, from here on those of another whole number.
+    low, high = _WHOLE[values.itemsize]
+    whole = (np.trunc(wide) == wide) & (wide >= low) & (wide < high)
     key = salt_key(salt)[0]
     # Numbers of 2**63 and more fit only uint64, negative ones only int64.
-    for chosen, kind in ((whole & (values < 2.0**63), np.int64), (whole & (values >= 2.0**63), np.uint64)):
+    for chosen, kind in ((whole & (wide < 2.0**63), np.int64), (whole & (wide >= 2.0**63), np.uint64)):
         if chosen.any():
             part = np.empty(int(chosen.sum()), np.uint64)
-            _hash_integers(values[chosen].astype(kind), key, part)
+            _hash_integers(wide[chosen].astype(kind), key, part)
             out[chosen] = part
-    other = ~whole & ~np.isnan(values)
+    other = ~whole & ~np.isnan(wide)
     if other.any():
         distinct, inverse = np.unique(values[other], return_inverse=True)
         # str of a NumPy scalar is the shortest text that reads back as the same number of that width.
-        texts = [repr(v) for v in distinct.tolist()] if double else [str(v) for v in distinct]
-        out[other] = hash_ids(pa.array(texts, pa.string()), salt)[inverse]
+        out[other] = hash_ids(pa.array([str(v) for v in distinct], pa.string()), salt)[inverse]
     return out
 
 
-def split_ids(array: pa.Array, separator: str, limit: int, salt: int) -> tuple[Ids, Offsets]:
+def split_ids(
+    array: pa.Array, separator: str, limit: int, salt: int, missing: Ids = NOTHING
+) -> tuple[Ids, Offsets]:
     """Return the ids of the words of each text and where each row's words begin.
 
     Args:
         array: pyarrow text array of n rows.
-        separator: the text between words, at least one character. Empty words are dropped.
+        separator: the text between words, at least one character. Missing words are dropped.
         limit: at most this many words per row.
         salt: as `Schema.salt`.
+        missing: ids of the words that mean missing, besides the empty one.
 
     Returns:
         (uint64[words], int64[n + 1]).
@@ -307,7 +349,7 @@ def split_ids(array: pa.Array, separator: str, limit: int, salt: int) -> tuple[I
     size, most = len(array) * 4 + 16, int(offsets[-1] - offsets[0]) + 1
     while True:
         out = np.empty(min(size, most), np.uint64)
-        count = _hash_words(data, offsets, valid, sep, limit, *salt_key(salt), ends, out)
+        count = _hash_words(data, offsets, valid, sep, limit, *salt_key(salt), missing, ends, out)
         if count >= 0:
             return out[:count].copy(), ends
         size *= 4

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from satrap.batch import Ids
 from satrap.data.csv import CsvOptions
+from satrap.data.encode import Missing
 from satrap.data.hashing import hash_ids
 from satrap.data.origin import missing_column
 from satrap.data.source import Scan, Source
@@ -62,11 +64,11 @@ class SideTable:
         if not tables:
             raise DataError("the side table has no rows", where=source.label)
         table = pa.concat_tables(tables, promote_options="permissive")
-        hashed = hash_ids(table.column(key).combine_chunks())
+        hashed = hash_ids(table.column(key).combine_chunks(), missing=_missing(join))
         self._order = np.argsort(hashed, kind="stable")
         self._keys = hashed[self._order]
         _refuse_duplicates(self._keys, self._order, table.column(key), f"{source.label}, column {key!r}")
-        self.on = join.on
+        self.on, self._missing = join.on, _missing(join)
         self.columns = {join.prefix + name: _flat(table.column(name)) for name in columns}
 
     def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -74,7 +76,7 @@ class SideTable:
         wanted = [name for name in names if name in self.columns]
         if not wanted:
             return table
-        keys = hash_ids(table.column(self.on).combine_chunks())
+        keys = hash_ids(table.column(self.on).combine_chunks(), missing=self._missing)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         missing = (self._keys[place] != keys) | (keys == np.uint64(MISSING_ID))
         indices = pa.array(self._order[place].astype(np.int32), mask=missing)
@@ -86,6 +88,10 @@ class SideTable:
                 column = pa.DictionaryArray.from_arrays(indices, values)
             table = table.append_column(name, column)
         return table
+
+
+def _missing(join: Join) -> Ids:
+    return Missing((join.csv or CsvOptions()).missing, 0).ids
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ from satrap.data.dataset import Dataset
 from satrap.data.prefetch import Prefetcher
 from satrap.errors import ConfigError, SatrapError, error_values
 from satrap.exchange.servers.batches import pack_batch
+from satrap.exchange.servers.config import LARGEST, MAX_WORLD, whole
 from satrap.exchange.servers.frames import Buffer, Header, Kind
-from satrap.exchange.servers.payload import pack_text, unpack_text
-from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.payload import only, pack_text, shortened, unpack_text
+from satrap.exchange.servers.service import Service, Work
 from satrap.exchange.servers.session import Session
 from satrap.schema import Schema
 
@@ -33,6 +34,39 @@ class _Stream:
     data: Dataset
     epoch: int
     batches: Prefetcher[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A pass that a worker asks for; see `RemoteData`."""
+
+    part: str
+    schema: Schema
+    epoch: int
+    worker: int
+    workers: int
+    position: dict[str, Any] | None
+    read: bool
+
+    @classmethod
+    def from_dict(cls, text: Mapping[str, Any]) -> _Asked:
+        """Build it from the text of a request.
+
+        Raises:
+            ConfigError: something is missing or impossible.
+        """
+        try:
+            schema = Schema.from_dict(text["schema"])
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ConfigError(f"a worker asks for an impossible schema: {error}") from error
+        part, position = text.get("part"), text.get("position")
+        if not isinstance(part, str) or not (position is None or isinstance(position, dict)):
+            wrong = position if isinstance(part, str) else part
+            raise ConfigError(f"a worker asks for an impossible pass: {shortened(wrong)}")
+        workers = whole(text, "workers", 1, MAX_WORLD)
+        worker = whole(text, "worker", 0, workers - 1)
+        epoch = whole(text, "epoch", 0, LARGEST)
+        return cls(part, schema, epoch, worker, workers, position, text.get("read") is not False)
 
 
 class LoaderService(Service):
@@ -72,37 +106,40 @@ class LoaderService(Service):
             "server": self.observe(),
         }
 
-    def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
-        """See `Service.execute`."""
+    def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
+        """See `Service.prepare`."""
         match header.kind:
             case Kind.HELLO:
-                if "tables" not in unpack_text(parts[0]):
-                    return [pack_text({"role": "loader"})]
+                if "tables" not in unpack_text(only(parts)):
+                    return Work(lambda: [pack_text({"role": "loader"})])
             case Kind.OPEN:
-                return [pack_text(self._begin(session.client, unpack_text(parts[0])))]
+                asked = _Asked.from_dict(unpack_text(only(parts)))
+                return Work(lambda: [pack_text(self._begin(session.client, asked))])
             case Kind.NEXT:
-                return self._next(session.client)
+                return Work(lambda: self._next(session.client))
             case Kind.BYE:
-                self._end(session.client)
-                return []
+                return Work(lambda: self._end(session.client))
         raise ConfigError("this is a loader: it holds no rows", fix="give the address of a shard")
 
-    def _begin(self, client: int, asked: dict[str, Any]) -> dict[str, Any]:
+    def forget(self, gone: Callable[[int], bool]) -> None:
+        """See `Service.forget`."""
+        for client in filter(gone, list(self._streams)):
+            self._end(client)
+
+    def _begin(self, client: int, asked: _Asked) -> dict[str, Any]:
         self._end(client)
         try:
-            schema, epoch = Schema.from_dict(asked["schema"]), int(asked["epoch"])
-            found = self._open(str(asked["part"]), schema)
+            found = self._open(asked.part, asked.schema)
             if found is None:
                 return {"missing": True}
-            data = found.with_options(worker=asked["worker"], workers=asked["workers"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"a worker asks for an impossible pass: {error}") from error
+            data = found.with_options(worker=asked.worker, workers=asked.workers)
+            rows = data.num_rows()
         except SatrapError as error:
             return {"error": error_values(error)}
-        if asked.get("read", True):
-            batches = Prefetcher(data.batches(epoch, asked.get("position")), AHEAD)
-            self._streams[client] = _Stream(data, epoch, batches)
-        return {"rows": data.num_rows()}
+        if asked.read:
+            batches = Prefetcher(data.batches(asked.epoch, asked.position), AHEAD)
+            self._streams[client] = _Stream(data, asked.epoch, batches)
+        return {"rows": rows}
 
     def _next(self, client: int) -> list[Buffer]:
         stream = self._streams.get(client)
@@ -116,6 +153,9 @@ class LoaderService(Service):
         except SatrapError as error:
             self._end(client)
             return [pack_text({"error": error_values(error)})]
+        except BaseException:
+            self._end(client)
+            raise
         if batch is None:
             return [pack_text({"wait": True})]
         parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
@@ -125,10 +165,11 @@ class LoaderService(Service):
         self.batches, self.samples = self.batches + 1, self.samples + batch.size
         return parts
 
-    def _end(self, client: int) -> None:
+    def _end(self, client: int) -> list[Buffer]:
         stream = self._streams.pop(client, None)
         if stream is not None:
             stream.batches.close()
+        return []
 
 
 def _too_large(size: int, limit: int) -> ConfigError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from satrap.data.dataset import Dataset
-from satrap.data.encode import Chunk
+from satrap.data.encode import Chunk, Missing
 from satrap.data.transforms import Doubles, compile_steps, steps_of, unmeasured
 from satrap.errors import DataError
 from satrap.schema import Numeric, Schema
@@ -65,8 +65,9 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
     before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
     moments = {name: Moments() for name in chosen}
     probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt), labels=False)
+    missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
-        chunk = Chunk(piece.table, piece.origin, schema.salt, {})
+        chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
             moments[name].add(before[name](chunk.floats(feature.column or name)))
     return schema.replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,14 @@ class Origin:
     def at(self, row: int, column: str) -> str:
         """Return the place of a value for an error message; rows count from 1 there."""
         return f"{self.file}, row {int(self.rows[row]) + 1}, column {column!r}"
+
+
+def check_columns(needed: Iterable[str], columns: Sequence[str], file: str) -> None:
+    """Raise `DataError` for the first needed column that a file does not have."""
+    there = set(columns)
+    for column in needed:
+        if column not in there:
+            raise missing_column(column, columns, file)
 
 
 def missing_column(column: str, columns: Sequence[str], file: str) -> DataError:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from satrap.data.files import File
 from satrap.data.indexed import IndexedSource, Part
-from satrap.data.origin import missing_column
+from satrap.data.origin import check_columns
 from satrap.errors import DataError
 
 READ_ROWS = 32768
@@ -23,7 +23,7 @@ _BUFFER_BYTES = 1 << 20
 def _decoding(file: File, kind: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
         raise DataError(
             f"this is no readable {kind} file: {str(error).splitlines()[0]}",
             where=file.name,
@@ -59,7 +59,7 @@ class ParquetSource(IndexedSource):
         """Yield the row group from `row` on; rows before it are decoded and dropped."""
         file = self._files[part.file]
         with _opened(file) as reader:
-            _check_columns(columns, reader.schema_arrow.names, file)
+            check_columns(columns or (), reader.schema_arrow.names, file.name)
             batches = reader.iter_batches(
                 READ_ROWS, row_groups=[part.index], columns=columns, use_threads=False
             )
@@ -84,12 +84,6 @@ def _opened(file: File) -> Iterator[Any]:
         yield reader
     finally:
         reader.close(force=True)
-
-
-def _check_columns(columns: Sequence[str] | None, names: Sequence[str], file: File) -> None:
-    for column in columns or ():
-        if column not in names:
-            raise missing_column(column, names, file.name)
 
 
 class ArrowSource(IndexedSource):
@@ -137,7 +131,8 @@ def _opened_arrow(file: File, columns: Sequence[str] | None) -> Iterator[Any]:
             reader = pa.ipc.open_file(handle)
             if columns is not None:
                 names = reader.schema.names
-                _check_columns(columns, names, file)
-                options = pa.ipc.IpcReadOptions(included_fields=[names.index(c) for c in columns])
+                check_columns(columns, names, file.name)
+                places = {name: i for i, name in enumerate(names)}
+                options = pa.ipc.IpcReadOptions(included_fields=[places[name] for name in columns])
                 reader = pa.ipc.open_file(handle, options=options)
         yield reader

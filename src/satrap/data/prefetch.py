@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
+_EXIT_SECONDS = 10.0
+"""At most so long the end of the process waits for threads that are reading."""
+
+_running: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End all threads while the interpreter is whole.
+
+    One that is in C++ (pyarrow) when the interpreter goes is killed there: the process aborts, or hangs.
+    """
+    limit = time.monotonic() + _EXIT_SECONDS
+    threads = list(_running.items())
+    for _, stop in threads:
+        stop.set()
+    for thread, _ in threads:
+        thread.join(max(0.0, limit - time.monotonic()))
 
 
 class _End:
@@ -29,6 +50,7 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(
             target=_produce, args=(items, self._queue, self._stop), name="satrap-prefetch", daemon=True
         )
+        _running[self._thread] = self._stop
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from satrap.data.stream import TextStream
 from satrap.errors import DataError
+from satrap.machine_code import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 _LINE, _RETURN, _SPACE, _TAB = 10, 13, 32, 9
-_jit = numba.njit(nogil=True, cache=True)
+_jit = compiled(nogil=True)
 
 
 @_jit

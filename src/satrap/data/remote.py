@@ -17,7 +17,7 @@ from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.line import Line
 from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.peer import ForgottenError
-from satrap.exchange.servers.security import Key
+from satrap.rpc import Key
 from satrap.schema import Schema
 
 REMEMBERED = 64

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch, Jagged
+from satrap.machine_code import compiled
 
 Indices = npt.NDArray[np.int64]
 _DENSE = ("numeric", "labels", "label_mask", "weights", "groups")
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled(nogil=True)
 def _take_jagged(values: Any, offsets: Any, indices: Any, ends: Any, out: Any) -> None:
     position = 0
     for i in range(len(indices)):

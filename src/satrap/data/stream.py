@@ -36,7 +36,7 @@ class TextStream:
         plain = codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
         self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
         self._ahead = b""
-        self.offset = 0
+        self.offset = self._encoded = 0
         head = self._read(3)
         if head == _BOM:
             self.offset = 3
@@ -90,14 +90,16 @@ class TextStream:
 
     def _converted(self, data: bytes) -> bytes:
         assert self._decoder is not None
+        held = len(self._decoder.getstate()[0])  # bytes of a character whose end had not been read
         try:
-            text = self._decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
+            text = self._decoder.decode(data, final=not data).encode()
+        except UnicodeError as error:
+            place = error.start if isinstance(error, UnicodeDecodeError) else 0
             raise DataError(
-                f"the text is not in the encoding {self._encoding}: {error.reason}",
-                where=self.file.name,
-                fix="give the file's real encoding in CsvOptions(encoding=...)",
+                f"the text is not in the encoding {self._encoding}: {getattr(error, 'reason', error)}",
+                where=f"{self.file.name}, byte {self._encoded - held + place + 1:,}",
+                why="its characters cannot be known",
+                fix="give the file's real encoding: data.encoding, in Python CsvOptions(encoding=...)",
             ) from error
-        if not text and data:
-            return self._read(len(data))
-        return text.encode()
+        self._encoded += len(data)
+        return text if text or not data else self._read(len(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from satrap import optim
 from satrap.dense.step import DenseStep, MakeOptimizer, Rows
 from satrap.errors import ConfigError
-from satrap.exchange import Exchange, Request, TableGroup
+from satrap.exchange import Exchange, LocalExchange, Request, TableGroup
 from satrap.schema import Table
+from satrap.store import Shard
 
 DENSE_TABLE = "satrap.dense"
 """Reserved table: row i holds the i-th run of `dim` numbers of all trainable parameters, in order."""
@@ -66,12 +68,15 @@ class RemoteStep(DenseStep):
         return self._requests
 
     def seed(self, exchange: Exchange) -> None:
-        """Put the present weights into the store, with fresh optimizer state."""
-        exchange.lookup(self._requests, create=True).result()
+        """Put the present weights into the store, with fresh optimizer state.
+
+        They are loaded, since a lookup would leave out what the recipe does not admit as new ids.
+        """
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
-        fresh = [chunk for table, chunk in exchange.snapshot() if table == DENSE_TABLE]
-        for chunk in fresh:
-            exchange.load(DENSE_TABLE, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
+        with closing(LocalExchange(Shard(self.tables, seed=0))) as fresh:
+            fresh.lookup([replace(request, group=0) for request in self._requests], create=True).result()
+            for table, chunk in fresh.snapshot():
+                exchange.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
 
     def refresh(self, exchange: Exchange) -> None:
         """Pull the newest weights."""

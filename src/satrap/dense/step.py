@@ -174,7 +174,7 @@ class DenseStep:
     def _finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
         # A sum is finite only if every term is: one cheap pass, no temporary mask. Huge finite gradients
         # whose sum overflows are refused as well, which is what one wants.
-        sums = torch.stack([loss.detach().float(), *(g.sum().float() for g in gradients)])
+        sums = torch.stack([loss.detach().float(), *(g.sum(dtype=torch.float32) for g in gradients)])
         return bool(torch.isfinite(sums).all())
 
     def state_dict(self) -> dict[str, Any]:

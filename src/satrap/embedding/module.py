@@ -126,8 +126,8 @@ class Embeddings:
 
 def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, tuple[str, ...]]]:
     """List (request index, features in schema order) of the groups that have pooled features."""
-    of_group = [
-        tuple(name for name in features if plan.schema.table_of(name) in group.tables)
-        for group in plan.groups
-    ]
+    of_group = []
+    for group in plan.groups:
+        tables = set(group.tables)
+        of_group.append(tuple(name for name in features if plan.schema.table_of(name) in tables))
     return [(index, names) for index, names in enumerate(of_group) if names]

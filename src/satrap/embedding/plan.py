@@ -95,10 +95,10 @@ class EmbeddingPlan:
     def __init__(self, schema: Schema, groups: Sequence[TableGroup]) -> None:
         self.schema = schema
         self.groups = tuple(groups)
-        self._features = [
-            [[f for f in schema.categorical if schema.table_of(f) == table] for table in group.tables]
-            for group in groups
-        ]
+        users: dict[str, list[str]] = {}
+        for feature in schema.categorical:
+            users.setdefault(schema.table_of(feature), []).append(feature)
+        self._features = [[users.get(table, []) for table in group.tables] for group in groups]
 
     def features_of(self, group: int) -> tuple[str, ...]:
         """Return the features of a table group in the order of their ids in a request."""

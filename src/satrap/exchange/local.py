@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
@@ -21,6 +25,14 @@ CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
 REMEMBERED = 256
 """Lookups whose slots are kept for their update; a batch that is never updated is forgotten in time."""
+
+
+@dataclass(slots=True)
+class Peeked:
+    """Ids of lookups that create nothing, and how many of them had no row."""
+
+    ids: int = 0
+    unseen: int = 0
 
 
 class LocalExchange:
@@ -40,6 +52,7 @@ class LocalExchange:
         self._last_update: Future[None] | None = None
         self._traffic, self._applied = Traffic(), 0
         self._slots: dict[int, tuple[Request, Slots]] = {}  # by id(request), which lives as long as its entry
+        self._peeked = {table: Peeked() for group in self._groups for table in group.tables}
 
     @property
     def groups(self) -> Sequence[TableGroup]:
@@ -55,9 +68,17 @@ class LocalExchange:
             if create:
                 self._traffic.looked_up(requests, 0, (self._applied, self._applied))
                 return [self._lookup_one(request) for request in requests]
-            return [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests]
+            return [self._peek_one(request) for request in requests]
         finally:
             done()
+
+    def _peek_one(self, request: Request) -> Rows:
+        rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
+        ends = pairwise(request.splits.tolist())
+        for table, (first, end) in zip(self._groups[request.group].tables, ends, strict=True):
+            self._peeked[table].ids += end - first
+            self._peeked[table].unseen += end - first - int(np.count_nonzero(found[first:end]))
+        return rows
 
     def _lookup_one(self, request: Request) -> Rows:
         rows, slots = self.shard.lookup_slots(request.group, request.ids, request.splits)
@@ -145,11 +166,17 @@ class LocalExchange:
             taken = Delta(True, self.shard.snapshot(), {})
         else:
             taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
+
+        def put_back() -> None:
+            taken.chunks.close()
+            if delta is not None:
+                changes.put_back(taken)
+
         return Cut(
             counts_of(self.shard),
             partial(self._write_all, taken.chunks, state_of(self.shard)),
             None if taken.full else taken.deleted,
-            (lambda: None) if delta is None else lambda: changes.put_back(taken),
+            put_back,
         )
 
     def _write_all(
@@ -178,8 +205,9 @@ class LocalExchange:
         self._thread.submit(self.shard.clear).result()
 
     def statistics(self) -> Mapping[str, Any]:
-        """See `Exchange.statistics`."""
-        return {**self.shard.statistics(), "exchange": self.traffic()}
+        """See `Exchange.statistics`; besides, by table, what lookups that create nothing met, as "peeked"."""
+        peeked = {table: asdict(counts) for table, counts in self._peeked.items()}
+        return {**self.shard.statistics(), "exchange": self.traffic(), "peeked": peeked}
 
     def traffic(self) -> Mapping[str, Any]:
         """See `Exchange.traffic`; nothing is sent anywhere."""

@@ -62,7 +62,8 @@ class Cut:
         deleted: None: `write` writes all rows. Else those that changed since the cut before, and this is, by
             table, the ids that had a row then and have none now; those that `write` writes are not among
             them.
-        put_back: to be called if the rows could not be kept: the next cut of changes holds them, too.
+        put_back: to be called if the rows could not be kept: the next cut of changes holds them, too, and
+            rows that change are no longer copied for this one.
     """
 
     counts: Mapping[str, Sequence[int]]

@@ -29,12 +29,14 @@ def take_state(store: Shard, state: State) -> None:
     Raises:
         StoreError: it is of a store with other tables.
     """
+    own: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for name, array in state.items():
+        index, _, key = name.partition(".")
+        own.setdefault(index, {})[key] = array
     for group in store.groups:
-        prefix = f"{group.index}."
-        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         try:
-            if own:
-                group.restore(own)
+            if (found := own.get(str(group.index))) is not None:
+                group.restore(found)
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise StoreError(f"the state of group {group.index} does not fit: {error}") from error
 

@@ -60,7 +60,7 @@ class Traffic:
         self._answered[kind] += 1
         if kind == "push" and requests and (found := self._open.pop(id(requests[0]), None)) is not None:
             for missed, counts in ((found.own, self._own), (found.others, self._others)):
-                if missed >= 0:  # a shard that started anew counts from 0 again
+                if missed >= 0:
                     counts[missed] = counts.get(missed, 0) + 1
 
     def looked_up(self, requests: Sequence[Request], shard: int, seen: Seen) -> None:
@@ -81,7 +81,8 @@ class Traffic:
             return
         then = found.seen[shard]
         own = seen[0] - then[0]
-        found.own, found.others = max(found.own, own), max(found.others, seen[1] - then[1] - own)
+        if own >= 0:  # a shard that started anew counts from 0 again
+            found.own, found.others = max(found.own, own), max(found.others, seen[1] - then[1] - own)
 
     def report(self) -> dict[str, Any]:
         """Return what was counted so far, as plain data.

@@ -1,9 +1,8 @@
 """From a recipe to a run: the only place that puts data, model, trainer and run folder together."""
 
 from satrap.launch.folder import RunFolder
-from satrap.launch.local import evaluate
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.scoring import predict
+from satrap.launch.scoring import evaluate, predict
 from satrap.launch.training import train
 
 __all__ = ["InterruptedRunError", "Outcome", "RunFolder", "evaluate", "predict", "train"]

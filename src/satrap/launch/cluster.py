@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import secrets
 import shutil
 import signal
 import socket
@@ -117,6 +118,7 @@ def _follow(
     observers: Sequence[Observer],
 ) -> Outcome:
     """Start the workers, and start them again from the newest snapshot, until they have ended."""
+    assignment = replace(assignment, run=secrets.token_hex(8))
     for generation in itertools.count():
         launcher.start_workers(replace(assignment, generation=generation))
         try:

@@ -9,8 +9,8 @@ import torch
 
 from satrap.embedding.workers import EmbeddingService, Lanes
 from satrap.exchange.servers import read_key
-from satrap.exchange.servers.security import split_address
 from satrap.exchange.servers.serve import serve
+from satrap.rpc import split_address
 
 
 def serve_embeddings(

@@ -98,14 +98,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Return the folder of a finished run.
+        """Return the folder of a run that is finished, or has left a snapshot.
 
         Raises:
-            ConfigError: there is no run in it, or it has no saved model.
+            ConfigError: there is no run in it, or it has neither.
         """
         folder = cls(Path(path))
         for needed in (folder.recipe_file, folder.model):
-            if not needed.exists():
+            if not needed.exists() and not (needed == folder.model and folder.checkpoints.exists()):
                 raise ConfigError(
                     f"not a run folder: it has no {needed.name}",
                     where=str(path),
@@ -125,10 +125,12 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove what this run wrote, if nothing was measured or saved; other files stay."""
+        _remove_if_empty(self.checkpoints)
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
         self.recipe_file.unlink(missing_ok=True)
-        shutil.rmtree(self.curves, ignore_errors=True)
+        for own in (self.curves, self.journals):
+            shutil.rmtree(own, ignore_errors=True)
         for folder in (self.path, self.path.parent):
             if folder == self.path or folder == Path(RUNS):
                 _remove_if_empty(folder)

@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-from satrap import data, models
+from satrap import models
+from satrap.checkpoint.places import newest
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import Exchange
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import PARTS, open_part, open_sources
+from satrap.launch.inputs import PARTS, open_part
+from satrap.launch.keeping import save_model
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import rewind
 from satrap.report import Curves, History, curves_available
@@ -99,7 +101,7 @@ def run(
     parts = {part: _open(recipe, schema, part, place) for part in PARTS}
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, place)
-    history = History(folder.history_file)
+    history = History(folder.history_file, notice=notice)
     if resume and checkpoint is not None and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
@@ -119,7 +121,7 @@ def run(
             )
             if result.stopped == "stopped":
                 return _record(Outcome(folder, result), history, workers)
-            trainer.save(str(folder.model))
+            save_model(trainer, folder)
             test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
@@ -145,7 +147,7 @@ def _recorders(
 ) -> list[Observer]:
     recorders: list[Observer] = [history]
     if curves_available():
-        curves = Curves(folder.curves)
+        curves = Curves(folder.curves, notice=notice)
         stack.callback(curves.close)
         recorders.append(curves)
     else:
@@ -258,7 +260,7 @@ def _keep_interrupted(
     """Save the present state of an interrupted run, and return the error that says so."""
     if trainer.run.steps == 0:
         return KeyboardInterrupt()
-    trainer.save(str(folder.model))
+    save_model(trainer, folder)
     if trainer.workers.rank == 0:
         folder.write_metrics(
             {
@@ -296,7 +298,8 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
 
 
 def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
-    """Return the trained trainer of a run folder, for evaluation and prediction.
+    """Return the trained trainer of a run folder, for evaluation and prediction: of its newest snapshot where
+    it was stopped before the end.
 
     Its rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
 
@@ -305,9 +308,10 @@ def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
         ConfigError: its rows do not fit.
     """
     memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
+    place = str(folder.model) if folder.model.exists() else newest(str(folder.checkpoints))
     try:
         trainer = Trainer.load(
-            str(folder.model),
+            place,
             device=recipe.sections.training.device,
             memory=memory,
             eviction=None if tier is None else eviction_of(recipe),
@@ -329,40 +333,3 @@ def _no_room(folder: RunFolder, why: str) -> ConfigError:
         why=why,
         fix="give more: --set embedding.memory=SIZE, --set 'embedding.tier={path: FOLDER, size: SIZE}'",
     )
-
-
-def evaluate(
-    folder: RunFolder, sources: Sequence[str] = (), overrides: Sequence[str] = ()
-) -> dict[str, float]:
-    """Return the metrics of a trained model.
-
-    Args:
-        folder: of the run.
-        sources: files with labels, relative to the current folder; default the recipe's test rows, else
-            its validation rows.
-        overrides: `key=value` texts for keys of `SCORING_KEYS`.
-
-    Raises:
-        ConfigError: the recipe names neither; its rows do not fit; an override that cannot be.
-        DataError: the data cannot be read.
-        CheckpointError: the saved model cannot be read.
-    """
-    recipe = scoring_recipe(folder, overrides)
-    trainer = load_trainer(folder, recipe)
-    try:
-        rows: data.Dataset | None
-        if sources:
-            rows = open_sources(recipe, trainer.schema, sources)
-        else:
-            rows = open_part(recipe, trainer.schema, "test") or open_part(
-                recipe, trainer.schema, "validation"
-            )
-        if rows is None:
-            raise ConfigError(
-                "the recipe names no test or validation rows",
-                where=str(folder.recipe_file),
-                fix="give the rows: --input FILE",
-            )
-        return trainer.evaluate(rows)
-    finally:
-        trainer.close()

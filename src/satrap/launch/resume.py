@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from satrap.checkpoint import Series
+from satrap.checkpoint.manifest import understood
 from satrap.config import Recipe, load, to_yaml
 from satrap.errors import ConfigError
 from satrap.launch.folder import RUNS, RunFolder
@@ -140,7 +141,8 @@ def rewind(history: History, plan: Checkpointing) -> None:
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
-    run = series.manifest(step).settings["run"]
+    with understood(series.place(step)):
+        validated = len(series.manifest(step).settings["run"]["history"])
     lines, validations = [], 0
     for line in history.path.read_text(encoding="utf-8").splitlines() if history.path.exists() else ():
         try:
@@ -148,7 +150,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
         except ValueError:
             break  # the line that was being written when the run died
         validations += entry["event"] == "validation"
-        if validations > len(run["history"]) or entry["event"] == "test" or entry["step"] > step:
+        if validations > validated or entry["event"] == "test" or entry["step"] > step:
             break
         if entry["event"] == "validation":
             history.validation = {k: v for k, v in entry.items() if k not in ("event", "step", "epoch")}
@@ -159,9 +161,9 @@ def rewind(history: History, plan: Checkpointing) -> None:
 
 
 class Termination:
-    """Signals while this context is open: SIGTERM asks the run to save and end, Ctrl-C to end as it is.
+    """Signals while this context is open: SIGTERM and Ctrl-C ask the run to save and end.
 
-    Both take effect after the step, or amid an evaluation. Python would raise KeyboardInterrupt at any
+    They take effect after the step, or amid an evaluation. Python would raise KeyboardInterrupt at any
     moment, also where a library swallows it or holds a lock: the run then went on, or hung. A second signal
     of the kind ends the run at once.
     """
@@ -192,7 +194,7 @@ class Termination:
         signal.signal(number, self._before[number])
         if self._trainer is None or not self._trainer.fitting:
             raise KeyboardInterrupt
-        self._trainer.request_stop(save=False)
+        self._trainer.request_stop()
 
     def watch(self, trainer: Trainer) -> None:
         """Take the trainer that is to be stopped."""

@@ -1,10 +1,10 @@
-"""Prediction from files to a file, in bounded memory."""
+"""Scores of a trained model: metrics of files, and predictions from files to a file, in bounded memory."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,78 @@ from satrap.batch import Batch
 from satrap.data import Dataset
 from satrap.errors import ConfigError, DataError
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import open_sources
+from satrap.launch.inputs import open_part, open_sources
 from satrap.launch.local import load_trainer, scoring_recipe
 from satrap.train import Trainer
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
+TellShares = Callable[[Mapping[str, float]], object]
+
+
+def _ignore(_: Mapping[str, float]) -> None: ...
+
+
+def unseen(trainer: Trainer) -> dict[str, float]:
+    """Return, by table, the share of ids without a row among those a model was asked for.
+
+    Ids count once in each batch. An id has no row if training never met it, did not admit it, or evicted it.
+    """
+    peeked: Mapping[str, Mapping[str, int]] = trainer.statistics()["peeked"]
+    return {table: counts["unseen"] / counts["ids"] for table, counts in peeked.items() if counts["ids"]}
+
+
+def evaluate(
+    folder: RunFolder,
+    sources: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    *,
+    shares: TellShares = _ignore,
+) -> dict[str, float]:
+    """Return the metrics of a trained model.
+
+    Args:
+        folder: of the run.
+        sources: files with labels, relative to the current folder; default the recipe's test rows, else
+            its validation rows.
+        overrides: `key=value` texts for keys of `SCORING_KEYS`.
+        shares: called with the share of unseen ids by table, see `unseen`; default: nobody is.
+
+    Raises:
+        ConfigError: the recipe names neither; its rows do not fit; an override that cannot be.
+        DataError: the data cannot be read.
+        CheckpointError: the saved model cannot be read.
+    """
+    recipe = scoring_recipe(folder, overrides)
+    trainer = load_trainer(folder, recipe)
+    try:
+        rows: Dataset | None
+        if sources:
+            rows = open_sources(recipe, trainer.schema, sources)
+        else:
+            rows = open_part(recipe, trainer.schema, "test") or open_part(
+                recipe, trainer.schema, "validation"
+            )
+        if rows is None:
+            raise ConfigError(
+                "the recipe names no test or validation rows",
+                where=str(folder.recipe_file),
+                fix="give the rows: --input FILE",
+            )
+        metrics = trainer.evaluate(rows)
+        shares(unseen(trainer))
+        return metrics
+    finally:
+        trainer.close()
+
 
 def predict(
-    folder: RunFolder, sources: Sequence[str], output: str | Path, overrides: Sequence[str] = ()
+    folder: RunFolder,
+    sources: Sequence[str],
+    output: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    shares: TellShares = _ignore,
 ) -> int:
     """Score files with a trained model: input columns plus one `<label>_probability` column per label.
 
@@ -36,7 +99,7 @@ def predict(
         folder: of the run.
         sources: files without need of labels, relative to the current folder.
         output: a new file ending in .parquet, .csv or .csv.gz.
-        overrides: as for `evaluate`.
+        overrides, shares: as for `evaluate`.
 
     Returns:
         The number of rows written.
@@ -54,6 +117,7 @@ def predict(
         rows = open_sources(recipe, trainer.schema, sources, labels=False)
         count = _write(scored_tables(trainer, rows), partial, target.name)
         os.replace(partial, target)
+        shares(unseen(trainer))
         return count
     finally:
         trainer.close()

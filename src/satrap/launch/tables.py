@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import SafetensorError, safe_open
 
 from satrap.checkpoint.chain import Chain, open_chain
-from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.parts import read_chunks
+from satrap.checkpoint.manifest import read_manifest, understood
 from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import compact, forget, rewrite
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
@@ -25,12 +22,10 @@ from satrap.data.hashing import hash_ids
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.servers.journal import Journal
 from satrap.launch.folder import RunFolder
+from satrap.launch.row_files import Floats, Wanted, read_matrix, read_parquet
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store import Chunk, Shard
-
-Floats = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.uint64]
 
 
 def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
@@ -111,25 +106,24 @@ def import_rows(
         DataError: the file cannot be read or does not fit.
         CheckpointError: the checkpoint is damaged.
     """
-    manifest = compact(url)  # of a delta: its rows alone are no table
-    storage = Storage(url)
-    salt = manifest.settings.get("schema", {}).get("salt", 0)
+    chain = open_chain(url)
+    salt, optimizer, dims = _described(chain, table)
     path = Path(file)
+    initial = {dim: _initial_state(Table(table, dim=dim, optimizer=optimizer)) for dim in dims}
+    wanted = Wanted(table, {dim: state.shape[1] for dim, state in initial.items()}, salt)
+    state: Floats | None = None
     if path.suffix == ".safetensors":
-        weights, given = _matrix(path, tensor), None
-        ids = hash_ids(np.arange(len(weights), dtype=np.int64), salt)
+        ids, weights = read_matrix(path, wanted, tensor)
     else:
-        ids, weights, given = _parquet(path, salt, raw)
+        ids, weights, state = read_parquet(path, wanted, raw=raw)
+    if not len(ids):
+        raise DataError("the file has no rows", where=str(path))
     if len(np.unique(ids)) != len(ids):
         raise DataError("an id occurs twice", where=str(path), fix="keep one row of each")
-    dim = _dim(storage, manifest, table, weights.shape[1])
-    if weights.shape[1] != dim:
-        raise DataError(
-            f"the rows have {weights.shape[1]} weights, table {table!r} has {dim}", where=str(path)
-        )
-    optimizer = from_dict(manifest.settings["embedding_optimizer"])
+    dim = weights.shape[1]
+    fresh = Chunk(table, ids, weights, np.repeat(initial[dim], len(ids), axis=0) if state is None else state)
+    compact(url)  # of a delta: its rows alone are no table
     shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
-    fresh = _fresh(table, dim, optimizer, ids, weights, given)
 
     def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:
@@ -144,68 +138,37 @@ def import_rows(
     return len(ids)
 
 
-def _fresh(
-    table: str, dim: int, optimizer: Optimizer, ids: Ids, weights: Floats, state: Floats | None
-) -> Chunk:
-    """Return the rows with the state of the file, else the initial state."""
-    shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
-    shard.lookup(table, ids[:1])
-    initial = next(shard.export(table)).state[:1]
-    shard.close()
-    if state is None:
-        state = np.repeat(initial, len(ids), axis=0)
-    if state.shape[1] != initial.shape[1]:
-        raise DataError(
-            f"the rows have {state.shape[1]} values of state, the optimizer has {initial.shape[1]}"
-        )
-    return Chunk(table, ids, weights, state)
+def _initial_state(table: Table) -> Floats:
+    """Return the optimizer state of a new row, float32[1, values]."""
+    shard = Shard([table])
+    try:
+        shard.lookup(table.name, np.zeros(1, np.uint64))
+        return next(shard.export(table.name)).state
+    finally:
+        shard.close()
 
 
-def _dim(storage: Storage, manifest: Manifest, table: str, default: int) -> int:
-    if table in manifest.rows():
-        return int(next(read_chunks(storage, manifest, table))[1].weights.shape[1])
-    features: Mapping[str, Any] = manifest.settings.get("schema", {}).get("features", {})
-    dims = [f["dim"] for name, f in features.items() if "dim" in f and table in (name, f.get("table"))]
+def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
+    """Return what a checkpoint says of a table: the salt of ids, the optimizer, how wide rows may be.
+
+    Raises:
+        DataError: there is no such table.
+        CheckpointError: the checkpoint is damaged.
+    """
+    storage, manifest = chain.members[-1]
+    with understood(storage.url):
+        schema = manifest.settings.get("schema", {})
+        salt, optimizer = int(schema.get("salt", 0)), from_dict(manifest.settings["embedding_optimizer"])
+        features: Mapping[str, Any] = schema.get("features", {})
+        own = (f for name, f in features.items() if "dim" in f and table in (name, f.get("table")))
+        dims = [int(feature["dim"]) for feature in own]
+    if table in chain.tables:
+        dims = [int(next(chain.chunks(table))[1].weights.shape[1])]
     if not dims:
         raise DataError(
-            f"the checkpoint has no table {table!r}", fix=f"tables: {', '.join(manifest.rows()) or 'none'}"
+            f"the checkpoint has no table {table!r}", fix=f"tables: {', '.join(chain.tables) or 'none'}"
         )
-    return default if default in dims else int(dims[0])
-
-
-def _matrix(path: Path, tensor: str | None) -> Floats:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            known = file.keys()
-            names = [tensor] if tensor else [n for n in known if len(file.get_slice(n).get_shape()) == 2]
-            if len(names) != 1:
-                raise DataError(
-                    f"the file holds {len(names)} matrices", where=str(path), fix="name one: --tensor NAME"
-                )
-            return np.ascontiguousarray(file.get_tensor(names[0]), np.float32)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"the file cannot be read: {error}", where=str(path)) from error
-
-
-def _parquet(path: Path, salt: int, raw: bool) -> tuple[Ids, Floats, Floats | None]:
-    try:
-        columns = pq.read_table(path)
-        found = columns["id"].combine_chunks()
-        ids = hash_ids(found, salt) if raw else found.cast(pa.uint64()).to_numpy(zero_copy_only=False)
-        state = _from_lists(columns["state"]) if "state" in columns.column_names else None
-        return np.ascontiguousarray(ids), _from_lists(columns["weights"]), state
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise DataError(
-            f"the file cannot be read: {str(error).splitlines()[0]}",
-            where=str(path),
-            fix="give Parquet with the columns id and weights, as satrap checkpoint export writes it",
-        ) from error
-
-
-def _from_lists(column: pa.ChunkedArray) -> Floats:
-    lists = column.combine_chunks()
-    values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-    return np.ascontiguousarray(values.reshape(len(lists), -1))
+    return salt, optimizer, dims
 
 
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from satrap.config import Recipe
-from satrap.errors import ConfigError, DataError
 from satrap.launch import cluster, local
 from satrap.launch.folder import RunFolder
 from satrap.launch.inputs import changed_files, measured
@@ -35,12 +34,13 @@ def train(
         notice: called with a line of text about something the user should know.
 
     Raises:
-        ConfigError, DataError: the user's input; if nothing was measured yet, no folder is left behind. Also:
-            nothing to resume.
+        ConfigError, DataError: the user's input, or nothing to resume.
         CheckpointError: the snapshot to resume from is damaged.
         TrainingError: the run had to stop.
         ExchangeError: a shard or worker was lost.
         InterruptedRunError: Ctrl-C.
+
+    Whatever is raised, a new run in which nothing was measured or saved leaves no folder behind.
     """
     if resume:
         folder, recipe = reopen(recipe, output, name)
@@ -67,9 +67,9 @@ def train(
                 checkpoint=plan,
                 resume=resume,
             )
-    except (ConfigError, DataError):
-        folder.discard()
+    except (Exception, KeyboardInterrupt) as error:
+        if not resume:
+            folder.discard()
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
         raise
-    except KeyboardInterrupt as error:
-        folder.discard()
-        raise InterruptedRunError("interrupted before the first step; nothing was kept") from error

@@ -43,8 +43,11 @@ def try_out(recipe: Recipe, schema: Schema) -> None:
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
     about = rows_of(recipe)
+    shards = recipe.sections.cluster.shards
     if about["memory"] is not None:
-        about["memory"] //= recipe.sections.cluster.shards
+        about["memory"] //= shards
+    if about["tier"] is not None:
+        about["tier"] = about["tier"].part(1, shards)
     with ShardServer("127.0.0.1:0") as server:
 
         def exchange(tables: Sequence[Table]) -> Exchange:

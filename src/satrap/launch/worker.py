@@ -49,6 +49,7 @@ class Assignment:
         key: file of the cluster's key; empty on loopback.
         embedding_workers: HOST:PORT of each embedding worker; without any, the worker handles ids itself.
         generation: how often workers were started before.
+        run: identity of the run, by which shards tell its workers from those of others.
         resume: go on from the newest snapshot.
     """
 
@@ -62,6 +63,7 @@ class Assignment:
     key: str = ""
     embedding_workers: tuple[str, ...] = ()
     generation: int = 0
+    run: str = ""
     resume: bool = False
 
     def to_json(self) -> str:
@@ -112,6 +114,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
             "key": _key(assignment),
             "deadline": cluster.deadline,
             "generation": assignment.generation,
+            "run": assignment.run,
         }
         if not assignment.embedding_workers:
             return ServersExchange(assignment.shards, tables, ordered=_order_decides(about), **about)
@@ -222,7 +225,8 @@ def _stop_at_signals(trainer: Trainer) -> None:
 
 
 def _end_with_launcher() -> None:
-    sys.stdin.read()
+    while os.read(0, 4096):  # not sys.stdin: the interpreter aborts if a thread holds its lock at the end
+        pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from satrap.machine_code import compiled
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -115,7 +116,7 @@ def _sorted(keys: Ids, weights: Floats) -> tuple[Ids, Floats]:
     return keys[order], weights[order]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled(nogil=True)
 def _grouped(keys: Ids, weights: Floats) -> tuple[float, float, int, int]:
     """Return (sum of AUC * weight, sum of weight, groups used, groups skipped) over sorted keys."""
     total = total_weight = 0.0
@@ -146,7 +147,7 @@ def _grouped(keys: Ids, weights: Floats) -> tuple[float, float, int, int]:
     return total, total_weight, used, skipped
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled(nogil=True)
 def _add(
     negative: Doubles,
     positive: Doubles,

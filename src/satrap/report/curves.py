@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ class Curves(Observer):
     Args:
         folder: where the event file goes.
         every: steps between two points, default 20.
+        notice: told when the disk takes no more; training goes on without curves.
     """
 
-    def __init__(self, folder: Path, *, every: int = 20) -> None:
-        self.folder, self.every = folder, every
+    def __init__(
+        self, folder: Path, *, every: int = 20, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.folder, self.every, self._notice = folder, every, notice
         self._writer: Any = None
 
     def started(self, progress: Progress) -> None:
@@ -36,7 +40,8 @@ class Curves(Observer):
             from torch.utils.tensorboard import SummaryWriter
         # A run that goes on from a snapshot takes back the points that came after it.
         purge = progress.step + 1 if progress.step else None
-        self._writer = SummaryWriter(str(self.folder), purge_step=purge)
+        with self._written():
+            self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def step(self, progress: Progress) -> None:
         """Add a point to the training curves now and then."""
@@ -56,9 +61,21 @@ class Curves(Observer):
     def close(self) -> None:
         """Write what is buffered; safe to call twice."""
         if self._writer is not None:
-            self._writer.close()
+            with self._written():
+                self._writer.close()
             self._writer = None
 
     def _add(self, group: str, values: Mapping[str, float], progress: Progress) -> None:
         for key, value in values.items():
-            self._writer.add_scalar(f"{group}/{key}", value, progress.step)
+            if self._writer is not None:
+                with self._written():
+                    self._writer.add_scalar(f"{group}/{key}", value, progress.step)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """End the curves in place of the run when they cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self._notice(f"warning: the curves end here, they cannot be written: {error}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,14 @@ class History(Observer):
     Args:
         path: the file; it is created with the first line.
         every: steps between two step lines, default 50.
+        notice: told when lines cannot be written, once until one can; training goes on without them.
     """
 
-    def __init__(self, path: Path, *, every: int = 50) -> None:
+    def __init__(
+        self, path: Path, *, every: int = 50, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.path, self.every = path, every
+        self._notice, self._failing = notice, False
         self.steps = 0
         self.validation: Mapping[str, float] = {}
 
@@ -46,7 +52,17 @@ class History(Observer):
         self.write("validation", {"step": progress.step, "epoch": progress.epoch, **metrics})
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Append one line."""
-        line = json.dumps({"event": event, **finite(values)})
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        """Append one line, whole or, where the disk does not take it, not at all."""
+        line = (json.dumps({"event": event, **finite(values)}) + "\n").encode()
+        before = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                if file.write(line) < len(line):
+                    os.truncate(self.path, before)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not self._failing:
+                self._notice(f"warning: the history has gaps, it cannot be written: {error}")
+            self._failing = True
+        else:
+            self._failing = False

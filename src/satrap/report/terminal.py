@@ -90,6 +90,12 @@ class ProgressLine(Observer):
             f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
             f"{result.samples_per_second:,.0f} samples/s{reason}"
         )
+        if result.refused:
+            share = f"{result.refused:,} of {result.steps:,} steps ({result.refused / result.steps:.1%})"
+            self.say(
+                f"warning: {share} were refused: their loss or a gradient was not finite, and nothing was "
+                "learnt from their samples"
+            )
 
     def _show(self, text: str) -> None:
         if self._live is None:

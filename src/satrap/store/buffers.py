@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.errors import StoreError
 from satrap.store.memory import HUGE, Reserved
 
 SMALLEST = 1 << 20
@@ -49,7 +50,11 @@ class Buffers:
         self._free: deque[Reserved] = deque()
 
     def floats(self, *shape: int) -> npt.NDArray[np.float32]:
-        """Return an uninitialized, C-contiguous float32 array."""
+        """Return an uninitialized, C-contiguous float32 array.
+
+        Raises:
+            StoreError: the system does not grant the memory.
+        """
         size = 4 * math.prod(shape)
         if size < SMALLEST:
             return np.empty(shape, np.float32)
@@ -70,7 +75,14 @@ class Buffers:
         self._free.extend(reversed(others))
         while len(self._free) > KEPT:
             self._free.popleft()
-        return fitting or Reserved(-(-(size + size // 16) // HUGE) * HUGE)
+        if fitting is not None:
+            return fitting
+        size = -(-(size + size // 16) // HUGE) * HUGE
+        try:
+            return Reserved(size)
+        except StoreError:  # address space is scarce, and unused buffers hold some
+            self._free.clear()
+            return Reserved(size)
 
 
 _BUFFERS = Buffers()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,9 +34,7 @@ class Tracker:
     """
 
     def __init__(self, slots: int, cold: int | None = None) -> None:
-        size = slots // 8 + 1
-        self._changed = Reserved(size, huge=False).array(np.uint8, size)
-        self._made = Reserved(size, huge=False).array(np.uint8, size)
+        self._changed, self._made = (Reserved(slots // 8 + 1, huge=False).array(np.uint8) for _ in range(2))
         self._gone: Gone = []
         self._cold = None if cold is None else Tracker(cold)
 
@@ -108,7 +105,7 @@ class Delta:
     """
 
     full: bool
-    chunks: Iterator[Chunk]
+    chunks: Generator[Chunk, None, None]
     deleted: Mapping[str, Ids]
     taken: tuple[tuple[Tracker, Taken], ...] = field(default=(), repr=False)
 
@@ -130,7 +127,7 @@ class Changes:
     about 2 nanoseconds more per row. `take` itself stops the store for a copy of these bits.
     """
 
-    def __init__(self, groups: Sequence[Group], lock: AbstractContextManager[object]) -> None:
+    def __init__(self, groups: Sequence[Group], lock: threading.Condition) -> None:
         self._groups, self._lock = groups, lock
 
     @property
@@ -139,11 +136,16 @@ class Changes:
         return all(group.tracker is not None for group in self._groups)
 
     def follow(self) -> None:
-        """Note changes from now on, without any so far."""
+        """Note changes from now on, without any so far.
+
+        Raises:
+            StoreError: there is no address space for the marks; nothing has changed.
+        """
         with self._lock:
-            for group in self._groups:
-                cold = None if group.cold is None else group.cold.directory.limit
-                group.tracker = Tracker(group.directory.limit, cold)
+            colds = [None if group.cold is None else group.cold.directory.limit for group in self._groups]
+            trackers = [Tracker(g.directory.limit, cold) for g, cold in zip(self._groups, colds, strict=True)]
+            for group, tracker in zip(self._groups, trackers, strict=True):
+                group.tracker = tracker
 
     def stop(self) -> None:
         """Note nothing more; the next `take` is full."""
@@ -167,21 +169,29 @@ class Changes:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             full = full or not self.following
-            taken = (
-                [] if full else [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
-            )
-            deleted = {} if full else self._deleted([t for _, t in taken])
-            if full:
-                self.follow()
-            marks = [(None, None)] * len(self._groups) if full else [_unchanged(t) for _, t in taken]
-            cuts = [
-                g.cut(list(range(len(g.tables))), *bits) for g, bits in zip(self._groups, marks, strict=True)
-            ]
+            try:
+                taken = (
+                    []
+                    if full
+                    else [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
+                )
+                deleted = {} if full else self._deleted([t for _, t in taken])
+                if full:
+                    self.follow()
+                marks = [(None, None)] * len(self._groups) if full else [_unchanged(t) for _, t in taken]
+                cuts = [
+                    g.cut(list(range(len(g.tables))), *bits)
+                    for g, bits in zip(self._groups, marks, strict=True)
+                ]
+            except BaseException:
+                self.stop()  # what was taken is nowhere now: the next one is full
+                raise
         everywhere = np.ones(hashes.BUCKETS, np.bool_)
-        chunks = itertools.chain.from_iterable(
-            cut.chunks(t, everywhere, chunk_rows, self._lock)
+        chunks = (
+            chunk
             for cut, g in zip(cuts, self._groups, strict=True)
             for t in range(len(g.tables))
+            for chunk in cut.chunks(t, everywhere, chunk_rows, self._lock)
         )
         return Delta(full, chunks, deleted, tuple(taken))
 

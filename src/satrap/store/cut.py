@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,18 +10,21 @@ import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store import hashes
+from satrap.store.aside import Aside
 from satrap.store.chunk import Chunk
 from satrap.store.kernels.eviction import claim
 from satrap.store.types import Floats, Found, Ids, Inverse, Offsets
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from threading import Condition
 
     from satrap.store.directory import Directory
     from satrap.store.group import Group
 
 Row = tuple[Floats, Floats]
 
+PATIENCE = 10.0
+"""Seconds a request waits for a reader that does not read on, before the cut is given up."""
 RANGE_CHUNKS = 4
 """About how many chunks' rows are found and sorted at once: what that costs by the call is shared by more."""
 
@@ -74,13 +77,23 @@ class Part:
         return unread
 
 
+def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
+    """Wait, with the lock free, until each cut has room for so many copies, or is given up."""
+    for cut in list(cuts):
+        while cut.waits(rows):
+            if not lock.wait(PATIENCE):
+                cut.give_up()
+
+
 class Cut:
     """The rows that a group had when this was made.
 
     Making it costs nothing that grows with the rows, but for a bit per row. While it exists, the group calls
     `keep` before it changes rows and `keep_taken` when rows lose their slot: what has not been read yet is
     copied aside first, once. So the memory it needs is one bit per row and the rows that change until they
-    have been read.
+    have been read, at most a quarter of the rows or 256 MiB. Before more would be needed, requests wait for
+    the reader (`wait_for_room`); if it does not read on for `PATIENCE` seconds, or one request changes too
+    many rows, the cut is given up: training goes on, and the reader gets an error.
 
     A row that moves to the tier loses its slot; one that comes back keeps what it was in the file until it
     moves there again.
@@ -108,8 +121,26 @@ class Cut:
             elsewhere = ~group.cold.live[: group.cold.directory.slots // 8 + 1]
             marks = elsewhere if without_cold is None else elsewhere | without_cold
             self._parts.append(Part(group.cold.directory, group.read_cold, marks))
-        self._aside: list[tuple[Inverse, Ids, Floats, Floats]] = []
-        self._kept: dict[tuple[int, int], dict[int, Row]] = {}
+        self._most = sum(part.directory.slots for part in self._parts)
+        self._aside: Aside | None = Aside(group.tables, group.dim, group.plan.width, self._most)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nothing is copied any more, so that the rest cannot be read."""
+        return self._aside is None
+
+    def waits(self, rows: int) -> bool:
+        """Return whether a request that may change so many rows must wait until more have been read.
+
+        Half of the room is enough for any: most of the rows it names may have been read, or stay as they are.
+        """
+        if self._aside is None or self._aside.limit >= self._most:
+            return False
+        return self._aside.count + min(rows, self._aside.limit // 2) > self._aside.limit
+
+    def give_up(self) -> None:
+        """Copy nothing more and forget the copies; who reads on gets an error."""
+        self._aside = None
 
     def keep(self, ids: Ids, splits: Offsets, slots: Inverse) -> None:
         """Copy rows that are about to change."""
@@ -125,28 +156,18 @@ class Cut:
         self._keep(self._parts[1], ids, tables, slots)
 
     def _keep(self, part: Part, ids: Ids, tables: Inverse, slots: Inverse) -> None:
+        if self._aside is None:
+            return
         won = part.claim(slots)
         won = won[self._wanted[tables[won]]]
-        if len(won):
-            self._aside.append((tables[won], ids[won], *part.read(slots[won])))
+        if len(won) and not self._aside.put(tables[won], ids[won], *part.read(slots[won])):
+            self.give_up()
 
     def ignore(self, slots: Inverse) -> None:
         """Leave out rows made after this."""
         self._memory.claim(slots)
 
-    def _sort_aside(self) -> None:
-        """Put what was copied where its bucket will look for it."""
-        aside, self._aside = self._aside, []
-        for tables, ids, weights, state in aside:
-            for t in np.unique(tables).tolist():
-                at = np.flatnonzero(tables == t)
-                buckets = hashes.bucket_of(self._group.tables[t], ids[at])
-                for i, bucket in zip(at.tolist(), buckets.tolist(), strict=True):
-                    self._kept.setdefault((t, bucket), {})[int(ids[i])] = (weights[i], state[i])
-
-    def chunks(
-        self, t: int, wanted: Found, chunk_rows: int, lock: AbstractContextManager[object]
-    ) -> Iterator[Chunk]:
+    def chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
         """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
 
         Each chunk but the last has just `chunk_rows` rows, so that equal rows make equal chunks.
@@ -168,32 +189,20 @@ class Cut:
             for i in range(0, ready, chunk_rows):
                 part = waiting.part(slice(i, min(i + chunk_rows, ready)))
                 with lock:
-                    self._check()
                     rows_read = self._read(t, part)
                 yield Chunk(self._group.tables[t], part.ids, *rows_read)
             waiting = waiting.part(slice(ready, None))
             unread = int(waiting.buckets[0]) if len(waiting.ids) else last + 1
-            for bucket in range(done, unread):
-                self._kept.pop((t, bucket), None)
-            done = unread
+            if unread > done:
+                with lock:
+                    self._check().let_go(t, unread)
+                    lock.notify_all()
+                done = unread
 
-    def _in_order(
-        self, t: int, first: int, last: int, wanted: Found, lock: AbstractContextManager[object]
-    ) -> _Places:
+    def _in_order(self, t: int, first: int, last: int, wanted: Found, lock: Condition) -> _Places:
         """Return where the rows of the wanted buckets of first..last are, by bucket, then id."""
         with lock:
-            self._check()
             found = self._collect(t, first, last)
-            self._sort_aside()
-        kept = [(key, bucket) for bucket in range(first, last + 1) for key in self._kept.get((t, bucket), ())]
-        if kept:
-            aside = _Places(
-                np.array([key for key, _ in kept], np.uint64),
-                np.full(len(kept), -1, np.int32),
-                np.array([bucket for _, bucket in kept], np.int32),
-                np.zeros(len(kept), np.int8),
-            )
-            found = _joined([found, aside])
         order = hashes.canonical_order(found.ids, found.buckets)
         if not wanted[first : last + 1].all():
             order = order[wanted[found.buckets[order]]]
@@ -201,17 +210,19 @@ class Cut:
 
     def _collect(self, t: int, first: int, last: int) -> _Places:
         """Return the rows not read or copied yet, in any order."""
-        found: list[_Places] = []
+        aside, found = self._check(), list[_Places]()
         for number, part in enumerate(self._parts):
             ids, slots, buckets = part.directory.collect(t, first, last)
             every = _Places(ids, slots, buckets, np.full(len(ids), number, np.int8))
             live = part.unread(slots)
             found.append(every if live.all() else every.part(live))
-        return _joined(found)
+        ids, _, buckets = aside.find(t, first, last)
+        nowhere = np.full(len(ids), -1, np.int32)
+        return _joined([*found, _Places(ids, nowhere, buckets, np.zeros(len(ids), np.int8))])
 
     def _read(self, t: int, rows: _Places) -> Row:
         """Return (weights, state) of rows, from where they lie or from the copies."""
-        self._sort_aside()
+        aside = self._check()
         if len(self._parts) == 1:
             won = self._memory.claim(rows.slots)
             if len(won) == len(rows.slots):
@@ -226,10 +237,18 @@ class Cut:
         for number, part in enumerate(self._parts[1:], 1):
             at = np.flatnonzero(here == number)
             weights[at], state[at] = part.read(rows.slots[at])
-        for i in np.flatnonzero(here < 0).tolist():
-            weights[i], state[i] = self._kept[t, int(rows.buckets[i])][int(rows.ids[i])]
+        at = np.flatnonzero(here < 0)
+        if len(at):
+            weights[at], state[at] = aside.read(t, rows.ids[at], rows.buckets[at])
         return weights, state
 
-    def _check(self) -> None:
+    def _check(self) -> Aside:
         if self._group.directory is not self._directory:
             raise StoreError("the store was cleared or closed while it was being exported")
+        if self._aside is None:
+            raise StoreError(
+                "an export was given up: too many rows changed before they were read",
+                why="a changed row is copied until it has been read, and memory for that is bounded",
+                fix="save to a faster disk, or read on while rows change",
+            )
+        return self._aside

@@ -15,7 +15,8 @@ from satrap.store.image import Parts
 from satrap.store.kernels import eviction as slot_kernels
 from satrap.store.kernels import growth, index, layout
 from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
-from satrap.store.memory import HUGE, PAGE, Reserved, machine_bytes
+from satrap.store.limits import machine_bytes
+from satrap.store.memory import HUGE, PAGE, Reserved
 from satrap.store.types import Ids, Inverse, Offsets, address
 from satrap.store.workers import Workers
 
@@ -68,7 +69,8 @@ def budget(memory: int | None, row_bytes: int, stride: int, tables: int, evictio
             where=f"group of {tables} tables with {row_bytes} bytes a row",
             fix=f"give this group at least {least} bytes",
         )
-    return Budget(min(rows, machine), first + rows * INDEX_BYTES, huge_rows, huge_index)
+    rows = min(rows, machine)
+    return Budget(rows, first + rows * INDEX_BYTES, huge_rows, huge_index)
 
 
 def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:

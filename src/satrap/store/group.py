@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from satrap.store.admission import Admission, Gate
 from satrap.store.buffers import floats
 from satrap.store.changes import Bits, Tracker
 from satrap.store.copying import NO_NOISE
-from satrap.store.cut import Cut
+from satrap.store.cut import Cut, wait_for_room
 from satrap.store.directory import Budget, Directory, budget
 from satrap.store.eviction import Eviction
 from satrap.store.image import place, save
@@ -87,7 +87,7 @@ class Group:
         self.tracker: Tracker | None = None
         self._epoch = 0
         self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
-        self._reserve()
+        self._slab, self.rows, self.directory = self._reserve()
         sizes = {"slots": records, "memory": self.directory.limit}
         self.cold = None if tier is None else Cold(self.tables, self.dim, self.plan, tier, workers, **sizes)
 
@@ -102,28 +102,31 @@ class Group:
             memory -= self.gate.bytes
         return budget(memory, self.row_bytes, self.plan.stride, len(self.tables), self._eviction)
 
-    def _reserve(self) -> None:
+    def _reserve(self) -> tuple[Reserved, Rows, Directory]:
+        """Return memory for the rows of the budget, which holds none yet."""
         room, stride = self._budget, self.plan.stride
-        self._slab = Reserved(room.rows * stride, huge=room.huge_rows)
-        rows = min(room.rows, self._slab.size // stride)
+        slab = Reserved(room.rows * stride, huge=room.huge_rows)
         scalars = np.empty(0, np.float32)
         if self.plan.layout.scalar:
-            scalars = Reserved(4 * rows, huge=room.huge_rows).array(np.float32)
-            rows = min(rows, len(scalars))
-        self.rows = Rows(np.uint64(self._slab.address), np.uint64(stride), np.uint64(self.dim), scalars)
-        self.directory = Directory(self.tables, replace(room, rows=rows), self._eviction, self._workers)
+            scalars = Reserved(4 * room.rows, huge=room.huge_rows).array(np.float32)
+        rows = Rows(np.uint64(slab.address), np.uint64(stride), np.uint64(self.dim), scalars)
+        return slab, rows, Directory(self.tables, room, self._eviction, self._workers)
 
     def clear(self) -> None:
-        """Forget every row and give their memory back; uses counted for admission are forgotten too."""
-        if self.gate is not None:
-            self.gate.clear()
-        before = self.directory
-        self._epoch += 1
-        self.tracker = None
-        self._reserve()
-        self.directory.keep_counters(before)
+        """Forget every row and give their memory back; uses counted for admission are forgotten too.
+
+        Raises:
+            StoreError: there is no address space for empty memory beside the old; nothing has changed.
+        """
+        fresh = self._reserve()
         if self.cold is not None:
             self.cold.clear()
+        fresh[-1].keep_counters(self.directory)
+        self._slab, self.rows, self.directory = fresh
+        self._epoch += 1
+        self.tracker = None
+        if self.gate is not None:
+            self.gate.clear()
 
     def close(self) -> None:
         """Give the file of the tier back; memory goes with the group."""
@@ -273,7 +276,7 @@ class Group:
                 f"no room for {wanted} more rows: {int(self.directory.counters()['rows'].sum())} rows use "
                 f"{self.bytes} bytes",
                 why="the memory budget is used up; the request was refused and changed nothing",
-                fix="give the store more memory or an eviction policy, or use more shards",
+                fix="set embedding.memory to more (without it ulimit -v counts), evict rows, or add shards",
             )
 
     def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, rows: Rows) -> None:
@@ -438,6 +441,17 @@ class Group:
         if self.cold is not None:
             found[missing] = self.cold.find(ids, splits, missing) >= 0
         return found
+
+    def wait_for_readers(self, changes: int, uses: int, lock: Condition) -> None:
+        """Wait, with the lock free, until the cuts being read have room for what a request changes.
+
+        Args:
+            changes: rows it may change.
+            uses: ids it may create, for which other rows may go.
+            lock: held now; whoever reads a cut notifies it.
+        """
+        lost = 2 * uses + self.directory.piece if uses and self.directory.evicts else 0
+        wait_for_room(self._cuts, changes + lost, lock)
 
     def cut(self, tables: list[int], without: Bits | None = None, without_cold: Bits | None = None) -> Cut:
         """Return the rows of some tables (by position) as they are now, to be read while others change.

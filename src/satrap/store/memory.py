@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.store.limits import address_bytes
 
 Number = TypeVar("Number", bound=np.generic)
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -24,26 +25,21 @@ _NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
 """MAP_NORESERVE, which Python 3.11 does not name."""
 
 
-def machine_bytes() -> int:
-    """Return the bytes of physical memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 class Reserved:
-    """Zeroed memory of up to `size` bytes, touched as it is used.
+    """Zeroed memory of `size` bytes, touched as it is used.
 
     Args:
-        size: bytes of address space, > 0; halved until the system grants it (`size` tells what it granted).
+        size: bytes of address space, > 0: all of them or an error, since kernels write where they are told.
         huge: ask for 2 MiB pages, which halve the time of random access; if False, for small ones, so that
             no more is in use than what was touched. Default True.
         small: bytes at the beginning for which small pages are asked even so, a multiple of 2 MiB; default 0.
 
     Raises:
-        StoreError: not even 1 MiB is granted.
+        StoreError: the system does not grant them.
     """
 
     def __init__(self, size: int, *, huge: bool = True, small: int = 0) -> None:
-        self._map, self.size = _map(size)
+        self._map, self.size = _map(size), size
         small = min(small, self.size) if huge else self.size
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: slower, still right
@@ -57,20 +53,18 @@ class Reserved:
     def array(self, dtype: type[Number], count: int | None = None) -> npt.NDArray[Number]:
         """Return the memory as an array of `count` (default: all that fit) numbers of `dtype`."""
         item = np.dtype(dtype).itemsize
-        return self._bytes[: (self.size // item if count is None else count) * item].view(dtype)
+        count = self.size // item if count is None else count
+        assert count * item <= self.size
+        return self._bytes[: count * item].view(dtype)
 
 
-def _map(size: int) -> tuple[mmap.mmap, int]:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-    wanted = size
-    while True:
-        try:
-            return mmap.mmap(-1, size, flags=flags), size
-        except OSError as error:
-            if size <= 1 << 20:
-                raise StoreError(
-                    f"the system grants no memory: {error}",
-                    why=f"{wanted} bytes of address space were asked for, then less",
-                    fix="raise the limit on virtual memory (ulimit -v)",
-                ) from error
-            size //= 2
+def _map(size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    except (OSError, OverflowError) as error:
+        left = address_bytes()
+        raise StoreError(
+            f"the system does not grant {size} bytes of address space: {error}",
+            why="nothing limits this process" if left is None else f"its limits leave {left} bytes",
+            fix="set embedding.memory to less, or raise the limit (ulimit -v, vm.overcommit_memory)",
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from satrap.store.eviction import Eviction
 from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
+from satrap.store.limits import address_bytes
 from satrap.store.pooling import block_of, distinct, segment_sum
 from satrap.store.steps import plan
 from satrap.store.tier import Ahead, Tier
@@ -35,6 +36,12 @@ from satrap.store.types import (
     plain,
 )
 from satrap.store.workers import Workers
+
+LEFT_PARTS = 3
+"""Without a budget, a store reserves one of so many parts of limited address space. `clear` reserves another
+before it gives the first one back; the rest is for batches and threads."""
+LEAST_LEFT = 256 << 20
+"""Bytes of address space below which a store without a budget is refused."""
 
 
 class Shard:
@@ -61,7 +68,8 @@ class Shard:
             most 4. The result does not depend on it, bit for bit.
         memory: budget in bytes of everything the rows need: weights, state, index (that of the tier, too),
             bookkeeping and the rounding to pages. Groups share it so that every table may have as many rows
-            as any other. None: the machine's memory.
+            as any other. None: the machine's memory (its container's, if that has less), or a third of the
+            address space that is left where that is limited (`ulimit -v`, `vm.overcommit_memory` 2).
         admission: which new ids get a row; None: all.
         eviction: which rows go once the budget is used up; None: none, and new ids are then refused. Without
             a budget only the policy "ttl" has an effect.
@@ -117,7 +125,7 @@ class Shard:
         self.groups: tuple[Group, ...] = tuple(groups)
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
         self._refused = 0
-        self._lock = threading.RLock()
+        self._lock = threading.Condition()
         self.changes = Changes(self.groups, self._lock)
         self.ahead = Ahead(self.groups, self._lock)
 
@@ -186,9 +194,11 @@ class Shard:
         if inverse is None:
             out = check_out(out, len(ids), g.dim)
             with self._lock:
+                g.wait_for_readers(0, len(ids), self._lock)
                 return out, g.lookup(ids, splits, out)
         inverse, out = block_of(inverse, len(ids), features, g.dim, out)
         with self._lock:
+            g.wait_for_readers(0, len(ids), self._lock)
             return out, g.lookup(ids, splits, out, inverse, features)
 
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
@@ -264,6 +274,7 @@ class Shard:
         with self._lock:
             if not checked:
                 self._refuse_nonfinite(g, gradients)
+            g.wait_for_readers(len(ids), 0, self._lock)
             g.update(ids, splits, gradients, lr_scale, slots)
 
     def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
@@ -318,15 +329,18 @@ class Shard:
             cut = self.groups[g].cut([t])
         return cut.chunks(t, wanted, chunk_rows, self._lock)
 
-    def snapshot(self, *, chunk_rows: int = 16384) -> Iterator[Chunk]:
+    def snapshot(self, *, chunk_rows: int = 16384) -> Generator[Chunk, None, None]:
         """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
 
         Lookups and updates go on meanwhile; each waits for one chunk at most.
         A row that changes before it has been read is copied first: until the iterator is used up or dropped,
         the store needs that much more memory (not part of the budget), and changes take up to twice as long.
+        There are never more copies than a quarter of a group's rows, or 256 MiB of them: requests then wait
+        for the reader. If it does not read on for 10 seconds, it gets an error and the requests go on.
 
         Raises:
-            StoreError: chunk_rows < 1; the store was cleared or closed meanwhile.
+            StoreError: chunk_rows < 1; the store was cleared or closed meanwhile; too many rows changed
+                before they were read.
         """
         self._open()
         if chunk_rows < 1:
@@ -356,6 +370,7 @@ class Shard:
             raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
         splits = np.where(np.arange(len(group.tables) + 1) > t, len(ids), 0).astype(np.int64)
         with self._lock:
+            group.wait_for_readers(len(ids), len(ids), self._lock)
             group.write(ids, splits, weights, state)
 
     def statistics(self) -> dict[str, Any]:
@@ -449,7 +464,16 @@ def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[O
 def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -> list[int | None]:
     """Return each group's part: in proportion to its tables times their bytes per row, index included."""
     if memory is None:
-        return [None] * len(members)
+        left = address_bytes()
+        if left is None:
+            return [None] * len(members)
+        if left < LEAST_LEFT:
+            raise StoreError(
+                f"the limits on this process leave {left} bytes of address space",
+                why="the rows need some, and so does every batch",
+                fix="raise the limit (ulimit -v); embedding.memory says how much of it rows may have",
+            )
+        memory = left // LEFT_PARTS
     if memory <= 0:
         raise ConfigError(f"memory must be > 0 bytes, got {memory}")
     shares = _shares(members)

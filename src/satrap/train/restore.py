@@ -9,22 +9,35 @@ from torch import nn
 from satrap import models
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
+from satrap.checkpoint.manifest import understood
 from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.schema import Schema
 from satrap.store import Admission
+
+PLAIN: dict[str, type | tuple[type, ...]] = {
+    "mode": str,
+    "staleness": int,
+    "seed": int,
+    "initial_scale": (int, float),
+    "embedding_dtype": str,
+    "lr_scale": (int, float),
+}
+"""Settings that are arguments as they are, but for the last, and their types."""
 
 
 def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str) -> dict[str, Any]:
     """Return the constructor arguments a checkpoint describes.
 
     Raises:
+        CheckpointError: the settings cannot be used.
         ConfigError: the model is not given and not one of `satrap.models`, or is not the saved one.
     """
     settings = checkpoint.settings
-    schema = Schema.from_dict(settings["schema"])
-    if model is None:
-        model = _zoo_model(settings["model"], schema, url)
+    with understood(url):
+        schema = Schema.from_dict(settings["schema"])
+        if model is None:
+            model = _zoo_model(settings["model"], schema, url)
     difference = same_shapes(checkpoint.model, model)
     if difference:
         raise ConfigError(
@@ -32,14 +45,18 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
             where=f"{url}: {difference}",
             fix="build it with the arguments it was trained with",
         )
-    return {
-        "model": model,
-        "schema": schema,
-        "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
-        **{key: settings[key] for key in ("mode", "staleness", "seed", "initial_scale", "embedding_dtype")},
-        "admission": Admission(**settings["admission"]),
-        "lr_schedule": schedule_from_dict(settings["lr_schedule"]),
-    }
+    with understood(url):
+        for name, kinds in PLAIN.items():
+            if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
+                raise TypeError(f"{name} is {settings[name]!r}")
+        return {
+            "model": model,
+            "schema": schema,
+            "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
+            **{name: settings[name] for name in PLAIN if name != "lr_scale"},
+            "admission": Admission(**settings["admission"]),
+            "lr_schedule": schedule_from_dict(settings["lr_schedule"]),
+        }
 
 
 def _zoo_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:

@@ -301,8 +301,24 @@ class Run:
         others = gathered(own, self.workers)
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
+    def _check_learnt(self) -> None:
+        """Raise `TrainingError` if the run has taken steps, and every one of all workers was refused."""
+        [taken, learnt] = self.workers.count([self.steps, self.updates])
+        if taken and not learnt and self.stopped != "stopped":
+            raise TrainingError(
+                f"nothing was learnt: all {self.steps:,} steps were refused",
+                where="the loss or a gradient of each step was not finite",
+                why="the weights are still those the run began with, so no model is saved",
+                fix="look for huge values in the numeric features, lower the learning rates, set clip_norm",
+            )
+
     def finish(self) -> Result:
-        """Close the account and tell the observers."""
+        """Close the account and tell the observers.
+
+        Raises:
+            TrainingError: every step was refused.
+        """
+        self._check_learnt()
         self._look_at_store()
         result = Result(
             metrics=self.best,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
+from satrap.checkpoint.manifest import understood
 from satrap.embedding.open import distinct_requests, recall, replay
 from satrap.errors import CheckpointError, ConfigError, SatrapError
 from satrap.exchange import Cut, Request
@@ -109,7 +110,6 @@ class Saver:
         self._replay: deque[tuple[int, list[_Answer]]] = deque()
         self._writer = Background()
         self._due = self._full = False
-        self._put_back: Callable[[], None] = lambda: None
         self._apart = trainer.mode == "async" and self._workers.world > 1
         self._called_at = 0.0
 
@@ -266,15 +266,24 @@ class Saver:
     def _start(self) -> None:
         """Take the cut, and write it in the background."""
         self._due = False
-        if (checkpoint := self._cut()) is not None:
-            self._writer.start(partial(self._write, self._trainer.run.steps, checkpoint))
+        if (write := self._cut()) is not None:
+            self._writer.start(write)
 
-    def _write(self, step: int, checkpoint: Checkpoint) -> None:
+    def _write(self, step: int, checkpoint: Checkpoint, put_back: Callable[[], None]) -> None:
         assert self.series is not None
         try:
             self.series.write(step, checkpoint)
-        except SatrapError:
-            self._put_back()
+        except BaseException:
+            self._make_up_for(put_back)
+            raise
+
+    def _make_up_for(self, put_back: Callable[[], None]) -> None:
+        """Have the next snapshot hold what this one did; if that cannot be, have it hold everything."""
+        assert self.series is not None
+        try:
+            put_back()
+        except BaseException:
+            self.series.unfollow()
             raise
 
     def save(self) -> None:
@@ -284,8 +293,8 @@ class Saver:
             CheckpointError: it cannot be written.
         """
         self._writer.wait()
-        if (checkpoint := self._cut()) is not None:
-            self._write(self._trainer.run.steps, checkpoint)
+        if (write := self._cut()) is not None:
+            write()
 
     def finish(self) -> None:
         """Wait until everything is written, and report what failed."""
@@ -297,8 +306,8 @@ class Saver:
         assert self._plan is not None
         self._plan.notice(f"warning: {error}")
 
-    def _cut(self) -> Checkpoint | None:
-        """Return the present state of all workers on rank 0; nothing of it can change any more.
+    def _cut(self) -> Callable[[], None] | None:
+        """Return, on rank 0, what writes the present state of all workers; nothing of it can change any more.
 
         From the meeting until rank 0 gathers what the others know, no update is under way anywhere: that is
         the instant.
@@ -312,7 +321,9 @@ class Saver:
         checkpoint = None if cut is None else self._whole(cut, run, extra, others)
         self.pauses.append(time.perf_counter() - begun)
         trainer.run.pauses = self.pauses
-        return checkpoint
+        if cut is None or checkpoint is None:
+            return None
+        return partial(self._write, trainer.run.steps, checkpoint, cut.put_back)
 
     def _as_delta(self) -> bool | None:
         """Return whether the snapshot of now may hold changes only; None: never."""
@@ -324,7 +335,6 @@ class Saver:
     def _whole(
         self, cut: Cut, run: dict[str, Any], extra: dict[str, Tensor], others: Sequence[bytes]
     ) -> Checkpoint:
-        self._put_back = cut.put_back
         described = self._trainer.describe()
         peers = [unpack_worker(data) for data in others]
         described.settings |= {"run": run, "peers": [peer for peer, _ in peers], COUNTS: dict(cut.counts)}
@@ -392,10 +402,12 @@ class Saver:
             _check_same(whole.settings, trainer.describe().settings, series.place(step))
         assert series is not None
         checkpoint, extras = shared_with_extras(whole, workers)
-        place = series.place(checkpoint.settings["steps"])
+        with understood(series.url):
+            place = series.place(int(checkpoint.settings["steps"]))
         assert self._plan is not None
         trainer.restore(checkpoint, place, follow=self._plan.delta_every_steps is not None)
-        self._go_on(checkpoint.settings, extras)
+        with understood(place):
+            self._go_on(checkpoint.settings, extras)
         return int(checkpoint.settings["steps"])
 
     def _go_on(self, settings: Mapping[str, Any], extras: Sequence[Mapping[str, Tensor]]) -> None:

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from satrap import models
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint.manifest import understood
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
 from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
 from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.embedding.workers import PooledExchange
-from satrap.errors import ConfigError, SatrapError
+from satrap.errors import CheckpointError, ConfigError, SatrapError
 from satrap.exchange import Exchange, LocalExchange, Request
 from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
@@ -85,7 +86,8 @@ class Trainer:
     bit in these modes, given the same seeds (`torch.manual_seed` for the network's own parameters). "async",
     a baseline, keeps the network's weights in the store as well: workers push and pull, and never wait.
 
-    A step whose loss or gradients are not finite is refused whole and counted; 100 in a row end the run.
+    A step whose loss or gradients are not finite is refused whole and counted; 100 in a row end the run, and
+    so does its end if every step was refused.
 
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
@@ -211,7 +213,7 @@ class Trainer:
             ConfigError: no dense optimizer, epochs or steps below 1, or nothing to resume.
             CheckpointError: the snapshot is damaged.
             DataError: the data cannot be read, or has no rows.
-            TrainingError: 100 steps in a row were not finite.
+            TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
         self._check_fit(epochs, steps)
         run = self.run = Run(self.schema.label_names, epochs, observers, self.workers)
@@ -383,16 +385,35 @@ class Trainer:
                 logits = as_matrix(self.model(batch), len(self.schema.labels))
                 yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
 
-    def save(self, url: str) -> None:
+    def save(self, url: str, *, spare: str | None = None) -> str:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
 
         An older snapshot there stays readable until the new one is complete.
 
+        Args:
+            url: the place.
+            spare: another one, for when that cannot be written to.
+
+        Returns:
+            Which of them has it; of several workers, rank 0 knows.
+
         Raises:
             CheckpointError: it cannot be written.
         """
+        places = [url] if spare is None else [url, spare]
+
+        def write() -> None:
+            try:
+                write_checkpoint(places[0], self._checkpoint())
+            except CheckpointError:
+                if len(places) == 1:
+                    raise
+                del places[0]
+                write()
+
         self._settle("before saving")
-        self.workers.solo("saving", lambda: write_checkpoint(url, self._checkpoint()))
+        self.workers.solo("saving", write)
+        return places[0]
 
     def _checkpoint(self) -> Checkpoint:
         checkpoint = self.describe()
@@ -465,9 +486,10 @@ class Trainer:
                 with all it needs to go on exactly.
             follow: see `Exchange.read`.
         """
-        self.model.load_state_dict(checkpoint.model)
-        self.dense.load_state_dict(checkpoint.optimizer)
-        self.control.lr_scale = checkpoint.settings["lr_scale"]
+        with understood(place):
+            self.model.load_state_dict(checkpoint.model)
+            self.dense.load_state_dict(checkpoint.optimizer)
+            self.control.lr_scale = float(checkpoint.settings["lr_scale"])
         if place:
             self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
             self._seeded = bool(self.dense.tables)

@@ -6,17 +6,21 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from satrap.embedding.workers import lanes
 from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.servers.frames import digest, encode
 from satrap.exchange.servers.line import Line
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process
+from tests.contract.test_hostile import stranger
 from tests.dense.threads import Board, ThreadWorkers
 from tests.embedding.workers import tier
+from tests.exchange.servers import journaled
 
 
 def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +82,30 @@ def test_the_threads_of_those_who_are_gone_end() -> None:
         second.close()
         first.close()
         assert eventually(lambda: running() == before, 5)
+
+
+def test_a_flood_of_hellos_leaves_no_threads_and_others_are_served() -> None:
+    [batch] = tier.batches(1)
+    with tier.servers(1, 1) as (shards, [middle]):
+        one = tier.trainer(shards, [middle])
+        ticket = one.plan.ticket(batch)
+        before = threading.active_count()
+        header, parts = journaled.hello(1)  # of a shard, which an embedding worker refuses
+        with stranger(middle) as flood:
+            for client in range(2, 600):
+                flood.send(encode(replace(header, client=client), digest(parts)), *map(bytes, parts))
+            one.exchange.lookup(ticket.requests, create=True).result()
+            assert eventually(lambda: threading.active_count() <= before + 2, 20)
+        assert middle.statistics()["workers"] == 1
+        one.exchange.lookup(ticket.requests, create=False).result()
+        one.close()
+
+
+def test_an_embedding_worker_serves_so_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "WORKERS", 1)
+    with tier.servers(1, 1) as (shards, middle):
+        one = tier.trainer(shards, middle)
+        with pytest.raises(ExchangeError, match="already serves 1 workers"):
+            tier.trainer(shards, middle)
+        one.close()
+        tier.trainer(shards, middle).close()

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from satrap.embedding.plan import tables_of
 from satrap.embedding.workers import connect_pooled
+from satrap.embedding.workers.pooler import Pooler
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers.config import tables_to_dicts
 from satrap.exchange.servers.frames import Kind
+from satrap.exchange.servers.line import Line
 from satrap.exchange.servers.payload import pack_text
 from satrap.optim import SGD
 from satrap.schema import Table
@@ -49,6 +53,10 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
             (Kind.UPDATE, [pack_text({"number": 7, "lr_scale": 1.0})]),
             (Kind.UPDATE, [pack_text({"number": 0, "lr_scale": "x"})]),
             (Kind.CUT, [pack_text({})]),
+            (Kind.LOOKUP, [pack_text({"number": float("inf"), "size": -1}), b"", b"", b""]),
+            (Kind.UPDATE, [pack_text({"number": None, "lr_scale": 10**400})]),
+            (Kind.UPDATE, [pack_text({"number": None, "lr_scale": float("nan")})]),
+            (Kind.RECALL, [pack_text({"number": [0]})]),
             (Kind.HELLO, [pack_text({"schema": 3})]),
         ]
         for kind, parts in nonsense:
@@ -62,3 +70,76 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
             ticket = one.plan.ticket(batch)
             one.exchange.lookup(ticket.requests, create=True).result()
         one.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rank": float("inf")},
+        {"rank": True, "world": 2},
+        {"world": 10**400},
+        {"generation": -1},
+        {"memory": "12"},
+        {"memory": 10**30},
+        {"deadline": 10**400},
+        {"mode": ["sync"]},
+        {"wire": 5},
+        {"wire": ["float32", ["float32"]]},
+        {"tables": []},
+        {"schema": {"features": []}},
+        {"tier": [1]},
+        {"admission": {"min_count": 1.5, "probability": 1, "memory": 64}},
+    ],
+)
+def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
+    with tier.servers(1, 1) as (shards, [middle]):
+        one = tier.trainer(shards, [middle])
+        plain = {
+            "schema": tier.SCHEMA.to_dict(),
+            "tables": list(tables_to_dicts([Table(n, dim=4, optimizer=SGD(lr=0.1)) for n in named()], None)),
+            **{"shards": 1, "wire": ["float32", "float32"], "seed": 0, "memory": None, "mode": "hybrid"},
+            **{"rank": 0, "world": 1, "deadline": 5.0, "generation": 0},
+            **{"admission": None, "eviction": None, "tier": None},
+        }
+        with pytest.raises(ConfigError):
+            Line("embedding worker", middle.address, hello=plain | changes)
+        [batch] = tier.batches(1)
+        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result()
+        one.close()
+
+
+def named() -> set[str]:
+    return {tier.SCHEMA.table_of(name) for name in tier.SCHEMA.categorical}
+
+
+def test_an_error_that_nobody_foresaw_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever its type, also while an answer is made: no thread of the worker ends by it."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("a mistake in satrap")
+
+    [batch] = tier.batches(1)
+    with tier.servers(1, 1) as (shards, [middle]):
+        one = tier.trainer(shards, [middle])
+        for place in ("_pool", "look_up"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Pooler, place, fail)
+                for _ in range(5):
+                    with pytest.raises(SatrapError, match="AssertionError: a mistake in satrap"):
+                        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result(20)
+        assert capsys.readouterr().err.count("Traceback") <= 1  # of each place, none if it was logged before
+        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result(20)
+        one.close()
+
+
+def test_the_run_of_a_worker_is_that_of_its_embedding_worker() -> None:
+    tables = tables_of(tier.SCHEMA, SGD(lr=0.1))
+    with tier.servers(1, 1) as (shards, [middle]):
+        place = ("embedding worker 0", middle.address, shards, tier.SCHEMA, tables)
+        one = connect_pooled(*place, run="first")
+        with pytest.raises(ConfigError, match="the shard is held by run 'first'"):
+            connect_pooled(*place, run="second")
+        one.close()
+        connect_pooled(*place, run="second").close()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from satrap.exchange.servers.frames import (
     HEADER_BYTES,
+    MAX_PARTS,
     Code,
     FrameError,
     Header,
@@ -83,11 +84,17 @@ def test_a_payload_over_the_limit_is_refused_before_it_is_hashed() -> None:
         decode(encode(header, digest(parts)), parts, max_bytes=9)
 
 
+@pytest.mark.parametrize("count", [127, 128, 255, 256, MAX_PARTS])
+def test_a_message_has_thousands_of_parts(count: int) -> None:
+    header, parts = Header(Kind.UPDATE, 1, 2, 3), [bytes([n % 256]) for n in range(count)]
+    assert decode(encode(header, digest(parts)), parts) == header
+
+
 def test_another_protocol_version_is_refused_with_both_named() -> None:
     data = bytearray(encode(Header(Kind.HELLO, client=5), digest([])))
     struct.pack_into("<H", data, 4, 7)
     struct.pack_into("<I", data, HEADER_BYTES - 4, zlib.crc32(bytes(data[: HEADER_BYTES - 4])))
-    with pytest.raises(FrameError, match="protocol version 7 met version 1") as caught:
+    with pytest.raises(FrameError, match="protocol version 7 met version 2") as caught:
         decode(bytes(data), [])
     assert caught.value.code == Code.VERSION
     assert caught.value.header == Header(Kind.HELLO, client=5)

@@ -7,14 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from satrap.errors import ConfigError
 from satrap.exchange.servers.frames import FrameError, as_bytes
 from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
 from satrap.exchange.servers.payload import (
     ITEM,
+    MAX_ANSWER,
     MAX_TEXT,
     NO_ROWS,
     Section,
     pack,
+    pack_hello,
     pack_text,
     unpack,
     unpack_text,
@@ -102,7 +105,35 @@ def test_texts_that_are_no_object_are_refused(text: bytes) -> None:
         unpack_text(text)
 
 
+@settings(deadline=None)
+@given(st.lists(sections(), max_size=4), st.integers(0, 4))
+def test_more_sections_than_there_may_be_are_refused(made: list[Section], most: int) -> None:
+    parts = pack(made)
+    if len(made) <= most:
+        assert len(unpack(parts, most=most)) == len(made)
+    else:
+        with pytest.raises(FrameError, match=f"{len(made)} sections where there may be {most}"):
+            unpack(parts, most=most)
+
+
+def test_an_index_of_endless_sections_or_splits_is_refused_before_it_is_read() -> None:
+    million = (1 << 20).to_bytes(4, "little") + bytes(22 << 20)
+    with pytest.raises(FrameError, match="over the limit"):
+        unpack([million])
+    with pytest.raises(FrameError, match="100000 sections where there may be 4095"):
+        unpack([(100_000).to_bytes(4, "little") + bytes(2_200_000)])
+    with pytest.raises(FrameError, match="4096 sections do not fit"):
+        pack([Section(0, np.zeros(2, np.int64), None)] * 4096)
+
+
+def test_a_hello_that_no_server_would_read_is_refused_where_it_is_made() -> None:
+    assert unpack_text(pack_hello({"tables": ["a"]})) == {"tables": ["a"]}
+    with pytest.raises(ConfigError, match=f"take {MAX_TEXT + 14} bytes to describe"):
+        pack_hello({"tables": "x" * MAX_TEXT})
+
+
 def test_texts_round_trip_and_are_bounded() -> None:
     assert unpack_text(pack_text({"a": [1, "ü"]})) == {"a": [1, "ü"]}
     with pytest.raises(FrameError, match="over the limit"):
         unpack_text(b" " * (MAX_TEXT + 1))
+    assert len(unpack_text(b'{"a": "' + b"x" * MAX_TEXT + b'"}', most=MAX_ANSWER)["a"]) == MAX_TEXT

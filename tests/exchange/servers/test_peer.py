@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.frames import ANSWER, Code, Header, Kind, decode, digest, encode
-from satrap.exchange.servers.peer import HINTS, WINDOW, Peer
+from satrap.exchange.servers.peer import ACKNOWLEDGE, HINTS, WINDOW, Peer
+from satrap.exchange.servers.session import WINDOW as SERVER_WINDOW
 from satrap.exchange.servers.session import Answer, Session, Verdict
 from satrap.exchange.servers.turns import failure
 
@@ -120,15 +121,79 @@ def test_a_client_that_never_acknowledges_is_full() -> None:
     session = Session(7, b"")
     session.admit(Header(Kind.LOOKUP, sequence=0))
     session.keep(Answer.of(Header(Kind.LOOKUP | ANSWER, sequence=0), [b"12345"]))
-    assert session.full(Header(Kind.LOOKUP, sequence=1), limit=4)
-    assert not session.full(Header(Kind.LOOKUP, sequence=1), limit=5)
-    assert not session.full(Header(Kind.LOOKUP, sequence=1, acknowledged=1), limit=4)
+    assert not session.full(Header(Kind.LOOKUP, sequence=1))
+    for n in range(1, SERVER_WINDOW):
+        session.admit(Header(Kind.LOOKUP, sequence=n))  # whether it is answered or waits
+    assert session.full(Header(Kind.LOOKUP, sequence=SERVER_WINDOW))
+    assert session.full(Header(Kind.LOOKUP, sequence=SERVER_WINDOW, acknowledged=10**6)) is False
+    session.admit(Header(Kind.LOOKUP, sequence=SERVER_WINDOW, acknowledged=10**6))
+    assert session.full(Header(Kind.LOOKUP, sequence=SERVER_WINDOW + 1))  # only one was answered at all
 
 
 def refuse(client: Peer, code: Code, sequence: int = 0) -> list[list[bytes]]:
     header = Header(Kind.LOOKUP, client=7, sequence=sequence)
     answer = failure(header, code, StoreError("no", where="there", fix="try"))
     return client.receive(answer.header, answer.parts, 0.0)
+
+
+def test_a_busy_server_is_asked_again_later_and_later_and_named_in_the_end() -> None:
+    client = peer(deadline=30.0)
+    for _ in range(3):
+        client.request(Kind.LOOKUP, [b"large"], lambda p, e: None, now=0.0)
+    assert len(list(client.outgoing(0.0))) == 3
+    pauses, now = [], 0.0
+    for _ in range(6):
+        header = Header(Kind.LOOKUP, client=7, sequence=0)
+        busy = failure(header, Code.BUSY, ExchangeError("no room"))
+        assert client.receive(busy.header, busy.parts, now) == []
+        nudge = Header(Kind.PING | ANSWER)
+        assert client.receive(nudge, [], now) == []  # else the other two were sent again at once
+        client.request(Kind.LOOKUP, [b"large"], lambda p, e: None, now=now)
+        begun = now
+        while not (messages := list(client.outgoing(now))):
+            now += 0.05
+        pauses.append(now - begun)
+        assert decode(messages[0][0], messages[0][1:]).kind == Kind.PING
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0], abs=0.06)
+    error = client.overdue(31.0)
+    assert error is not None
+    assert error.what.endswith("has not answered for 30 s: no room")
+
+
+def test_large_answers_are_acknowledged_at_once_and_nothing_is_sent_again() -> None:
+    client, server = peer(), Server()
+    for _ in range(4):
+        client.request(Kind.LOOKUP, [], lambda p, e: None, now=0.0)
+    for message in client.outgoing(0.0):
+        server.receive([bytes(p) for p in message])
+    for n in range(4):
+        for message in server.work():
+            header = decode(message[0], message[1:])
+            large = [bytes(ACKNOWLEDGE // 2)]
+            assert client.receive(header, large, 0.01) == []
+        sent = list(client.outgoing(0.01))
+        assert len(sent) == (n == 1)
+        if sent:
+            ping = decode(sent[0][0], [])
+            assert (ping.kind, ping.acknowledged) == (Kind.PING, 2)
+            server.work()  # done, and its answer on the way: the PONG comes before it
+            pong = ping.answer(acknowledged=4, step=3)
+            assert client.receive(pong, [], 0.02) == []
+            break
+
+
+def test_a_hello_that_finds_no_place_is_tried_again() -> None:
+    client = peer()
+    client.request(Kind.HELLO, [b"{}"], lambda p, e: None, now=0.0)
+    [hello] = client.outgoing(0.0)
+    busy = failure(decode(hello[0], hello[1:]), Code.BUSY, ExchangeError("too many hellos"))
+    assert client.receive(busy.header, busy.parts, 0.0) == []
+    assert list(client.outgoing(0.05)) == []
+    [ping] = client.outgoing(0.2)
+    header = decode(ping[0], [])
+    unknown = failure(header, Code.UNKNOWN_CLIENT, ExchangeError("who?"))
+    [again] = client.receive(unknown.header, unknown.parts, 0.2)
+    assert decode(again[0], again[1:]).kind == Kind.HELLO
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.checkpoint import Checkpoint, manifest, write_checkpoint
 from satrap.errors import CheckpointError, StoreError
-from satrap.exchange.servers import ShardServer
-from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind
+from satrap.exchange import Exchange
+from satrap.exchange.servers import ShardServer, payload, recovery
+from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind, digest, encode
+from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.recovery import Recovery
+from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
-from tests.contract.parties import assert_equal_contents, connect, local, train
+from satrap.store import Admission, Eviction, Shard, Tier
+from tests.contract.parties import (
+    Process,
+    assert_equal_contents,
+    connect,
+    gradients_for,
+    local,
+    random_requests,
+    train,
+)
 from tests.exchange.servers.journaled import Bench, hello, sections, traffic
 
 
@@ -90,6 +105,23 @@ def test_an_answer_that_was_lost_with_the_process_is_given_as_it_was(tmp_path: P
     assert again.sessions.counters.repeated == 1
 
 
+def test_what_a_shard_remembers_of_many_clients_has_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With texts scaled down: a text that holds all of them is longer than one that servers read."""
+    rng, bench = np.random.default_rng(0), Bench(tmp_path)
+    for client in range(1, 40):
+        bench.send(*hello(client))
+        bench.send(Header(Kind.LOOKUP, 1, client, 1, 0), sections(rng, gradients=False))
+    bench.rotate(1)
+    bench.journal.forget(1)
+    before = bench.everything()
+    rows = [c for name in "ab" for c in bench.service.store.export(name)]
+    bench.die()
+    monkeypatch.setattr(payload, "MAX_TEXT", 2000)
+    assert Bench(tmp_path, loaded=rows).everything() == before
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_segment_continues_the_rows_of_a_snapshot(tmp_path: Path, sync: bool) -> None:
     rng = np.random.default_rng(2)
@@ -151,8 +183,6 @@ def test_nothing_is_accepted_before_everything_is_repeated() -> None:
     waiting: list[object] = []
     done: list[int | None] = [3]
     sessions = Sessions(Limits(), Counters(), waiting.append, recovering=lambda: done[0])
-    from satrap.exchange.servers.frames import digest, encode
-
     header, parts = hello(1)
     head = encode(header, digest(parts))
     answer = sessions.receive(b"", head, parts, 0.0)
@@ -210,3 +240,217 @@ def test_a_journal_begins_anew_with_each_snapshot(tmp_path: Path) -> None:
         assert_equal_contents(exchange, here)
         exchange.close()
     here.close()
+
+
+def test_a_hello_that_is_refused_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+    """Of a newer group of workers, too: only one that is taken makes an end of what was written."""
+    rng, bench = np.random.default_rng(2), Bench(tmp_path)
+    for header, parts in traffic(rng, 1, 20):
+        bench.send(header, parts)
+    before, rows = bench.journal.size, bench.rows()
+    header, [text] = hello(2)
+    plain = unpack_text(text) | {"generation": 1}
+    for wrong in ({"seed": 99}, {"rank": 7}, {"forward": "float8"}, {"tables": plain["tables"][:1]}):
+        answer = bench.send(header, [pack_text(plain | wrong)])
+        assert answer is not None
+        assert answer.header.kind == FAILURE
+    assert (bench.journal.size, len(bench.journal.segments)) == (before, 1)
+    bench.die()
+    bench = Bench(tmp_path)
+    assert bench.rows() == rows
+    assert bench.service.generation == 0
+    answer = bench.send(header, [pack_text(plain)])
+    assert answer is not None
+    assert answer.header.kind != FAILURE
+    assert bench.rows() == {"a": [], "b": []}
+    assert bench.journal.size < before
+    state = bench.everything()
+    bench.die()
+    after = Bench(tmp_path).everything()
+    for part in ("rows", "state", "service", "board"):
+        assert after[part] == state[part]
+
+
+def test_a_new_group_for_which_there_is_no_memory_leaves_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, bench = np.random.default_rng(2), Bench(tmp_path)
+    for header, parts in traffic(rng, 1, 20):
+        bench.send(header, parts)
+    rows = bench.rows()
+    header, [text] = hello(2)
+
+    def too_little(_: ShardConfig) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardConfig, "open", too_little)
+        answer = bench.send(header, [pack_text(unpack_text(text) | {"generation": 1})])
+    assert answer is not None
+    assert answer.header.kind == FAILURE
+    bench.die()
+    assert Bench(tmp_path).rows() == rows
+
+
+def test_what_was_refused_is_still_refused_after_a_restart(tmp_path: Path) -> None:
+    """It is in no journal, and its client may not have heard of it."""
+    rng, bench = np.random.default_rng(2), Bench(tmp_path)
+    bench.send(*hello(1))
+    lookup = sections(rng, gradients=False)
+    bench.send(Header(Kind.LOOKUP, 1, 1, 1, 1), lookup)
+    refused = Header(Kind.EXPORT, 1, 1, 2, 1)
+    bench.send(refused, [pack_text({"table": "nobody"})])
+    bench.send(Header(Kind.LOOKUP, 1, 1, 3, 1), lookup)
+    bench.die()
+    bench = Bench(tmp_path)
+    answer = bench.send(refused, [pack_text({"table": "nobody"})])
+    assert answer is not None
+    assert answer.header.kind == FAILURE
+    assert unpack_text(answer.parts[0])["code"] == Code.STORE
+    assert bench.sessions.known[1].next == 4
+
+
+@pytest.mark.parametrize("kind", [Kind.READ, Kind.UPDATE, Kind.LOOKUP])
+def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: Kind) -> None:
+    """One that fails in the background, and one of a client of whom nothing else is known."""
+    bench = Bench(tmp_path)
+    bench.send(*hello(1))
+    bench.send(Header(Kind.FLUSH, 1, 1, 1))
+    parts = [pack_text({"url": str(tmp_path / "nowhere")})]
+    header = Header(kind, 1, 1 if kind == Kind.READ else 7, 2)
+    bench.journal.append(encode(header, digest(parts)), parts)
+    bench.die()
+    for _ in range(2):  # and again
+        journal = Journal(tmp_path)
+        with pytest.raises(CheckpointError) as caught:
+            Recovery(journal).run(Service(), Sessions(Limits(), Counters(), lambda _: None))
+        journal.close()
+        assert caught.value.what.startswith("the journal cannot be repeated: ")
+        assert caught.value.where == f"{tmp_path / '00000000.journal'}, record 2: {kind.name}"
+        assert f"remove {tmp_path}" in caught.value.fix
+
+
+def test_a_process_with_such_a_journal_ends_and_says_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    parts = [pack_text({"table": "a"})]
+    bench.journal.append(encode(Header(Kind.EXPORT, 1, 5, 3), digest(parts)), parts)
+    bench.die()
+    with Process("127.0.0.1:0", "--journal", str(tmp_path), lines=2) as process:
+        assert process.popen.wait(20) == 1
+        assert process.popen.stderr is not None
+        told = process.popen.stderr.read()
+    assert told.startswith("the journal cannot be repeated: a request of a client without a hello")
+    assert "00000000.journal, record 0: EXPORT" in told
+    assert "Traceback" not in told
+
+
+def test_an_error_that_nobody_foresaw_is_repeated_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, bench = np.random.default_rng(2), Bench(tmp_path)
+    bench.send(*hello(1))
+
+    def fail(_: Shard) -> None:
+        raise ZeroDivisionError("of a mistake in satrap")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "clear", fail)
+        for sequence in range(1, 50):
+            answer = bench.send(Header(Kind.CLEAR, 1, 1, sequence, sequence))
+            assert answer is not None
+            text = unpack_text(answer.parts[0])
+            assert "ZeroDivisionError: of a mistake in satrap" in text["what"]
+            assert text["why"] == "it may have been executed in part"
+        log = capsys.readouterr().err
+        assert log.count("Traceback") == log.count("shard: clear") == 1
+        bench.die()
+        bench = Bench(tmp_path)
+    bench.send(Header(Kind.LOOKUP, 1, 1, 50, 50), sections(rng, gradients=False))
+    assert any(bench.rows().values())
+
+
+BOUNDS: dict[str, dict[str, Any]] = {
+    "eviction": {"memory": 400_000, "eviction": Eviction()},
+    "admission": {
+        "memory": 400_000,
+        "eviction": Eviction("lfu"),
+        "admission": Admission(min_count=2, memory=1 << 12),
+    },
+    "tier": {"memory": 1_300_000, "eviction": Eviction(), "tier": 1 << 20},
+    "tier and admission": {
+        "memory": 1_300_000,
+        "eviction": Eviction(),
+        "tier": 1 << 20,
+        "admission": Admission(probability=0.8),
+    },
+    "tier without room": {"memory": 600_000, "eviction": Eviction(), "tier": 1 << 16},
+}
+
+
+def work(exchange: Exchange, seed: int) -> list[np.ndarray]:
+    """Take steps on more rows than memory holds; return what was looked up."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(6):
+        wanted = random_requests(rng, ids=3_000, most=1_500)
+        found += exchange.lookup(wanted, create=True).result()
+        exchange.update(wanted, gradients_for(rng, wanted), lr_scale=1.0)
+    exchange.flush()
+    return found
+
+
+def lost(exchange: Exchange) -> int:
+    return sum(table["evicted"] for table in exchange.statistics()["tables"].values())
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, name: str) -> None:
+    """Its rows, and which of them go next, are those of a store that was never killed.
+
+    A tier that has no room for what memory evicts gives rows up; which ones differs after it was read back.
+    """
+    bounds = dict(BOUNDS[name])
+    if "tier" in bounds:
+        bounds["tier"] = Tier(str(tmp_path), bounds["tier"])
+    folder, full = tmp_path / "journal", name == "tier without room"
+    with Process("127.0.0.1:0", "--journal", str(folder)) as first:
+        exchange, here = connect([first.address], deadline=60.0, **bounds), local(**bounds)
+        for number in range(2):
+            work(exchange, number), work(here, number)
+            cut, place = exchange.cut(), str(tmp_path / f"step-{number}")
+            write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=cut.write))
+        work(exchange, 2), work(here, 2)
+        assert_equal_contents(exchange, here)
+        first.popen.kill()
+        with Process(first.address, "--journal", str(folder), lines=2) as again:
+            assert "recovering from snapshot step-1" in again.before
+            if full:
+                assert abs(exchange.statistics()["rows"] / here.statistics()["rows"] - 1) < 0.05
+                work(exchange, 3)
+            else:
+                assert_equal_contents(exchange, here)
+                for a, b in zip(work(exchange, 3), work(here, 3), strict=True):
+                    np.testing.assert_array_equal(a, b)
+                assert_equal_contents(exchange, here)
+            cold = exchange.statistics().get("tier", {}).get("rows", 0)
+            assert (cold > 500, lost(here) > 500) == ("tier" in bounds, full or "tier" not in bounds)
+            exchange.close()
+    here.close()
+
+
+def test_a_store_that_raises_what_it_likes_ends_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new segment looks for the snapshots of older ones, which stay if nothing is known of them."""
+    bench = Bench(tmp_path)
+    bench.send(*hello(1))
+    bench.rotate(1)
+    parts = [pack_text({"url": "s3://bucket/step-1", "folder": "data-00000000", "number": 1})]
+    bench.journal.append(encode(Header(Kind.WRITE, 1, 1, 1), digest(parts)), parts)
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError("of a library")
+
+    monkeypatch.setattr(manifest, "read_manifest", fail)
+    recovery.rotate(bench.journal, 2, bench.service, bench.sessions)
+    assert [segment.step for segment in bench.journal.segments] == [None, 1, 2]
+    bench.die()

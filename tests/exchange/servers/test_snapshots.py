@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import Future
 from functools import partial
@@ -10,16 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from satrap import faults
-from satrap.checkpoint import Checkpoint, Series, read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint, storage, verify, write_checkpoint
 from satrap.checkpoint.chain import open_chain, read_buckets, read_deleted
+from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.rewrite import compact
+from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
 from satrap.exchange import Exchange, Request
-from satrap.exchange.servers import ShardMap, ShardServer
-from satrap.exchange.servers.frames import Kind
+from satrap.exchange.servers import ShardMap, ShardServer, payload
+from satrap.exchange.servers.frames import FrameError, Kind
 from satrap.exchange.servers.payload import pack, pack_text
+from satrap.exchange.servers.snapshots import pack_result, unpack_result
 from satrap.launch.reshard import reshard_everywhere
 from satrap.optim import Adagrad, Adam
 from satrap.schema import Table
@@ -72,6 +78,40 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
                 assert {t: c["rows"] for t, c in counts.items()} == {t: c["rows"] for t, c in rows.items()}, n
                 exchange.close()
     here.close()
+
+
+def test_a_shard_has_any_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With texts and blocks scaled down: its files have more checksums than fit into a text."""
+    monkeypatch.setattr(payload, "MAX_TEXT", 4000)
+    monkeypatch.setattr(storage, "BLOCK", 32)
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers])
+        train(exchange, steps=4, seed=2)
+        place = write(exchange, tmp_path / "cut")
+        saved = exchange.snapshot().write
+        write_checkpoint(str(tmp_path / "whole"), Checkpoint({}, {}, {}, (), rows=saved))
+        sums = [len(e.crc32) for e in read_manifest(Storage(place)).files.values()]
+        assert sum(sums) * len("1234567890, ") > 2 * 4000  # so many that each shard has too many
+        here = local()
+        for each in (place, str(tmp_path / "whole")):
+            verify(each)
+            here.clear()
+            here.read(each)
+            assert_equal_contents(exchange, here)
+        here.close()
+        exchange.close()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.integers(0, 2**32 - 1), max_size=9)))
+def test_a_result_round_trips_with_its_checksums(sums: dict[str, list[int]]) -> None:
+    files = {name: {"bytes": 7, "crc32": own, "table": "a"} for name, own in sums.items()}
+    result = {"done": True, "files": files}
+    parts = [bytes(memoryview(part)) for part in pack_result(result)]
+    assert unpack_result(parts) == result
+    if any(sums.values()):
+        with pytest.raises(FrameError, match="checksums"):
+            unpack_result([parts[0], parts[1] + b"abcd"])
 
 
 def test_one_process_reads_what_shards_wrote(tmp_path: Path) -> None:
@@ -360,6 +400,53 @@ def test_a_delta_that_one_shard_could_not_write_is_in_the_next(failing: int, tmp
         link = series.manifest(3).delta
         assert link is not None
         assert (link.number, link.previous) == (1, "step-00000001")
+        exchange.close()
+
+
+@pytest.mark.parametrize("raised", [MemoryError, RuntimeError, KeyError, SystemExit])
+@pytest.mark.parametrize("point", ["shard.chunk", "shard.written"])
+def test_whatever_a_shard_raises_is_told_and_made_up_for(
+    point: str, raised: type[BaseException], tmp_path: Path
+) -> None:
+    series = Series(str(tmp_path), keep=9)
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers], **SMALL)
+        use(exchange, 1)
+        save(exchange, series, 1)
+        use(exchange, 2)
+        surprise = faults.fail(lambda: raised("by surprise"))
+        with faults.armed(point, surprise, at=2), pytest.raises(CheckpointError) as caught:
+            save(exchange, series, 2)
+        assert raised.__name__ in caught.value.what
+        assert "by surprise" in caught.value.what
+        use(exchange, 3)
+        assert save(exchange, series, 3)
+        assert_saved(series, {3: contents(exchange)})
+        exchange.close()
+
+
+@pytest.mark.parametrize("delta", [None, True])
+@pytest.mark.parametrize("point", ["disk.make_folder", "shard.chunk", "shard.written"])
+def test_after_a_failed_save_no_shard_copies_rows_any_more(
+    point: str, delta: bool | None, tmp_path: Path
+) -> None:
+    """The save fails before a shard heard of it, amid its rows, or after them."""
+    with threads(2) as servers:
+        exchange = connect([s.address for s in servers], **SMALL)
+        use(exchange, 1)
+        exchange.cut(delta=False).put_back()
+        groups = [group for server in servers for group in server._service.store.groups]
+        gc.disable()  # a cycle of references would be found some time
+        try:
+            cut = exchange.cut(delta=delta)
+            assert all(len(group._cuts) == 1 for group in groups)
+            full = faults.fail(lambda: OSError(28, "No space left on device"))
+            with faults.armed(point, full, every=1), pytest.raises(CheckpointError, match="No space"):
+                write_checkpoint(str(tmp_path / "x"), Checkpoint({}, {}, {}, (), rows=cut.write))
+            cut.put_back()
+            assert eventually(lambda: not any(len(group._cuts) for group in groups), 20)
+        finally:
+            gc.enable()
         exchange.close()
 
 

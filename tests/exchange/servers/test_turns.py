@@ -24,12 +24,14 @@ class Desk:
     def __init__(self, **bounds: Any) -> None:
         self.answers: list[tuple[int, Answer]] = []
         self.heard = {0: 0.0, 1: 0.0}
+        self.full: set[int] = set()
         self.service = Service()
         self.turns = Turns(
             self.service,
             lambda job, answer: self.answers.append((job.session.rank, answer)),
             wait=25.0,
             heard=lambda rank: self.heard[rank],
+            has_room=lambda session: session.rank not in self.full,
         )
         self.sessions = [Session(rank + 1, b"") for rank in range(2)]
         self.rng = np.random.default_rng(0)
@@ -46,7 +48,7 @@ class Desk:
         session = self.sessions[rank]
         session.next += 1
         header = Header(kind, 1, session.client, session.next, 0, step)
-        self.turns.take(Job(session, header, parts, 0, now))
+        self.turns.take(Job(session, header, parts, 7, now))
 
 
 def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
@@ -62,6 +64,56 @@ def test_a_lookup_waits_for_the_step_before_it_and_then_gets_its_turn() -> None:
         (0, Kind.LOOKUP),
     ]
     assert desk.turns.executed[Kind.LOOKUP] == 2
+
+
+def test_a_request_far_ahead_of_the_open_step_is_refused_at_once() -> None:
+    desk = Desk()
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    assert not desk.answers
+    for step in (2, 10**18, 2**64 - 1):
+        desk.ask(1, Kind.LOOKUP, step, 1.0)
+        rank, answer = desk.answers.pop()
+        assert (rank, answer.header.kind) == (1, FAILURE)
+        text = unpack_text(answer.parts[0])
+        assert text["code"] == Code.SEQUENCE
+        assert text["what"] == f"a request of step {step} came while step 0 is open"
+
+
+def test_a_client_without_room_for_answers_waits_until_it_has_and_its_updates_behind() -> None:
+    desk = Desk()
+    desk.full.add(1)
+    desk.ask(0, Kind.LOOKUP, 0, 1.0)
+    desk.ask(1, Kind.LOOKUP, 0, 1.0)
+    desk.ask(1, Kind.UPDATE, 0, 1.0)
+    assert kinds(desk) == [(0, Kind.LOOKUP)]
+    assert (desk.sessions[1].parked, desk.sessions[1].parked_bytes) == (2, 14)
+    desk.turns.expire(2.0)
+    assert len(desk.answers) == 1
+    desk.full.clear()
+    desk.turns.expire(3.0)
+    assert kinds(desk)[1:] == [(1, Kind.LOOKUP), (1, Kind.UPDATE)]
+    assert (desk.sessions[1].parked, desk.sessions[1].parked_bytes) == (0, 0)
+
+
+def test_of_very_many_ranks_that_are_silent_a_few_are_named() -> None:
+    desk = Desk()
+    header, parts = hello(9, rank=0, world=65_536, mode="sync")
+    desk.turns.take(Job(session := Session(9, b""), header, parts, 0, 0.0))
+    desk.turns.take(Job(session, Header(Kind.LOOKUP, 1, 9, 1, 0, 1), pack([]), 0, 0.0))
+    desk.heard = dict.fromkeys(range(65_536), 0.0)
+    desk.turns.expire(60.0)
+    text = unpack_text(desk.answers[-1][1].parts[0])
+    assert text["code"] == Code.DEADLINE
+    assert text["what"].endswith("nothing came from rank 0, 1, 2, 3, 4, 5, 6, 7")
+
+
+def test_what_waits_of_a_client_that_was_replaced_is_refused() -> None:
+    desk = Desk()
+    desk.ask(0, Kind.LOOKUP, 1, 1.0)
+    desk.sessions[0].fenced = True
+    desk.turns.expire(2.0)
+    [(_, answer)] = desk.answers
+    assert unpack_text(answer.parts[0])["code"] == Code.FENCED
 
 
 def kinds(desk: Desk) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from satrap.embedding.workers.client import PooledExchange
 from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers.client import OWN_RUN
 from satrap.exchange.servers.config import tables_to_dicts
 from satrap.schema import Schema, Table
 
@@ -18,6 +19,7 @@ _DEFAULTS = {
     "world": 1,
     "deadline": 30.0,
     "generation": 0,
+    "run": OWN_RUN,
 }
 _SETTINGS = ("admission", "eviction", "tier")
 

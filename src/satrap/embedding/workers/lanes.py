@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -14,20 +14,25 @@ from typing import Any
 from satrap.embedding.workers.pooler import Begun
 from satrap.embedding.workers.service import EmbeddingService, Session
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.frames import FAILURE, Code, Kind
+from satrap.exchange.servers.frames import FAILURE, MAX_BYTES, Code, Kind
 from satrap.exchange.servers.session import Answer
-from satrap.exchange.servers.turns import Job, Turns, error_code, failure
+from satrap.exchange.servers.session import Session as Client
+from satrap.exchange.servers.turns import Job, Turns, error_code, failure, name_of
+from satrap.exchange.servers.unexpected import answerable
 
 TELL = 1.0
 """Seconds after which a worker is told that its request waits for the shards, and has not been lost."""
 
 _WORK = (Kind.LOOKUP, Kind.PEEK, Kind.UPDATE)
 
-WRONG = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What a message that makes no sense may lead to: its worker hears of it, and nobody else."""
-
 CLOSING = 5.0
 """Seconds for the exchanges to say goodbye when the process ends."""
+
+WORKERS = 256
+"""Workers that one embedding worker serves; each has threads and connections of its own."""
+
+_LOOK = 0.05
+"""Seconds between looks whether a worker has acknowledged answers."""
 
 
 class Lanes(Turns):
@@ -39,15 +44,22 @@ class Lanes(Turns):
     Args:
         service: of the embedding worker.
         finish: called with each job and its answer; with `last=False` for one that is not the last.
+        has_room: as that of `Turns`.
 
     Attributes:
         busy: seconds spent on ids, pooling and gradients, by all threads; waiting does not count.
     """
 
     def __init__(
-        self, service: EmbeddingService, finish: Callable[..., None], *, wait: float, **_: Any
+        self,
+        service: EmbeddingService,
+        finish: Callable[..., None],
+        *,
+        wait: float,
+        has_room: Callable[[Client], bool] = lambda _: True,
+        **_: Any,
     ) -> None:
-        super().__init__(service, finish, wait=wait)
+        super().__init__(service, finish, wait=wait, has_room=has_room)
         self._sessions_of, self._answered = service.session, finish
         self._lanes: dict[int, _Lane] = {}
         self._lock = threading.Lock()
@@ -56,33 +68,57 @@ class Lanes(Turns):
     def take(self, job: Job) -> None:
         """Execute a job after those of the same worker taken before."""
         client = job.session.client
-        if client not in self._lanes:
-            session = self._sessions_of(client)
-            self._lanes[client] = _Lane(session, self._answered, self._note, self._spent)
-        self._lanes[client].take(job)
+        lane = self._lanes.get(client)
+        if lane is None:
+            if job.header.kind != Kind.HELLO or len(self._lanes) >= WORKERS:
+                self._fail(job, Code.SEQUENCE, _no_place(job))
+                return
+            try:
+                with _answerable(job):  # the system may have no more threads
+                    lane = self._lanes[client] = _Lane(self._sessions_of(client), self)
+            except SatrapError as error:
+                self._fail(job, error_code(error), error)
+                return
+        with self._lock:
+            job.session.parked += 1
+            job.session.parked_bytes += job.size
+        lane.take(job)
         if job.header.kind == Kind.BYE:
             self._lanes.pop(client).end()
 
     def expire(self, now: float) -> None:
-        """End the threads of workers that others have replaced; what waits has deadlines of its own."""
+        """End the threads of workers that were refused or replaced; what waits has deadlines of its own."""
         for client, lane in list(self._lanes.items()):
             if lane.session.closed:
                 self._lanes.pop(client).end()
 
     def stop(self) -> None:
-        """End all threads after what they do."""
+        """End all threads after what they do now."""
         lanes, until = list(self._lanes.values()), time.monotonic() + CLOSING
         for lane in lanes:
-            lane.end()
+            lane.stop()
         for lane in lanes:
             lane.join(max(until - time.monotonic(), 0.0))
 
-    def _note(self, job: Job, answer: Answer) -> None:
+    def answered(self, job: Job, answer: Answer) -> None:
+        """Hand over an answer; a thread of a lane calls it."""
         with self._lock:
             self.executed[job.header.kind] += 1
             self.refused += answer.header.kind == FAILURE
+            job.session.parked -= 1
+            job.session.parked_bytes -= job.size
+        self._answered(job, answer)
 
-    def _spent(self, job: Job, since: float) -> None:
+    def tell(self, job: Job, answer: Answer) -> None:
+        """Hand over what is not the last answer to a job."""
+        self._answered(job, answer, last=False)
+
+    def may_begin(self, job: Job) -> bool:
+        """Return whether there is room for the answer to a job, or none is needed."""
+        return job.session.fenced or job.header.kind in (Kind.BYE, Kind.UPDATE) or self._has_room(job.session)
+
+    def spent(self, job: Job, since: float) -> None:
+        """Count the time that a thread of a lane has worked on a job."""
         if job.header.kind in _WORK:
             with self._lock:
                 self.busy += time.perf_counter() - since
@@ -91,17 +127,11 @@ class Lanes(Turns):
 class _Lane:
     """The threads of one worker."""
 
-    def __init__(
-        self,
-        session: Session,
-        finish: Callable[..., None],
-        note: Callable[[Job, Answer], None],
-        spent: Callable[[Job, float], None],
-    ) -> None:
-        self.session, self._finish, self._note, self._spent = session, finish, note, spent
+    def __init__(self, session: Session, lanes: Lanes) -> None:
+        self.session, self._lanes = session, lanes
         self._begin: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
         self._answer: SimpleQueue[tuple[Job, Future[Begun]] | None] = SimpleQueue()
-        self._told = 0
+        self._told, self._stopped = 0, False
         self._threads = [
             threading.Thread(target=run, name="satrap-embedding", daemon=True)
             for run in (self._begin_all, self._answer_all)
@@ -115,40 +145,52 @@ class _Lane:
         self._begin.put((job, begun))
 
     def end(self) -> None:
+        """End the threads after what was taken."""
         self._begin.put(None)
         self._answer.put(None)
+
+    def stop(self) -> None:
+        """End the threads after what they do now; the rest is dropped."""
+        self._stopped = True
+        self.end()
 
     def join(self, seconds: float) -> None:
         for thread in self._threads:
             thread.join(seconds)
 
     def _begin_all(self) -> None:
-        while (item := self._begin.get()) is not None:
+        while (item := self._begin.get()) is not None and not self._stopped:
             job, begun = item
+            while not (self._stopped or self.session.closed or self._lanes.may_begin(job)):
+                time.sleep(_LOOK)
             started = time.perf_counter()
             try:
-                begun.set_result(self.session.begin(job.header, job.parts))
-            except (SatrapError, *WRONG) as error:
+                with _answerable(job):
+                    begun.set_result(self.session.begin(job.header, job.parts))
+            except SatrapError as error:
                 begun.set_exception(error)
-            self._spent(job, started)
+            self._lanes.spent(job, started)
         self.session.close()
 
     def _answer_all(self) -> None:
-        while (item := self._answer.get()) is not None:
+        while (item := self._answer.get()) is not None and not self._stopped:
             job, begun = item
             try:
-                future, make = self._patiently(job, begun)
-                found = self._patiently(job, future)
-                started = time.perf_counter()
-                answer = Answer.of(job.header.answer(), make(found))
-                self._spent(job, started)
+                with _answerable(job):
+                    answer = self._answered(job, begun)
             except SatrapError as error:
                 answer = failure(job.header, error_code(error), error)
-            except WRONG as error:
-                wrong = ExchangeError(f"the embedding worker failed: {type(error).__name__}: {error}")
-                answer = failure(job.header, Code.SEQUENCE, wrong)
-            self._note(job, answer)
-            self._finish(job, answer)
+            self._lanes.answered(job, answer)
+
+    def _answered(self, job: Job, begun: Future[Begun]) -> Answer:
+        future, make = self._patiently(job, begun)
+        found = self._patiently(job, future)
+        started = time.perf_counter()
+        answer = Answer.of(job.header.answer(), make(found))
+        if answer.payload.size > MAX_BYTES:
+            raise _too_large(answer.payload.size)
+        self._lanes.spent(job, started)
+        return answer
 
     def _patiently(self, job: Job, future: Future[Any]) -> Any:
         """Return the result; while it waits, tell the worker that it is being worked on."""
@@ -157,7 +199,28 @@ class _Lane:
                 return future.result(TELL)
             if future.done():
                 return future.result()
+            if self._stopped:
+                raise ExchangeError("the embedding worker has been stopped")
             self._told += 1
             waiting = failure(job.header, Code.RECOVERING, ExchangeError("it waits for the shards"))
-            told = Answer.of(replace(waiting.header, step=self._told), waiting.parts)
-            self._finish(job, told, last=False)
+            self._lanes.tell(job, Answer.of(replace(waiting.header, step=self._told), waiting.parts))
+
+
+def _answerable(job: Job) -> AbstractContextManager[None]:
+    return answerable(f"embedding worker: {name_of(job.header.kind)}", begun=True)
+
+
+def _too_large(size: int) -> ExchangeError:
+    return ExchangeError(
+        f"the pooled tensors of a batch take {size} bytes, a message holds {MAX_BYTES}",
+        fix="use smaller batches, or 16-bit numbers on the wire",
+    )
+
+
+def _no_place(job: Job) -> ExchangeError:
+    if job.header.kind != Kind.HELLO:
+        return ExchangeError("a request of a worker that is not served any more")
+    return ExchangeError(
+        f"the embedding worker already serves {WORKERS} workers",
+        fix="set cluster.embedding_workers higher",
+    )

@@ -74,8 +74,8 @@ class PooledPlan(EmbeddingPlan):
         features = schema.categorical
         self.jagged = [name for name, f in features.items() if f.pooling == "none"]
         by_group = [
-            [n for n, f in features.items() if f.pooling != "none" and schema.table_of(n) in group.tables]
-            for group in groups
+            [n for n, f in features.items() if f.pooling != "none" and schema.table_of(n) in tables]
+            for tables in (set(group.tables) for group in groups)
         ]
         self.pooled = [
             (group.dim, tuple(names)) for group, names in zip(groups, by_group, strict=True) if names

@@ -20,11 +20,11 @@ from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.servers import Key, ServersExchange, Wire
 from satrap.exchange.servers.batches import unpack_batch
-from satrap.exchange.servers.config import tables_from_dicts
-from satrap.exchange.servers.frames import Buffer
-from satrap.exchange.servers.payload import pack_text
+from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
+from satrap.exchange.servers.frames import Buffer, FrameError
+from satrap.exchange.servers.payload import pack_text, shortened
+from satrap.optim import LARGEST
 from satrap.schema import Schema
-from satrap.store import Admission, Eviction, Tier
 
 OPEN = 1024
 """Lookups of one worker that may wait for their update."""
@@ -73,31 +73,42 @@ class Pooler:
 
     def __init__(self, hello: Mapping[str, Any], shards: Sequence[str], key: Key | None) -> None:
         try:
-            schema, tables = Schema.from_dict(hello["schema"]), tables_from_dicts(hello["tables"])
-            count, self.rank, self._wire = int(hello["shards"]), int(hello["rank"]), Wire(*hello["wire"])
-            about = {
-                "seed": int(hello["seed"]),
-                "memory": hello["memory"],
-                "admission": hello["admission"] and Admission(**hello["admission"]),
-                "eviction": hello["eviction"] and Eviction(**hello["eviction"]),
-                "tier": hello["tier"] and Tier(str(hello["tier"]["path"]), int(hello["tier"]["size"])),
-                "mode": str(hello["mode"]),
-                "world": int(hello["world"]),
-                "deadline": float(hello["deadline"]),
-                "generation": int(hello["generation"]),
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            schema, self._wire = Schema.from_dict(hello["schema"]), Wire(*hello["wire"])
+            rows = ShardConfig.from_dict({**hello, "shard": 0, "epoch": 1})
+            worker = Worker.from_dict({**hello, "forward": self._wire.forward})
+            deadline = float(hello["deadline"])
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(
                 f"this is an embedding worker, and a hello lacks or distorts {error}",
                 fix="give the address of a shard where a shard is meant",
             ) from error
-        if count != len(shards):
+        if rows.map.shards != len(shards):
             raise ConfigError(
-                f"the worker names {count} shards, its embedding worker {len(shards)}",
+                f"the worker names {rows.map.shards} shards, its embedding worker {len(shards)}",
                 fix="give both the same shards, in the same order",
             )
-        self.exchange = ServersExchange(shards, tables, wire=self._wire, rank=self.rank, key=key, **about)
         named = {schema.table_of(name) for name in schema.categorical}
+        tables = tables_from_dicts(rows.tables)
+        if not named <= {table.name for table in tables}:
+            raise ConfigError("a hello has features without a table")
+        self.rank = worker.rank
+        self.exchange = ServersExchange(
+            shards,
+            tables,
+            seed=rows.seed,
+            memory=rows.memory,
+            admission=rows.admission,
+            eviction=rows.eviction,
+            tier=rows.tier,
+            wire=self._wire,
+            mode=str(hello["mode"]),
+            rank=worker.rank,
+            world=worker.world,
+            key=key,
+            deadline=deadline,
+            generation=worker.generation,
+            run=worker.run,
+        )
         groups = [group for group in self.exchange.groups if named.intersection(group.tables)]
         self._plan = EmbeddingPlan(schema, groups)
         self._embeddings = Embeddings(self._plan, torch.device("cpu"))
@@ -132,7 +143,7 @@ class Pooler:
         else:
             future = self.exchange.lookup(ticket.requests, create=create)
         self.samples += batch.size
-        return future, partial(self._pool, int(text["number"]) if create else None, ticket)
+        return future, partial(self._pool, _number(text) if create else None, ticket)
 
     def _pool(self, number: int | None, ticket: Ticket, rows: Sequence[Rows]) -> list[Buffer]:
         with torch.set_grad_enabled(number is not None):
@@ -156,15 +167,17 @@ class Pooler:
             StoreError: there is no such lookup, or an earlier update was refused.
             FrameError: tensors of other shapes.
         """
-        scale = float(text["lr_scale"])
+        scale = text.get("lr_scale")
+        if not isinstance(scale, int | float) or not abs(scale) <= LARGEST:
+            raise FrameError(f"a request has an impossible lr_scale: {shortened(scale)}")
         if text.get("number") is None:
             self.exchange.update([], [], lr_scale=scale)
             return done(), lambda _: []
-        number = int(text["number"])
+        number = _number(text)
         looked = self._look_back(number)
         gradients = unpack_tensors(parts, [tuple(output.shape) for output in looked.outputs])
         torch.autograd.backward(list(looked.outputs), [torch.from_numpy(g) for g in gradients])
-        for passed in [n for n in self._open if n <= number]:
+        for passed in [n for n in list(self._open) if n <= number]:  # another thread adds to it
             del self._open[passed]
         rows = self._embeddings.gradients(looked.leaves)
         self.exchange.update(looked.ticket.requests, rows, lr_scale=scale)
@@ -172,7 +185,7 @@ class Pooler:
 
     def recall(self, text: Mapping[str, Any]) -> Begun:
         """Return the rows of a lookup that has not been updated, float32 and in the order of its ids."""
-        looked = self._look_back(int(text["number"]))
+        looked = self._look_back(_number(text))
         return done(), lambda _: [pack_text({}), *pack_tensors(looked.rows, "float32")]
 
     def flush(self) -> Begun:
@@ -184,3 +197,10 @@ class Pooler:
         if number not in self._open:
             raise StoreError(f"there is no lookup {number} that waits for an update")
         return self._open[number]
+
+
+def _number(text: Mapping[str, Any]) -> int:
+    number = text.get("number")
+    if type(number) is not int:
+        raise FrameError(f"a request has an impossible number: {shortened(number)}")
+    return number

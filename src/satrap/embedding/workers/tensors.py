@@ -51,7 +51,7 @@ def unpack_tensors(parts: Sequence[Buffer], shapes: Sequence[Shape]) -> list[Flo
     Raises:
         FrameError: others came.
     """
-    sections = unpack(parts)
+    sections = unpack(parts, most=len(shapes))
     if len(sections) != len(shapes):
         raise FrameError(f"{len(sections)} tensors came where {len(shapes)} were expected")
     return [_tensor(section, shape) for section, shape in zip(sections, shapes, strict=True)]

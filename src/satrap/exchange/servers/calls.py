@@ -11,7 +11,7 @@ import numpy as np
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.exchange.servers.frames import Buffer
-from satrap.exchange.servers.payload import NO_ROWS, Section, unpack
+from satrap.exchange.servers.payload import MAX_ANSWER, NO_ROWS, Section, unpack, unpack_text
 from satrap.exchange.servers.split import Part
 from satrap.exchange.servers.wire import from_wire, place
 from satrap.store import floats
@@ -88,7 +88,7 @@ class Lookup:
         if error is not None:
             self._call.fail(error)
             return
-        sections = unpack(parts)
+        sections = unpack(parts, most=len(self._requests))
         if len(sections) != len(self._requests):
             raise ExchangeError(f"shard {shard} answered {len(sections)} of {len(self._requests)} requests")
         for section, split, rows in zip(sections, self._splits, self._rows, strict=True):
@@ -104,6 +104,17 @@ class Lookup:
             from_wire(section, rows)
         else:
             place(section, part.positions, rows)
+
+
+def told(parts: Sequence[Buffer]) -> dict[str, Any]:
+    """Return what a shard answered in words.
+
+    Raises:
+        ExchangeError: it is no answer in words.
+    """
+    if not parts:
+        raise ExchangeError("a shard gave an answer without parts")
+    return unpack_text(parts[0], most=MAX_ANSWER)
 
 
 def merge_statistics(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

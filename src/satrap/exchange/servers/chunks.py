@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
-from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, shortened, unpack_text
 from satrap.store import Chunk
 
 _COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")
@@ -27,12 +27,12 @@ def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
 
 
 def unpack_arrays(parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that `pack_arrays` packed, as copies.
+    """Return the arrays that `pack_arrays` packed, as copies. There may be hundreds of thousands.
 
     Raises:
         FrameError: names, types or sizes do not fit.
     """
-    about = unpack_text(parts[0]).get("arrays") if parts else None
+    about = unpack_text(parts[0], most=MAX_ANSWER).get("arrays") if parts else None
     if not isinstance(about, dict) or len(about) != len(parts) - 1:
         raise FrameError("arrays without their names")
     named = zip(about.items(), parts[1:], strict=True)
@@ -68,8 +68,10 @@ def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
         raise FrameError(f"a chunk has {len(_COLUMNS) + 1} parts, got {len(parts)}")
     about = unpack_text(parts[0])
     table, rows, columns = about.get("table"), about.get("rows"), about.get("columns")
-    if not isinstance(table, str) or not isinstance(rows, int) or not isinstance(columns, dict):
+    if not isinstance(table, str) or type(rows) is not int or rows < 0 or not isinstance(columns, dict):
         raise FrameError("a chunk does not say its table, rows and columns")
+    if memoryview(parts[1]).nbytes != rows * 8:
+        raise FrameError(f"a chunk has {memoryview(parts[1]).nbytes} bytes of ids for {shortened(rows)} rows")
     arrays = {
         name: _column(name, columns.get(name), rows, part)
         for name, part in zip(_COLUMNS, parts[1:], strict=True)
@@ -79,7 +81,7 @@ def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
 
 def _column(name: str, layout: Any, rows: int, part: Buffer) -> Any:
     match layout:
-        case [str(dtype), int(width)] if dtype in _DTYPES and -1 <= width <= 1 << 20:
+        case [str(dtype), int(width)] if dtype in _DTYPES and type(width) is int and -1 <= width <= 1 << 20:
             data = as_bytes(part)
             if len(data) != rows * np.dtype(dtype).itemsize * abs(width):
                 raise FrameError(f"column {name!r} of a chunk has {len(data)} bytes for {rows} rows")

@@ -16,21 +16,21 @@ import numpy as np
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
-from satrap.exchange.servers import security
-from satrap.exchange.servers.calls import Call, Lookup, merge_statistics
+from satrap.exchange.servers.calls import Call, Lookup, merge_statistics, told
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop, Network
-from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.payload import ITEM, Section, pack, pack_hello, pack_text
 from satrap.exchange.servers.peer import OnAnswer, Peer
 from satrap.exchange.servers.shard_map import ShardMap
-from satrap.exchange.servers.snapshots import error_of
-from satrap.exchange.servers.split import Splitter
+from satrap.exchange.servers.snapshots import error_of, unpack_result
+from satrap.exchange.servers.split import Part, Splitter
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.states import largest
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
+from satrap.rpc import Key, is_loopback, split_address
 from satrap.schema import Table
 from satrap.store import Admission, Chunk, Eviction, Tier
 from satrap.store.types import check_rows
@@ -43,6 +43,9 @@ LOAD_BYTES = 32 << 20
 
 JOB_SECONDS = 0.02
 """Between two looks at what shards do in the background."""
+
+OWN_RUN = secrets.token_hex(8)
+"""Identity of the run of clients that name none: all those of this process are of one run."""
 
 IN_FLIGHT = 64
 """Lookups and updates a caller may have open; one more waits for the oldest."""
@@ -84,6 +87,10 @@ class ServersExchange:
         epoch: of the shard map, default 1.
         generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
             without rows, and serve the older ones no more.
+        run: identity of the run, the same for all its workers, at most 64 characters; default one that this
+            process has made up. A shard serves one run at a time, until all its clients are closed; it then
+            keeps its rows for that run, and starts anew, without rows, for any other. Name the run to come
+            back to its rows from another process.
         network: what carries the messages; default `Loop`, a thread with sockets.
 
     Raises:
@@ -107,11 +114,12 @@ class ServersExchange:
         ordered: bool = False,
         rank: int = 0,
         world: int = 1,
-        key: security.Key | None = None,
+        key: Key | None = None,
         deadline: float = 30.0,
         heartbeat: float = 1.0,
         epoch: int = 1,
         generation: int = 0,
+        run: str | None = None,
         network: Callable[..., Network] = Loop,
     ) -> None:
         _check(addresses, mode, rank, world, deadline, key)
@@ -136,7 +144,7 @@ class ServersExchange:
         hellos = [
             ShardConfig(plain, seed, share, s, self.map, admission, eviction, tier).to_dict()
             | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
-            | {"generation": generation, "ordered": ordered}
+            | {"generation": generation, "ordered": ordered, "run": OWN_RUN if run is None else run}
             for s in range(len(addresses))
         ]
         self._loop = network(peers, addresses, key=key, on_end=self._end)
@@ -147,7 +155,8 @@ class ServersExchange:
             raise
 
     def _greet(self, hellos: Sequence[Mapping[str, Any]]) -> None:
-        answers = [unpack_text(parts[0]) for parts in self._all(Kind.HELLO, [[pack_text(h)] for h in hellos])]
+        greetings = [[pack_hello(hello)] for hello in hellos]
+        answers = [told(parts) for parts in self._all(Kind.HELLO, greetings)]
         first = answers[0]
         if any((a["groups"], a["completed"]) != (first["groups"], first["completed"]) for a in answers):
             raise ExchangeError(
@@ -157,6 +166,8 @@ class ServersExchange:
         self._step = int(first["completed"])
         self._groups = [TableGroup(g["index"], tuple(g["tables"]), g["dim"]) for g in first["groups"]]
         self._splitter = Splitter(self._groups, self.map)
+        for peer, answer in zip(self._loop.peers, answers, strict=True):
+            peer.message_bytes = answer["message_bytes"]
         self._tiered = [s for s, answer in enumerate(answers) if answer.get("tier")]
 
     @property
@@ -238,8 +249,6 @@ class ServersExchange:
             results = self._jobs(Kind.WRITE, place)
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
-        if delta is None:
-            return Cut(counts, write)
         return Cut(counts, write, None if full else {}, put_back)
 
     def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
@@ -267,7 +276,7 @@ class ServersExchange:
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until a shard has written its rows, or tells why not."""
         while True:
-            result = unpack_text(self._one(shard, Kind.JOB, [pack_text({"save": True})]).result()[0])
+            result = unpack_result(self._one(shard, Kind.JOB, [pack_text({"save": True})]).result())
             if result["done"]:
                 return result
             if result.get("lost"):
@@ -278,7 +287,7 @@ class ServersExchange:
         """Return (number of a cut, what each shard said to it)."""
         number = secrets.randbits(48)
         answers = self._each(Kind.CUT, {"number": number, "delta": delta, "since": self._since})
-        return number, [unpack_text(parts[0]) for parts in answers]
+        return number, [told(parts) for parts in answers]
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Exchange.read`. Each shard reads the rows of its own buckets, whoever wrote them."""
@@ -312,7 +321,7 @@ class ServersExchange:
         `queued`, ...); `shards`, the statistics of each; `exchange`, with payload bytes `sent` and `received`
         by this client, requests `resent`, and requests `waiting` for an answer; see `traffic`.
         """
-        answers = [unpack_text(parts[0]) for parts in self._all(Kind.STATISTICS)]
+        answers = [told(parts) for parts in self._all(Kind.STATISTICS)]
         merged = merge_statistics(answers)
         merged["refused"] += self._refused
         merged["exchange"] = self.traffic()
@@ -377,7 +386,7 @@ class ServersExchange:
         results: list[dict[str, Any]] = []
         while len(results) < self.map.shards:
             shard = len(results)
-            result = unpack_text(self._one(shard, Kind.JOB, [pack_text({})]).result()[0])
+            result = unpack_result(self._one(shard, Kind.JOB, [pack_text({})]).result())
             if result["done"]:
                 results.append(result)
             else:
@@ -433,8 +442,11 @@ class ServersExchange:
         except StoreError as error:
             call.fail(error)
             return
-        lookup = Lookup(call, requests, splits, self._groups, self.map.shards)
         kind = Kind.LOOKUP if create else Kind.PEEK
+        if refusal := self._too_large(kind, requests, splits):
+            call.fail(refusal)
+            return
+        lookup = Lookup(call, requests, splits, self._groups, self.map.shards)
         for shard in range(self.map.shards):
             sections = [
                 Section(r.group, s[shard].splits, s[shard].ids) for r, s in zip(requests, splits, strict=True)
@@ -456,11 +468,29 @@ class ServersExchange:
             self._refused += 1
             call.fail(error)
             return
-        call.expect(len(messages))
+        packed = [pack(sections) for sections in messages]
+        for peer, parts in zip(self._loop.peers, packed, strict=True):
+            if refusal := peer.refusal(Kind.UPDATE, sum(memoryview(part).nbytes for part in parts)):
+                self._refused += 1
+                call.fail(refusal)  # before any shard has its part
+                return
+        call.expect(len(packed))
         requests = [request for request, _ in pairs]
-        for shard, sections in enumerate(messages):
+        for shard, parts in enumerate(packed):
             on_answer = self._measured(self._traffic.applied, requests, shard, call.count)
-            self._ask(shard, Kind.UPDATE, pack(sections), on_answer, step, lr_scale)
+            self._ask(shard, Kind.UPDATE, parts, on_answer, step, lr_scale)
+
+    def _too_large(
+        self, kind: Kind, requests: Sequence[Request], splits: Sequence[Sequence[Part]]
+    ) -> StoreError | None:
+        """Return the error for a lookup that a shard's message cannot answer."""
+        item = ITEM[CODES[self.wire.forward]]
+        widths = [self._groups[request.group].dim * item for request in requests]
+        for shard, peer in enumerate(self._loop.peers):
+            size = sum(len(s[shard].ids) * width for s, width in zip(splits, widths, strict=True))
+            if refusal := peer.refusal(kind, size, answer=True):
+                return refusal
+        return None
 
     def _measured(
         self,
@@ -513,7 +543,7 @@ def _take(table: str, chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
 
 
 def _check(
-    addresses: Sequence[str], mode: str, rank: int, world: int, deadline: float, key: security.Key | None
+    addresses: Sequence[str], mode: str, rank: int, world: int, deadline: float, key: Key | None
 ) -> None:
     if mode not in ("sync", "hybrid"):
         raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
@@ -524,8 +554,8 @@ def _check(
     if not addresses or len(set(addresses)) != len(addresses):
         raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
     for address in addresses:
-        host, _ = security.split_address(address)
-        if key is None and not security.is_loopback(host):
+        host, _ = split_address(address)
+        if key is None and not is_loopback(host):
             raise ConfigError(
                 f"shard {address} is on another machine: a key is needed",
                 why="without one, rows and gradients travel in the open and anyone may change them",

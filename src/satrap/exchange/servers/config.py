@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError
+from satrap.exchange.servers.payload import MAX_SECTIONS, shortened
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.servers.wire import CODES
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
-from satrap.store import Admission, Eviction, Shard, Tier
+from satrap.store import BUCKETS, Admission, Eviction, Shard, Tier
+
+LARGEST = 1 << 50
+"""Most bytes, and highest generation, that a hello may name: a pebibyte."""
+MAX_WORLD = 65536
+MAX_RUN = 64
+"""Characters of a run's identity."""
+_LARGEST_SEED = 1 << 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +67,20 @@ class ShardConfig:
             ConfigError: something is missing or impossible.
         """
         try:
+            number = partial(whole, data)
             made = cls(
                 tuple(table_to_dict(_table(t)) for t in data["tables"]),
-                int(data["seed"]),
-                None if data["memory"] is None else int(data["memory"]),
-                int(data["shard"]),
-                ShardMap(int(data["shards"]), epoch=int(data["epoch"])),
-                None if data["admission"] is None else Admission(**data["admission"]),
-                None if data["eviction"] is None else Eviction(**data["eviction"]),
-                None if data["tier"] is None else Tier(str(data["tier"]["path"]), int(data["tier"]["size"])),
+                number("seed", -_LARGEST_SEED, _LARGEST_SEED),
+                None if data["memory"] is None else number("memory", 1, LARGEST),
+                number("shard", 0, BUCKETS),
+                ShardMap(number("shards", 1, BUCKETS), epoch=number("epoch", 1, 2**32 - 1)),
+                None if data["admission"] is None else _admission(data["admission"]),
+                None if data["eviction"] is None else _eviction(data["eviction"]),
+                None if data["tier"] is None else _tier(data["tier"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
-        if not 0 <= made.shard < made.map.shards:
+        if made.shard >= made.map.shards:
             raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
         return made
 
@@ -87,8 +98,12 @@ class ShardConfig:
         return ""
 
     def open(self) -> Shard:
-        """Make the store."""
-        return Shard(
+        """Make the store.
+
+        Raises:
+            ConfigError: more table groups than a message can carry.
+        """
+        store = Shard(
             [_table(t) for t in self.tables],
             seed=self.seed,
             memory=self.memory,
@@ -96,6 +111,92 @@ class ShardConfig:
             eviction=self.eviction,
             tier=self.tier,
         )
+        if (groups := len(store.groups)) > MAX_SECTIONS:
+            store.close()
+            raise ConfigError(
+                f"the tables form {groups} groups, a message carries {MAX_SECTIONS}",
+                why="tables are of one group only if their dim, optimizer and number format are equal",
+                fix="use fewer different dims and optimizers",
+            )
+        return store
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a hello says of the worker that sends it.
+
+    Args:
+        forward: code of the number format of the rows it is sent.
+        rank, world: which of how many it is.
+        generation: of the group of workers it belongs to.
+        run: identity of the run that it works for.
+        gated: its requests wait until optimizer steps are complete (`sync` with several workers).
+        ordered: its lookups of a step, too, wait for those of lower ranks.
+    """
+
+    forward: int
+    rank: int
+    world: int
+    generation: int
+    run: str
+    gated: bool
+    ordered: bool
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Worker:
+        """Build it from a hello.
+
+        Raises:
+            ConfigError: something is missing or impossible.
+        """
+        known: dict[str, Any] = {"mode": "hybrid", "generation": 0, "run": "", **data}
+        world = whole(known, "world", 1, MAX_WORLD)
+        rank = whole(known, "rank", 0, world - 1)
+        if known["mode"] not in ("sync", "hybrid"):
+            raise ConfigError(f"a hello has an unknown mode: {shortened(known['mode'])}")
+        forward = known.get("forward")
+        if not isinstance(forward, str) or forward not in CODES:
+            raise ConfigError(f"a hello has an unknown wire format: {shortened(forward)}")
+        gated = known["mode"] == "sync" and world > 1
+        ordered = gated and known.get("ordered") is True
+        generation = whole(known, "generation", 0, LARGEST)
+        run = known["run"]
+        if not isinstance(run, str) or len(run) > MAX_RUN:
+            raise ConfigError(f"a hello has an impossible run: {shortened(run)}")
+        return cls(CODES[forward], rank, world, generation, run, gated, ordered)
+
+
+def whole(data: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return a whole number of plain data that lies in a range.
+
+    Raises:
+        ConfigError: it does not, or is something else.
+    """
+    value = data.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(
+            f"a request has an impossible {name}: {shortened(value)}",
+            fix=f"give a whole number from {least} to {most}",
+        )
+    return value
+
+
+def _admission(data: Mapping[str, Any]) -> Admission:
+    least, most = whole(data, "min_count", 1, 255), whole(data, "memory", 64, LARGEST)
+    if type(data["probability"]) not in (int, float):
+        raise ConfigError(f"a hello has an impossible probability: {shortened(data['probability'])}")
+    return Admission(least, data["probability"], most)
+
+
+def _eviction(data: Mapping[str, Any]) -> Eviction:
+    ttl = None if data["ttl"] is None else whole(data, "ttl", 1, 2**31 - 1)
+    return Eviction(data["policy"], ttl)
+
+
+def _tier(data: Mapping[str, Any]) -> Tier:
+    if not isinstance(data["path"], str) or "\0" in data["path"]:
+        raise ConfigError(f"a hello has an impossible folder of a tier: {shortened(data['path'])}")
+    return Tier(data["path"], whole(data, "size", 1, LARGEST))
 
 
 def table_to_dict(table: Table, default: Optimizer | None = None) -> dict[str, Any]:
@@ -126,4 +227,7 @@ def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
 
 def _table(data: Mapping[str, Any]) -> Table:
     arguments = {**data, "optimizer": from_dict(data["optimizer"])}
-    return Table(str(arguments.pop("name")), **arguments)
+    name = arguments.pop("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"a hello has an impossible name of a table: {shortened(name)}")
+    return Table(name, **arguments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 
 from satrap.errors import SatrapError
 from satrap.exchange.servers.turns import Job, Turns
@@ -15,21 +15,36 @@ _TICK = 0.2
 
 
 class Executor:
-    """Runs the requests of all clients, one after another, in a thread of its own.
+    """Runs requests one after another, in a thread of its own.
+
+    Those of one client in the order submitted; connections take turns, so that one which asks for much holds
+    up the others by one request at a time.
 
     Args:
         turns: what executes them; touched by this thread only.
         first: called in the thread before the first request.
         last: called in the thread after the last one.
+        tick: called in the thread now and then with the seconds of its clock.
 
     Attributes:
         error: what `first` raised; the thread has then ended.
+        queued, queued_bytes: requests that have not begun, and bytes of their payloads. What waits for a step
+            has begun: were it counted here, the request that completes the step might not be read.
     """
 
-    def __init__(self, turns: Turns, first: Callable[[], None], last: Callable[[], None]) -> None:
-        self._turns, self._first, self._last = turns, first, last
+    def __init__(
+        self,
+        turns: Turns,
+        first: Callable[[], None],
+        last: Callable[[], None],
+        tick: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._turns, self._first, self._last, self._tick = turns, first, last, tick
         self.error: SatrapError | None = None
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.queued, self.queued_bytes = 0, 0
+        self._jobs: OrderedDict[Hashable, deque[Job]] = OrderedDict()
+        self._changed = threading.Condition()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="satrap-shard", daemon=True)
         self._thread.start()
 
@@ -39,12 +54,17 @@ class Executor:
         return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Execute a job after those submitted before."""
-        self._jobs.put(job)
+        """Execute a job after those of the same connection submitted before."""
+        with self._changed:
+            self._jobs.setdefault(job.session.origin, deque()).append(job)
+            self.queued, self.queued_bytes = self.queued + 1, self.queued_bytes + job.size
+            self._changed.notify()
 
     def stop(self) -> None:
-        """End after the jobs submitted before."""
-        self._jobs.put(None)
+        """End after the request that is being executed; those that have not begun are dropped."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
         self._thread.join()
 
     def _run(self) -> None:
@@ -57,12 +77,25 @@ class Executor:
             self._last()
 
     def _serve(self) -> None:
-        while True:
-            try:
-                job = self._jobs.get(timeout=_TICK)
-            except Empty:
-                self._turns.expire(time.monotonic())
-                continue
-            if job is None:
-                return
-            self._turns.take(job)
+        ticked = time.monotonic()
+        while not self._stopping:
+            if (job := self._next()) is not None:
+                self._turns.take(job)
+            if (now := time.monotonic()) - ticked >= _TICK:
+                ticked = now
+                self._turns.expire(now)
+                self._tick(now)
+
+    def _next(self) -> Job | None:
+        """Take the first job of the connection whose turn it is; None if there is none for a while."""
+        with self._changed:
+            if not self._jobs and not self._stopping:
+                self._changed.wait(_TICK)
+            if not self._jobs or self._stopping:
+                return None
+            origin, jobs = self._jobs.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._jobs[origin] = jobs
+            self.queued, self.queued_bytes = self.queued - 1, self.queued_bytes - job.size
+            return job

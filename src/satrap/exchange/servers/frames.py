@@ -8,9 +8,9 @@ offset  bytes  field
      0      4  magic "STRP"
      4      2  protocol version
      6      1  kind (`Kind`; answers have bit 7 set)
-     7      1  parts of payload
+     7      1  reserved, 0
      8      4  epoch of the shard map
-    12      4  reserved, 0
+    12      4  parts of payload
     16      8  client
     24      8  sequence: number of the request, which its answer repeats
     32      8  acknowledged: every sequence below it has been answered (in a PONG: the next that is executed;
@@ -31,26 +31,26 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ExchangeError
 from satrap.exchange.servers import kernels
+from satrap.rpc.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
-VERSION = 1
+VERSION = 2
 """Version of the protocol; both sides must have the same."""
 
 _LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _LAYOUT.size + _CHECK.size
-MAX_PARTS = 255
-MAX_BYTES = 256 << 20
-"""Default limit of a message's payload, 256 MiB."""
+MAX_PARTS = 8191
+"""Parts of a payload, at most: an index, then ids and rows of thousands of table groups."""
+MAX_BYTES = 1 << 30
+"""Default limit of a message's payload, 1 GiB."""
 
-Buffer = Any  # bytes, memoryview or array: anything with a contiguous buffer
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -164,9 +164,9 @@ def encode(header: Header, payload: Digest) -> bytes:
         MAGIC,
         VERSION,
         h.kind,
-        payload.parts,
-        h.epoch,
         0,
+        h.epoch,
+        payload.parts,
         h.client,
         h.sequence,
         h.acknowledged,
@@ -208,7 +208,7 @@ def _decode_header(data: bytes) -> tuple[Header, Digest]:
     if len(data) != HEADER_BYTES or data[:4] != MAGIC:
         raise FrameError("this is no satrap message")
     fields = _LAYOUT.unpack_from(data)
-    _, version, kind, parts, epoch, _, client, sequence, acknowledged, step, scale, size, value = fields
+    _, version, kind, _, epoch, parts, client, sequence, acknowledged, step, scale, size, value = fields
     if _CHECK.unpack_from(data, _LAYOUT.size)[0] != zlib.crc32(data[: _LAYOUT.size]):
         raise FrameError("the checksum of the header does not match")
     header = Header(kind, epoch, client, sequence, acknowledged, step, scale)

@@ -30,7 +30,7 @@ from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.exchange.servers.frames import HEADER_BYTES, Buffer, FrameError, Header, Kind, decode
 
-MAGIC, VERSION = b"STRPJRNL", 1
+MAGIC, VERSION = b"STRPJRNL", 2
 RECORD = b"SREC"
 _SEGMENT = struct.Struct("<8sIIQQQ")
 _RECORD = struct.Struct("<4sIQQ")
@@ -85,7 +85,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, limit: int | None = None) -> None:
         self.folder, self.limit = folder, limit
-        self._broken = False
+        self._broken, self._last = False, 0
         self._lock = _lock(folder)
         try:
             self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
@@ -130,6 +130,14 @@ class Journal:
         segment.end += size
         segment.records += 1
         segment.updates += head[_KIND] == Kind.UPDATE
+        self._last = size
+
+    def take_back(self) -> None:
+        """Remove the record that was appended last, which is no UPDATE: its request has changed nothing."""
+        segment = self.segments[-1]
+        segment.end -= self._last
+        segment.records -= 1
+        self._take_back(segment)
 
     def _take_back(self, segment: Segment) -> None:
         """Remove what a failed write has left; if that fails too, nothing may follow it."""
@@ -150,13 +158,13 @@ class Journal:
         """
         self._begin(step, head, parts)
 
-    def begin(self) -> None:
-        """Begin anew: what was written so far is never to be repeated.
+    def begin(self, head: bytes, parts: Sequence[Buffer]) -> None:
+        """Begin anew with a request: what was written before it is never to be repeated.
 
         Raises:
             StoreError: as `rotate`.
         """
-        self._begin(None, b"", ())
+        self._begin(None, head, parts)
         self._drop(len(self.segments) - 1)
 
     def _begin(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:

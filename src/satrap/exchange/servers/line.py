@@ -12,9 +12,9 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.calls import Call
 from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
-from satrap.exchange.servers.payload import pack_text
+from satrap.exchange.servers.payload import pack_hello
 from satrap.exchange.servers.peer import Peer
-from satrap.exchange.servers.security import Key
+from satrap.rpc import Key
 
 
 class Line:
@@ -55,7 +55,7 @@ class Line:
         )
         self._loop = Loop([self._peer], [address], key=key, on_end=self._end)
         try:
-            self.ask(Kind.HELLO, [pack_text(hello or {})]).result()
+            self.ask(Kind.HELLO, [pack_hello(hello or {})]).result()
         except SatrapError:
             self._closed = True
             self._loop.stop()

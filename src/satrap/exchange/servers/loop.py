@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, TypeVar
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
-from satrap.errors import ConfigError, ExchangeError, SatrapError
-from satrap.exchange.servers.context import new_context
+from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 from satrap.exchange.servers.peer import Message, Peer
-from satrap.exchange.servers.security import Key
+from satrap.rpc import Connection, Dialer, Key, LostError, Poller
+from satrap.rpc.poller import READ, WRITE
 
 Task = Callable[[], None]
 T = TypeVar("T")
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_EVENTS = _FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED
 _IDLE = 3600.0
+_TICK = 1.0
+"""Seconds between looks at the clock while a connection is made."""
 _STANDSTILL = 1.0
 """Seconds that a round may take longer than planned; beyond it this process was stopped, or starved."""
-_PATIENCE = 3
-"""Handshakes that may fail before the first answer."""
+_PATIENCE = 5
+"""Connections that may end before the first answer."""
 
 
 class Network(Protocol):
@@ -81,38 +74,14 @@ class Loop:
         on_end: Callable[[SatrapError | None], None],
     ) -> None:
         self.peers, self.sent_bytes, self.received_bytes = peers, 0, 0
-        self._on_end, self._key = on_end, key
+        self._on_end = on_end
         self._tasks: deque[Task] = deque()
         self._stopping = False
-        self._failures: Counter[str] = Counter()
-        self._context = new_context()
-        self._sockets = [self._connect(address) for address in addresses]
-        self._monitors = [s.get_monitor_socket(_EVENTS) for s in self._sockets]
-        self._bell = self._context.socket(zmq.PULL)
-        self._bell.bind("inproc://tasks")
-        self._ringer = self._context.socket(zmq.PUSH)
-        self._ringer.connect("inproc://tasks")
-        self._ring_lock = threading.Lock()
+        self._poller: Poller[_Link] = Poller()
+        dial = partial(Dialer, key=key, max_bytes=HEADER_BYTES + MAX_BYTES, ring=self._poller.ring)
+        self._links = [_Link(p, dial(a)) for p, a in zip(peers, addresses, strict=True)]
         self._thread = threading.Thread(target=self._run, name="satrap-exchange", daemon=True)
         self._thread.start()
-
-    def _connect(self, address: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
-        socket.setsockopt(zmq.IPV6, "[" in address)
-        if self._key:
-            self._key.protect_client(socket)
-        try:
-            socket.connect(f"tcp://{address}")
-        except zmq.ZMQError as error:
-            self._context.destroy(0)
-            raise ConfigError(f"{address!r} is no address of a shard: {error.strerror}") from error
-        return socket
 
     def clock(self) -> float:
         """Return the time in seconds."""
@@ -125,17 +94,12 @@ class Loop:
     def post(self, task: Task) -> None:
         """Run a task in the thread, after those posted before."""
         self._tasks.append(task)
-        # without a receiver the thread has ended, and has failed whatever was open
-        with self._ring_lock, contextlib.suppress(zmq.ZMQError):
-            self._ringer.send(b"", zmq.NOBLOCK)
+        self._poller.ring()  # if the thread has ended, it has failed whatever was open
 
     def stop(self) -> None:
-        """End the thread and close the sockets."""
+        """End the thread and close the connections."""
         self.post(self._stop)
         self._thread.join()
-        with self._ring_lock:
-            self._ringer.close(0)
-        self._context.term()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -149,75 +113,122 @@ class Loop:
             error = ended
         finally:
             self._on_end(error)
-            for socket in (*self._sockets, *self._monitors, self._bell):
-                socket.close(0)
+            for link in self._links:
+                link.dialer.close()
+                self._drop(link)
+            self._poller.close()
 
     def _serve(self) -> None:
-        poller = zmq.Poller()
-        for socket in (*self._sockets, *self._monitors, self._bell):
-            poller.register(socket, zmq.POLLIN)
-        peer_of = dict(zip(self._sockets, self.peers, strict=True))
-        watched = dict(zip(self._monitors, self._sockets, strict=True))
+        for link in self._links:
+            link.dialer.dial()
         while not self._stopping:
-            until = time.monotonic() + (pause := self._pause()) / 1000
-            ready = poller.poll(pause)
+            until = time.monotonic() + (pause := self._pause())
+            ready = self._poller.wait(pause)
             until = min(until, time.monotonic())
-            for socket, _ in ready:
-                if socket in peer_of:
-                    self._receive(socket, peer_of[socket])
-                elif socket in watched:
-                    self._watch(socket, watched[socket], peer_of[watched[socket]])
-                else:
-                    self._bell.recv()
+            for link, events in ready:
+                self._exchange(link, events)
             while self._tasks:
                 self._tasks.popleft()()
             now, busy = time.monotonic(), any(peer.waiting for peer in self.peers)
-            for socket, peer in peer_of.items():
+            for link in self._links:
                 if now - until > _STANDSTILL:
-                    peer.excuse(now - until)
-                self._send(socket, peer.outgoing(now, busy=busy))
-                if error := peer.overdue(now):
+                    link.peer.excuse(now - until)
+                if link.connection is None:
+                    self._connect(link)
+                if link.connection is not None:
+                    self._send(link, link.peer.outgoing(now, busy=busy))
+                if error := link.peer.overdue(now):
                     raise error
 
-    def _pause(self) -> int:
-        """Milliseconds until a peer's clock must be looked at."""
-        until = min(peer.next_deadline() for peer in self.peers) - time.monotonic()
-        return int(1000 * min(max(until, 0.0), _IDLE)) + 1
+    def _pause(self) -> float:
+        """Seconds until a peer's clock must be looked at."""
+        connected = [link for link in self._links if link.connection is not None]
+        until = min((link.peer.next_deadline() for link in connected), default=float("inf"))
+        longest = _IDLE if len(connected) == len(self._links) else _TICK
+        return min(max(until - time.monotonic(), 0.0), longest) + 0.001
 
-    def _receive(self, socket: zmq.Socket[bytes], peer: Peer) -> None:
-        while True:
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            parts = [f.buffer for f in frames[1:]]
-            try:
-                if len(frames[0]) != HEADER_BYTES:
-                    raise FrameError("this is no satrap message")
-                header = decode(frames[0].bytes, parts)
-            except FrameError as error:
-                raise ExchangeError(f"{peer.name} answered with something else: {error.what}") from error
-            self.received_bytes += sum(memoryview(p).nbytes for p in parts)
-            self._send(socket, peer.receive(header, parts, time.monotonic()))
+    def _connect(self, link: _Link) -> None:
+        """Take a connection that has been made, and find out what was lost with the one before."""
+        try:
+            link.connection = link.dialer.made()
+        except LostError as error:
+            self._failed(link, error)
+            return
+        if link.connection is not None:
+            self._send(link, [link.peer.ping(time.monotonic())] if link.spoken else [])
 
-    def _send(self, socket: zmq.Socket[bytes], messages: Iterable[Message]) -> None:
+    def _failed(self, link: _Link, error: LostError) -> None:
+        """Connect once more, unless the shard will not have this client."""
+        link.failures += _PATIENCE if error.stranger else error.met
+        if link.failures >= _PATIENCE and not link.peer.greeted:
+            raise _refused(link.peer)
+        link.dialer.dial()
+
+    def _exchange(self, link: _Link, events: int) -> None:
+        connection = link.connection
+        if connection is None:  # lost since the round began
+            return
+        try:
+            if events & READ:
+                for message in connection.receive():
+                    link.failures = 0
+                    link.dialer.succeeded()
+                    self._receive(link, message)
+            if events & WRITE:
+                connection.flush()
+        except LostError as error:
+            self._lost(link, connection, error)
+        self._watch(link)
+
+    def _receive(self, link: _Link, message: Message) -> None:
+        peer, head, parts = link.peer, message[0], message[1:]
+        try:
+            if len(head) != HEADER_BYTES:
+                raise FrameError("this is no satrap message")
+            header = decode(bytes(head), parts)
+        except FrameError as error:
+            raise ExchangeError(f"{peer.name} answered with something else: {error.what}") from error
+        self.received_bytes += sum(map(len, parts))
+        self._send(link, peer.receive(header, parts, time.monotonic()))
+
+    def _send(self, link: _Link, messages: Iterable[Message]) -> None:
+        connection = link.connection
+        if connection is None:
+            return  # the PING on the next one finds out what the shard lacks
         for message in messages:
             self.sent_bytes += sum(memoryview(p).nbytes for p in message[1:])
-            try:
-                socket.send_multipart(message, zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return  # the shard takes nothing more now; the next PING finds out what it lacks
+            connection.send(message)
+            link.spoken = True
+        try:
+            connection.flush()
+        except LostError as error:
+            self._lost(link, connection, error)
+        self._watch(link)
 
-    def _watch(self, monitor: zmq.Socket[bytes], socket: zmq.Socket[bytes], peer: Peer) -> None:
-        event = recv_monitor_message(monitor)["event"]
-        if event & _FAILED:
-            # a connection that breaks in its handshake looks like a refusal without detail: try again
-            self._failures[peer.name] += 1 if event & zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL else _PATIENCE
-            if self._failures[peer.name] >= _PATIENCE and not peer.greeted:
-                raise _refused(peer)
-            return
-        if peer.greeted:  # a reconnect: find out what was lost
-            self._send(socket, [peer.ping(time.monotonic())])
+    def _watch(self, link: _Link) -> None:
+        if link.connection is not None:
+            self._poller.watch(link.connection, link.connection.wants(), link)
+            if link.connection.more:
+                self._poller.again(link)
+
+    def _lost(self, link: _Link, connection: Connection, error: LostError) -> None:
+        if connection is link.connection:
+            self._drop(link)
+            self._failed(link, error)
+
+    def _drop(self, link: _Link) -> None:
+        if link.connection is not None:
+            self._poller.watch(link.connection, 0, link)
+            link.connection.close()
+            link.connection = None
+
+
+class _Link:
+    """A peer and the connection to it, which may be broken."""
+
+    def __init__(self, peer: Peer, dialer: Dialer) -> None:
+        self.peer, self.dialer, self.failures, self.spoken = peer, dialer, 0, False
+        self.connection: Connection | None = None
 
 
 def _refused(peer: Peer) -> ExchangeError:

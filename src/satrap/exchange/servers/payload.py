@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
+from satrap.errors import ConfigError
+from satrap.exchange.servers.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32, bits_used
 
 Ids = npt.NDArray[np.uint64]
@@ -31,7 +32,17 @@ ITEM = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, NO_ROWS: 0}
 """Bytes of a number, by format code."""
 
 MAX_TEXT = 4 << 20
-"""Longest control text, 4 MiB: thousands of tables."""
+"""Longest control text that a server reads, 4 MiB: thousands of tables."""
+MAX_ANSWER = 256 << 20
+"""Longest control text that a client reads, or a shard from its own journal, 256 MiB."""
+MAX_SECTIONS = (MAX_PARTS - 1) // 2
+"""Table groups of a message, at most; each takes a part for its ids and one for its rows."""
+MAX_INDEX = 4 << 20
+"""Longest index part, 4 MiB: a million tables."""
+
+
+_SHOWN = 40
+"""Characters of a value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,13 @@ class Section:
 
 
 def pack(sections: Sequence[Section]) -> list[Buffer]:
-    """Return the parts of a data payload; arrays are not copied (ids that fit are sent as uint32)."""
+    """Return the parts of a data payload; arrays are not copied (ids that fit are sent as uint32).
+
+    Raises:
+        FrameError: more sections than a message may have.
+    """
+    if len(sections) > MAX_SECTIONS:
+        raise FrameError(f"{len(sections)} sections do not fit into a message: {MAX_SECTIONS} do")
     descriptors, splits, arrays = [_COUNT.pack(len(sections))], [], []
     for s in sections:
         width = _NO_IDS
@@ -82,16 +99,22 @@ def pack(sections: Sequence[Section]) -> list[Buffer]:
     return [b"".join(descriptors + splits), *arrays]
 
 
-def unpack(parts: Sequence[Buffer]) -> list[Section]:
+def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section]:
     """Return the sections of a data payload; arrays are views of the parts.
+
+    Args:
+        parts: the payload.
+        most: sections that may be there; more are refused before any is looked at.
 
     Raises:
         FrameError: sizes or splits do not agree. Nothing is allocated beyond the size of the message.
     """
     if not parts:
         raise FrameError("a data message without an index part")
+    if (size := memoryview(parts[0]).nbytes) > MAX_INDEX:
+        raise FrameError(f"an index part of {size} bytes is over the limit of {MAX_INDEX}")
     index = bytes(memoryview(parts[0]))
-    descriptors = _descriptors(index)
+    descriptors = _descriptors(index, most)
     at = _COUNT.size + _SECTION.size * len(descriptors)
     lengths = [4 * (tables + 1) for _, _, _, tables, _, _, _ in descriptors]
     if at + sum(lengths) != len(index):
@@ -104,13 +127,15 @@ def unpack(parts: Sequence[Buffer]) -> list[Section]:
     return sections
 
 
-def _descriptors(index: bytes) -> list[tuple[Any, ...]]:
+def _descriptors(index: bytes, most: int) -> list[tuple[Any, ...]]:
     if len(index) < _COUNT.size:
         raise FrameError("the index part is too short")
     (count,) = _COUNT.unpack_from(index)
     end = _COUNT.size + count * _SECTION.size
     if end > len(index):
         raise FrameError("the index part is too short")
+    if count > most:
+        raise FrameError(f"a data message has {count} sections where there may be {most}")
     return list(_SECTION.iter_unpack(index[_COUNT.size : end]))
 
 
@@ -144,19 +169,56 @@ def pack_text(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content).encode()
 
 
-def unpack_text(part: Buffer) -> dict[str, Any]:
-    """Return the content of a control text.
+def pack_hello(content: Mapping[str, Any]) -> bytes:
+    """Return the control text that greets a server.
+
+    Raises:
+        ConfigError: it is longer than a server reads.
+    """
+    text = pack_text(content)
+    if len(text) > MAX_TEXT:
+        raise ConfigError(
+            f"the tables and features take {len(text)} bytes to describe, a server reads {MAX_TEXT}",
+            why="it must hold them all before it can serve the first lookup",
+            fix="let features share tables, or give them shorter names",
+        )
+    return text
+
+
+def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
+    """Return the content of a control text of at most `most` bytes, default MAX_TEXT.
 
     Raises:
         FrameError: it is too long or no JSON object.
     """
     data = memoryview(part)
-    if data.nbytes > MAX_TEXT:
-        raise FrameError(f"a control text of {data.nbytes} bytes is over the limit of {MAX_TEXT}")
+    most = MAX_TEXT if most is None else most
+    if data.nbytes > most:
+        raise FrameError(f"a control text of {data.nbytes} bytes is over the limit of {most}")
+    raw = bytes(data)
     try:
-        content = json.loads(bytes(data))
+        content = json.loads(raw)
+        if b"\\ud" in raw.lower():  # half of a pair is no text: it could be written nowhere
+            json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FrameError("a control text is no JSON") from error
     if not isinstance(content, dict):
         raise FrameError("a control text is no JSON object")
     return content
+
+
+def shortened(value: object) -> str:
+    """Return a value of a control text as an error shows it."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def only(parts: Sequence[Buffer]) -> Buffer:
+    """Return the one part of a control message.
+
+    Raises:
+        FrameError: it has more, or none.
+    """
+    if len(parts) != 1:
+        raise FrameError(f"a control message has one part, got {len(parts)}")
+    return parts[0]

@@ -10,6 +10,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.frames import (
     ANSWER,
     FAILURE,
+    MAX_BYTES,
     NO_SEQUENCE,
     Buffer,
     Code,
@@ -34,6 +35,10 @@ WINDOW = 128
 
 HINTS = 16
 """Hints that may wait to be sent; older ones are dropped, as they would come too late."""
+ACKNOWLEDGE = 1 << 19
+"""Bytes of answers after which a shard is told, be it without a request, that they have come: 512 KiB."""
+QUIET = 0.1
+"""Seconds until a shard that is busy is asked again; twice as many each time, up to the heartbeat."""
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
 _ERRORS: dict[int, type[SatrapError]] = {
@@ -41,7 +46,6 @@ _ERRORS: dict[int, type[SatrapError]] = {
     Code.CONFIG: ConfigError,
     Code.UNKNOWN_CLIENT: ForgottenError,
 }
-_LOST = (Code.BUSY, Code.MALFORMED)
 
 
 @dataclass(slots=True)
@@ -74,6 +78,7 @@ class Peer:
         resent: requests that were sent again.
         answered_at: when the last answer came.
         greeted: the shard has taken the hello; one that has refused it does not know this client.
+        message_bytes: largest payload that the shard takes.
         seen: what the last answer says of the updates executed before it: (of this client, of all).
     """
 
@@ -81,11 +86,13 @@ class Peer:
         self.name, self.client, self.epoch = name, client, epoch
         self.deadline, self.heartbeat = deadline, heartbeat
         self.resent, self.answered_at, self.greeted = 0, 0.0, False
-        self.seen = 0, 0
+        self.seen, self.message_bytes = (0, 0), MAX_BYTES
         self._sequence = 0
         self._pending: OrderedDict[int, Pending] = OrderedDict()
         self._ping, self._ping_at, self._ping_covers, self._ping_open = 0, 0.0, -1, False
         self._unsent, self._recovered, self._gone = 0, -1, False
+        self._unacknowledged = 0
+        self._quiet, self._pause, self._busy = 0.0, QUIET, ""
         self._hints: deque[Message] = deque(maxlen=HINTS)
 
     def hint(self, kind: Kind, parts: Sequence[Buffer]) -> None:
@@ -103,11 +110,33 @@ class Peer:
         step: int = 0,
         lr_scale: float = 1.0,
     ) -> None:
-        """Number a request; `outgoing` will send it."""
+        """Number a request; `outgoing` will send it. One that the shard does not take is refused at once."""
+        payload = digest(parts)
+        if (refusal := self.refusal(kind, payload.size)) is not None:
+            on_answer((), refusal)
+            return
         header = Header(kind, self.epoch, self.client, self._sequence, 0, step, lr_scale)
-        self._pending[self._sequence] = Pending(header, parts, digest(parts), now, on_answer)
+        self._pending[self._sequence] = Pending(header, parts, payload, now, on_answer)
         self._sequence += 1
         self._unsent += 1
+
+    def refusal(self, kind: Kind, size: int, *, answer: bool = False) -> StoreError | None:
+        """Return the error for a payload that the shard does not take; None if it does.
+
+        Args:
+            kind: of the request.
+            size: bytes of its payload, or of that of its answer.
+            answer: which of the two.
+        """
+        if size <= self.message_bytes:
+            return None
+        what = "answer would take" if answer else f"{kind.name.lower()} takes"
+        return StoreError(
+            f"the {what} {size} bytes, the limit is {self.message_bytes}",
+            where=self.name,
+            why="it is executed as a whole, so it was not sent at all",
+            fix="use smaller batches, more shards, or 16-bit numbers on the wire",
+        )
 
     @property
     def waiting(self) -> int:
@@ -121,6 +150,11 @@ class Peer:
             now: seconds of the client's clock.
             busy: the client waits for a shard, be it another one: this one is told that the client lives.
         """
+        if self._quiet:
+            if now < self._quiet:
+                return
+            self._quiet = 0.0
+            yield self.ping(now)
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
                 if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
@@ -134,11 +168,14 @@ class Peer:
         silent = now - max(self.answered_at, self._ping_at, self._oldest())
         if (self._pending or (busy and self.greeted and not self._gone)) and silent >= self.heartbeat:
             yield self.ping(now)
+        elif self._unacknowledged >= ACKNOWLEDGE and self._pending and not self._ping_open:
+            yield self.ping(now, asking=False)
 
-    def ping(self, now: float) -> Message:
-        """Return the question where the shard is in the sequence."""
+    def ping(self, now: float, *, asking: bool = True) -> Message:
+        """Return the question where the shard is in the sequence; not `asking`: only acknowledge."""
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
-        self._ping_covers = max((s for s, p in self._pending.items() if p.sent), default=-1)
+        sent = (s for s, p in self._pending.items() if p.sent)
+        self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0
         header = Header(Kind.PING, self.epoch, self.client, self._ping, self._acknowledged())
         return [encode(header, _NO_PAYLOAD)]
 
@@ -166,7 +203,7 @@ class Peer:
             return None
         kind = Kind(next(iter(self._pending.values())).header.kind)
         return ExchangeError(
-            f"{self.name} has not answered for {self.deadline:g} s",
+            f"{self.name} has not answered for {self.deadline:g} s{self._busy}",
             where=f"stage: {kind.name.lower()}; {len(self._pending)} requests wait",
             why="training cannot go on without its rows",
             fix="look at its log; raise the deadline if it is only slow",
@@ -183,7 +220,8 @@ class Peer:
         if not self._pending:
             return float("inf")
         heard = max(self._oldest(), self.answered_at)
-        return min(heard + self.deadline, max(heard, self._ping_at) + self.heartbeat)
+        until = min(heard + self.deadline, max(heard, self._ping_at) + self.heartbeat)
+        return min(until, self._quiet) if self._quiet else until
 
     def _oldest(self) -> float:
         return next(iter(self._pending.values())).issued if self._pending else 0.0
@@ -192,6 +230,7 @@ class Peer:
         return next(iter(self._pending), self._sequence)
 
     def _message(self, pending: Pending) -> Message:
+        self._unacknowledged = 0
         header = replace(pending.header, acknowledged=self._acknowledged())
         return [encode(header, pending.payload), *pending.parts]
 
@@ -201,12 +240,14 @@ class Peer:
         del self._pending[pending.header.sequence]
         if not self.greeted and error is None:  # what answers an earlier PING is out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
+        self._pause, self._busy = QUIET, ""
+        self._unacknowledged += sum(memoryview(part).nbytes for part in parts)
         self.answered_at, self._gone = now, pending.header.kind == Kind.BYE
         pending.on_answer(parts, error)
 
     def _pong(self, header: Header, now: float) -> list[Message]:
         if header.sequence != self._ping or header.client != self.client:
-            return [] if self._ping_open else [self.ping(now)]  # a nudge
+            return [] if self._ping_open or self._quiet else [self.ping(now)]  # a nudge
         self._ping_open = False
         following, done = header.acknowledged, header.step
         lost = any(following <= s <= self._ping_covers for s in self._pending)
@@ -235,8 +276,13 @@ class Peer:
             if pending:
                 self._answered(pending, (), error, now)
             return []
-        if code in _LOST and (pending is None or pending.header.kind != Kind.HELLO):
-            return self._refused(pending, error, now, count=code == Code.MALFORMED)
+        if code == Code.BUSY:  # treated as lost, but not asked for at once
+            if not self._quiet:
+                self._quiet, self._pause = now + self._pause, min(2 * self._pause, self.heartbeat)
+            self._busy = f": {error.what}"
+            return []
+        if code == Code.MALFORMED and (pending is None or pending.header.kind != Kind.HELLO):
+            return self._refused(pending, error, now)
         raise error
 
     def _unknown(
@@ -255,15 +301,13 @@ class Peer:
             return []
         return [] if self._ping_open else [self.ping(now)]
 
-    def _refused(
-        self, pending: Pending | None, error: SatrapError, now: float, *, count: bool
-    ) -> list[Message]:
+    def _refused(self, pending: Pending | None, error: SatrapError, now: float) -> list[Message]:
         """Treat a request as lost; one that arrives damaged again and again is more than an accident."""
-        if pending is not None and count:
+        if pending is not None:
             pending.refusals += 1
             if pending.refusals >= _TRIES:
                 raise error
-        return [] if self._ping_open or not count else [self.ping(now)]
+        return [] if self._ping_open else [self.ping(now)]
 
     def _error(self, text: dict[str, object]) -> SatrapError:
         code = text.get("code")

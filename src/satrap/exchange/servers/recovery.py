@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from satrap.errors import CheckpointError
+from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
-from satrap.exchange.servers.frames import Buffer, FrameError, Header, Kind, digest, encode
+from satrap.exchange.servers.frames import Buffer, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import Journal, Segment
-from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, unpack_text
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Sessions
 from satrap.exchange.servers.steps import GroupUpdate, Share
 from satrap.exchange.servers.turns import Job, execute
+from satrap.exchange.servers.unexpected import answerable
 
 Load = Callable[[Service], None]
 
@@ -61,21 +62,34 @@ class Recovery:
         """Return how many records were repeated, None once all were."""
         return self.done if self.active else None
 
-    def run(self, service: Service, sessions: Sessions) -> None:
-        """Repeat everything.
+    def run(self, service: Service, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Repeat everything, or until `stopping` returns True; nothing is served then.
 
         Raises:
-            CheckpointError: the journal is damaged.
+            CheckpointError: the journal is damaged, or a record cannot be repeated.
         """
         service.repeating = True
-        for header, parts in self._journal.read(self._segments):
-            if header.kind == STATE:
-                if self.done == 0:
-                    restore(parts, service, sessions, self._load)
-            else:
-                _repeat(header, parts, service, sessions)
-            self.done += 1
+        for segment in self._segments:
+            for number, (header, parts) in enumerate(self._journal.read([segment]), segment.first):
+                if stopping():
+                    return
+                try:
+                    with answerable("recovery", begun=True):
+                        self._repeat(header, parts, service, sessions)
+                except SatrapError as error:
+                    raise _unrepeatable(self._journal, segment, number, header, error) from error
+                self.done += 1
         service.repeating = self.active = False
+
+    def _repeat(self, header: Header, parts: Sequence[Buffer], service: Service, sessions: Sessions) -> None:
+        if header.kind == STATE:
+            if self.done == 0:
+                restore(parts, service, sessions, self._load)
+            return
+        job = Job(sessions.recovered(header), header, parts, 0, 0.0)
+        sessions.finished(job, execute(service, job))
+        if header.kind == Kind.READ:
+            service.settle()
 
 
 def _start(journal: Journal, load: Load | None) -> tuple[int | None, str, Load | None]:
@@ -105,7 +119,8 @@ def committed(journal: Journal, segment: Segment) -> str | None:
         return None
     for parts in journal.of_kind(segment, Kind.WRITE):
         asked = unpack_text(parts[0])
-        with suppress(CheckpointError):
+        # libraries of object stores raise errors of their own: what cannot be read is not committed
+        with suppress(SatrapError), answerable("looking for a snapshot", begun=False):
             if (
                 asked["number"] == segment.step
                 and read_manifest(Storage(asked["url"])).data == asked["folder"]
@@ -129,14 +144,18 @@ def rotate(journal: Journal, number: int, service: Service, sessions: Sessions) 
     journal.rotate(number, *remember(service, sessions))
 
 
-def _repeat(header: Header, parts: Sequence[Buffer], service: Service, sessions: Sessions) -> None:
-    try:
-        job = Job(sessions.recovered(header), header, parts, 0, 0.0)
-    except FrameError as error:
-        raise CheckpointError(f"the journal cannot be repeated: {error.what}") from error
-    sessions.finished(job, execute(service, job))
-    if header.kind == Kind.READ:
-        service.settle()
+def _unrepeatable(
+    journal: Journal, segment: Segment, number: int, header: Header, error: SatrapError
+) -> CheckpointError:
+    kind = "the state at a snapshot" if header.kind == STATE else Kind(header.kind).name
+    reason = f" ({error.where})" if error.where else ""
+    return CheckpointError(
+        f"the journal cannot be repeated: {error.what}{reason}",
+        where=f"{segment.path}, record {number}: {kind}",
+        why="without it the shard cannot become what it was; starting it again would end the same way",
+        fix=f"put right what is wrong there, or remove {journal.folder} and go on from a snapshot: "
+        "satrap train --resume",
+    )
 
 
 def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]:
@@ -171,7 +190,8 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
 
 def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load: Load | None) -> None:
     """Take over what `remember` returned, and load the rows."""
-    text, sizes = unpack_text(parts[0]), unpack_text(parts[1])["sizes"]
+    text, about = (unpack_text(part, most=MAX_ANSWER) for part in parts[:2])
+    sizes = about["sizes"]
     raw, ends = memoryview(parts[2]), accumulate(sizes, initial=0)
     arrays = unpack_arrays([raw[a:b] for a, b in pairwise(ends)])
     state = {k.removeprefix("store."): v for k, v in arrays.items() if k.startswith("store.")}
@@ -180,7 +200,7 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
     shares = {s["rank"]: _share(s, arrays) for s in board["shares"]}
     service.board.resume(board["world"], board["completed"], shares, board["looked"])
     for known in text["sessions"]:
-        sessions.known[known["client"]] = _session(known, arrays)
+        sessions.adopt(_session(known, arrays))
 
 
 def _share(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Share:
@@ -193,7 +213,7 @@ def _share(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Share:
 
 
 def _session(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Session:
-    session = Session(plain["client"], b"")
+    session = Session(plain["client"], None)
     answers = []
     for number, (fields, count) in enumerate(plain["answers"]):
         data = [arrays[f"answer{session.client}.{number}.{part}"] for part in range(count)]

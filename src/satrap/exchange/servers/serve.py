@@ -11,13 +11,13 @@ from pathlib import Path
 from types import FrameType
 
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange.servers.security import read_key, split_address
 from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Limits
 from satrap.exchange.servers.turns import Turns
 from satrap.memory import keep_freed_memory
 from satrap.openmetrics import SERVER_VALUES, Endpoint
+from satrap.rpc import read_key, split_address
 
 RECOVERING = "recovering from "
 """What the line says, before from what, that a shard prints when it comes back."""
@@ -39,7 +39,7 @@ def serve(
 
     Args:
         listen: HOST:PORT; port 0 takes a free one, which the line names.
-        key_file: of the cluster's key, mode 0600. Needed for any address that others can reach.
+        key_file: of the cluster's key, see `read_key`. Needed for any address that others can reach.
         limits: see `Limits`.
         metrics: HOST:PORT of an OpenMetrics endpoint, which a line before names; None: none.
         service: what executes the requests, default one with a store.

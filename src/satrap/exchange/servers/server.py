@@ -6,34 +6,33 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import zmq
-
-from satrap.errors import ConfigError, ExchangeError, StoreError
-from satrap.exchange.servers import security
+from satrap.errors import ExchangeError, StoreError
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.context import new_context
 from satrap.exchange.servers.executor import Executor
 from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.payload import unpack_text
 from satrap.exchange.servers.recovery import Recovery, rotate
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer
+from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc import Bounds, Key, Listener, Message, check_listen
 
 EXECUTED = tuple(kind for kind in Kind if kind < Kind.OPEN)
 """Requests to a store."""
-_TICK = 500
-"""Milliseconds between looks at the wish to stop, when a signal handler asks for it."""
-_BURST = 64
-"""Messages read before answers are sent again."""
+_TICK = 0.5
+"""Seconds between looks at the wish to stop, when a signal handler asks for it."""
+_UNSENT = 16 << 20
+"""Bytes that wait to be sent on one connection, 16 MiB."""
+_LINGER = 0.5
+"""Seconds that answers may take to leave when the server stops."""
 
 
 class ShardServer:
@@ -51,7 +50,7 @@ class ShardServer:
 
     Args:
         listen: HOST:PORT. Anything but a loopback address needs a key.
-        key: from `security.read_key`; connections are then encrypted and both sides proven to hold it.
+        key: from `read_key`; connections are then encrypted and both sides proven to hold it.
         limits: see `Limits`.
         config: the tables, if they are not to come from a hello.
         service: what executes the requests, default one with a store.
@@ -74,14 +73,14 @@ class ShardServer:
         self,
         listen: str,
         *,
-        key: security.Key | None = None,
+        key: Key | None = None,
         limits: Limits | None = None,
         config: ShardConfig | None = None,
         service: Service | None = None,
         journal: Path | None = None,
         turns: Callable[..., Turns] = Turns,
     ) -> None:
-        security.check_listen(listen, key)
+        check_listen(listen, key)
         self.limits, self.counters = limits or Limits(), Counters()
         self._journal = None if journal is None else Journal(journal)
         self.recovery = None if self._journal is None else Recovery(self._journal)
@@ -100,41 +99,25 @@ class ShardServer:
             self._finished,
             wait=self.limits.wait,
             heard=self._sessions.heard,
+            has_room=self._sessions.has_room,
             journal=self._journal,
         )
-        self._queued, self._queued_bytes = 0, 0
         self._answers: deque[tuple[Job, Answer, bool]] = deque()
+        self._unsent: dict[Hashable, deque[tuple[Session, int]]] = {}
         self._stopping = threading.Event()
         self._executor: Executor | None = None
         self._started = time.monotonic()
         self._thread: threading.Thread | None = None
-        self._context = new_context()
-        self._door = security.Door(self._context, key) if key else None
-        self._socket = self._open(listen, key)
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
-        self._bell = self._context.socket(zmq.PULL)
-        self._bell.bind("inproc://bell")
-        self._ringer = self._context.socket(zmq.PUSH)  # of the executing threads, one at a time
-        self._ringer.connect("inproc://bell")
-        self._ring_lock = threading.Lock()
-
-    def _open(self, listen: str, key: security.Key | None) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.LINGER, 500)
-        socket.setsockopt(zmq.MAXMSGSIZE, self.limits.message_bytes)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
-        if key:
-            key.protect_server(socket)
-        host, port = security.split_address(listen)
-        socket.setsockopt(zmq.IPV6, ":" in host)
-        try:
-            socket.bind(f"tcp://{security.bindable(host)}:{port}")
-        except zmq.ZMQError as error:
-            socket.close(0)
-            self._context.destroy(0)
-            raise ConfigError(f"cannot listen on {listen}: {error.strerror}") from error
-        return socket
+        self._stopped: set[Hashable] = set()
+        bounds = Bounds(
+            message_bytes=self.limits.message_bytes + HEADER_BYTES,
+            unsent_bytes=_UNSENT,  # more would be no faster: what finds no room waits in its session
+            all_unsent_bytes=8 * _UNSENT,
+        )
+        self._listener = Listener(
+            listen, key=key, bounds=bounds, on_message=self._receive, on_end=self._sessions.gone
+        )
+        self.address = self._listener.address
 
     def start(self) -> ShardServer:
         """Serve in background threads until `stop`."""
@@ -143,17 +126,13 @@ class ShardServer:
         return self
 
     def stop(self) -> None:
-        """Stop serving, after the requests received so far; the rows are gone."""
+        """Stop serving, after the request that is being executed; the rows are gone."""
         self._stopping.set()
         if self._thread is None:
-            self._close()
+            self._listener.close()
         else:
-            with self._context.socket(zmq.PUSH) as ringer:
-                ringer.connect("inproc://bell")
-                with contextlib.suppress(zmq.Again):  # the thread has seen the wish by itself, and ended
-                    ringer.send(b"", zmq.NOBLOCK)
-                self._thread.join()
-        self._context.term()
+            self._listener.ring()
+            self._thread.join()
 
     def request_stop(self) -> None:
         """Ask `run` to return soon; safe in a signal handler."""
@@ -167,64 +146,53 @@ class ShardServer:
 
     def run(self) -> None:
         """Serve in this thread until `stop` or `request_stop` is called."""
-        self._executor = executor = Executor(self._turns, self._recover, self._end)
+        self._executor = executor = Executor(self._turns, self._recover, self._end, self._sweep)
         try:
             self._loop(executor)
         finally:
             executor.stop()
             self._drain()
-            self._close()
+            self._listener.close(_LINGER)
 
     def _recover(self) -> None:
         if self.recovery is not None:
-            self.recovery.run(self._service, self._sessions)
+            self.recovery.run(self._service, self._sessions, self._stopping.is_set)
+
+    def _sweep(self, now: float) -> None:
+        self._sessions.sweep(now)
+        self._service.forget(lambda client: self._sessions.absent(client, now))
 
     def _end(self) -> None:
         self._service.close()
         if self._journal is not None:
             self._journal.close()
 
-    def _close(self) -> None:
-        with self._ring_lock:
-            self._ringer.close()
-        for socket in (self._socket, self._bell, *([self._door.socket] if self._door else [])):
-            socket.close()
-
     def _loop(self, executor: Executor) -> None:
-        poller = zmq.Poller()
-        poller.register(self._bell, zmq.POLLIN)
-        if self._door:
-            poller.register(self._door.socket, zmq.POLLIN)
         while not self._stopping.is_set():
             if not executor.alive:
                 raise executor.error or ExchangeError("the thread that executes requests has died")
-            poller.register(self._socket, zmq.POLLIN if self._has_room() else 0)
-            for socket, _ in poller.poll(_TICK):
-                if socket is self._socket:
-                    self._read()
-                elif socket is self._bell:
-                    self._bell.recv()
-                elif self._door:
-                    self._door.answer()
+            self._listener.poll(_TICK)
             self._drain()
 
     def statistics(self) -> dict[str, Any]:
         """Return the store's counters (none before the first hello), and under `server` its own.
 
-        Those are the `Counters`; `clients` known; requests and bytes `queued` now; requests executed, by
-        kind, and `refused`; `busy_seconds` spent executing of the `seconds` it has been there; optimizer
-        `steps` that `sync` with several workers has completed; which `shard` it is; bytes of its journal and
-        updates `recovered` from it. Any thread may call it.
+        Those are the `Counters`; `clients` known; requests and bytes `queued` now, `kept_bytes` of answers
+        that clients have not acknowledged; requests executed, by kind, and `refused`; `busy_seconds` spent
+        executing of the `seconds` it has been there; optimizer `steps` that `sync` with several workers has
+        completed; which `shard` it is; bytes of its journal and updates `recovered` from it. Any thread may
+        call it.
         """
         return self._service.statistics()
 
     def _observe(self) -> dict[str, Any]:
-        turns = self._turns
+        turns, executor, known = self._turns, self._executor, self._sessions.known.values()
         return {
             **asdict(self.counters),
-            "clients": len(self._sessions.known),
-            "queued": self._queued,
-            "queued_bytes": self._queued_bytes,
+            "clients": len(known),
+            "queued": sum(s.parked for s in known) + (executor.queued if executor else 0),
+            "queued_bytes": sum(s.parked_bytes for s in known) + (executor.queued_bytes if executor else 0),
+            "kept_bytes": sum(s.bytes for s in known),
             "requests": {k.name.lower(): turns.executed[k] for k in EXECUTED},
             "refused": turns.refused,
             "busy_seconds": turns.busy,
@@ -241,28 +209,25 @@ class ShardServer:
 
     def _submit(self, job: Job) -> None:
         assert self._executor is not None
-        self._queued, self._queued_bytes = self._queued + 1, self._queued_bytes + job.size
         self._executor.submit(job)
 
     def _has_room(self) -> bool:
-        return self._queued_bytes < self.limits.queued_bytes and self._queued < self.limits.queued_messages
+        executor, limits = self._executor, self.limits
+        assert executor is not None
+        return executor.queued_bytes < limits.queued_bytes and executor.queued < limits.queued_messages
 
-    def _read(self) -> None:
-        for _ in range(_BURST):
-            if not self._has_room():
-                return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._receive(frames)
-
-    def _receive(self, frames: Sequence[zmq.Frame]) -> None:
-        identity = frames[0].bytes
-        head = frames[1].bytes if len(frames) > 1 and len(frames[1]) == HEADER_BYTES else None
-        answer = self._sessions.receive(identity, head, [f.buffer for f in frames[2:]], time.monotonic())
-        if answer is not None:
-            self._send(identity, answer)
+    def _receive(self, number: Hashable, message: Message) -> None:
+        head = bytes(message[0]) if len(message[0]) == HEADER_BYTES else None
+        answer = self._sessions.receive(number, head, message[1:], time.monotonic())
+        if answer is None or answer.header.kind != FAILURE:
+            self._listener.trust(number)
+        if (
+            answer is not None and number not in self._unsent
+        ):  # it would overtake answers and look like a loss
+            self._send(number, answer)
+        if not self._has_room():
+            self._stopped.add(number)
+            self._listener.stop(number)
 
     def _finished(self, job: Job, answer: Answer, *, last: bool = True) -> None:
         """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
@@ -273,19 +238,34 @@ class ShardServer:
             with contextlib.suppress(StoreError):  # without room it goes on as it was
                 rotate(self._journal, number, self._service, self._sessions)
         self._answers.append((job, answer, last))
-        with self._ring_lock, contextlib.suppress(zmq.ZMQError):  # closed: it has stopped
-            self._ringer.send(b"")
+        self._listener.ring()
 
     def _drain(self) -> None:
-        """Send what has been executed."""
+        """Send what has been executed; then there may be room for more."""
         while self._answers:
             job, answer, last = self._answers.popleft()
+            number = job.session.identity
+            if job.header.kind == Kind.HELLO and answer.header.kind == FAILURE:
+                self._listener.trust(number, False)
             if last:
-                self._queued, self._queued_bytes = self._queued - 1, self._queued_bytes - job.size
-            self._send(job.session.identity, answer)
+                self._unsent.setdefault(number, deque()).append((job.session, job.header.sequence))
+            else:
+                self._send(number, answer)
+        for number, waiting in list(self._unsent.items()):
+            while waiting and self._send(number, waiting[0][0].answer(waiting[0][1])):
+                waiting.popleft()
+            if not waiting or number not in self._listener:
+                del self._unsent[number]
+        while self._stopped and self._has_room():
+            self._listener.resume(self._stopped.pop())
 
-    def _send(self, identity: bytes, answer: Answer) -> None:
-        self.counters.sent_bytes += answer.payload.size
-        message = [identity, encode(answer.header, answer.payload), *answer.parts]
-        with contextlib.suppress(zmq.Again):  # of a slow reader: its next PING shows what it lacks
-            self._socket.send_multipart(message, zmq.NOBLOCK, copy=False)
+    def _send(self, number: Hashable, answer: Answer | None) -> bool:
+        """Send an answer; return False if the connection has gone, or takes no more for now.
+
+        What a slow reader is to get waits in its session: None when it is not wanted any more.
+        """
+        if answer is None:
+            return True
+        sent = self._listener.send(number, [encode(answer.header, answer.payload), *answer.parts])
+        self.counters.sent_bytes += answer.payload.size * sent
+        return sent

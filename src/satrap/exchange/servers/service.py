@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import filterfalse
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,24 +16,54 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
-from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
-from satrap.exchange.servers.payload import ITEM, NO_ROWS, Section, pack, pack_text, unpack, unpack_text
+from satrap.exchange.servers.payload import (
+    ITEM,
+    NO_ROWS,
+    Section,
+    only,
+    pack,
+    pack_text,
+    shortened,
+    unpack,
+    unpack_text,
+)
 from satrap.exchange.servers.session import Session
-from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of
+from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
 from satrap.store import Chunk, Shard
+from satrap.store.types import check_rows, plain
 
 Rows = npt.NDArray[np.float32]
 EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
 """Rows per exported chunk, and about how many bytes, at most."""
-MAX_WORLD = 65536
+MISSED = 100
+"""Generations of workers a shard may not hear of: all of them died before they greeted it."""
+MAX_NUMBER = 1 << 63
+"""Above the number of any cut."""
 T = TypeVar("T", int, str, bool)
+_SHOWN = 8
+"""Characters of a run's identity that an error shows: enough to tell runs apart, not to join one."""
+_LARGEST = float(np.finfo(np.float32).max)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 SETTLE_SECONDS = 0.01
 """Between two looks whether rows have been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request that was found to be possible.
+
+    Args:
+        run: executes it, and returns the parts of its answer.
+        renews: it makes an end of everything before it: the first of a new group of workers.
+    """
+
+    run: Callable[[], list[Buffer]]
+    renews: bool = False
 
 
 class Service:
@@ -46,6 +78,7 @@ class Service:
         role: what the process calls itself.
         repeating: requests come from a journal; what they wrote elsewhere is not written again.
         generation: of the group of workers that it serves.
+        run: identity of the run that it serves.
     """
 
     role = "shard"
@@ -63,7 +96,9 @@ class Service:
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
-        self._snapshots, self.generation = Snapshots(), 0
+        self._snapshots, self.generation, self.run = Snapshots(), 0, ""
+        self._cutter = 0  # client that had the last cut taken
+        self._present: set[int] = set()  # clients of the run that have not left it
         self._forward: dict[int, int] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -106,6 +141,7 @@ class Service:
             "forward": forward,
             "updates": self._updates,
             "generation": self.generation,
+            "run": self.run,
             "follows": self._snapshots.since if self._snapshots.followed else None,
         }
 
@@ -124,38 +160,35 @@ class Service:
         if load is not None:
             load(self)
         self._forward = {int(client): code for client, code in plain["forward"].items()}
-        self._updates, self.generation = plain["updates"], plain["generation"]
-        take_state(self.store, state)
+        self._present = set(self._forward)
+        self._updates, self.generation, self.run = plain["updates"], plain["generation"], plain["run"]
         if plain["follows"] is not None:  # the rows are those of that cut
             self._snapshots.follow(self.store, plain["follows"])
 
-    def execute(self, session: Session, header: Header, parts: Sequence[Buffer]) -> list[Buffer]:
-        """Execute a request and return the parts of its answer.
+    def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
+        """Check a request; return what executes it.
 
         Raises:
             SatrapError: it is refused; nothing has changed.
         """
         if session.generation < self.generation and header.kind not in (Kind.HELLO, Kind.BYE):
             raise StoreError("a newer group of workers has taken this one's place")
+        if session.client not in self._forward and header.kind not in (Kind.HELLO, Kind.BYE):
+            raise StoreError("a request before an accepted hello, or of a run that is over")
         match header.kind:
             case Kind.HELLO:
-                return [self._hello(session, unpack_text(_one(parts)))]
+                return self._greet(session, unpack_text(only(parts)))
             case Kind.LOOKUP | Kind.PEEK:
-                if session.ordered and header.kind == Kind.LOOKUP:
-                    self.board.look(session.rank, header.step)
-                return self._lookup(session, unpack(parts), create=header.kind == Kind.LOOKUP)
+                return self._lookup(session, header, self._sections(parts))
             case Kind.UPDATE:
-                self._update(session, header, unpack(parts))
+                return self._update(session, header, self._sections(parts))
             case Kind.EXPORT:
-                return self._export(session, unpack_text(_one(parts)))
+                return self._export(session, unpack_text(only(parts)))
             case Kind.BYE:
-                self._exports.pop(session.client, None)
-                self._forward.pop(session.client, None)
+                return Work(partial(self._leave, session))
             case Kind.FLUSH:
-                pass  # requests are served in order: to be served is all it asks
-            case _:
-                return self._manage(header.kind, parts)
-        return []
+                return Work(list)  # requests are served in order: to be served is all it asks
+        return self._manage(session, header.kind, parts)
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
         """Have rows read from a disk that a request which waits, or is yet to come, will look up.
@@ -165,57 +198,74 @@ class Service:
         store = self._store
         if kind == Kind.LOOKUP and store is not None and store.ahead.useful:
             with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
-                for s in unpack(parts):
+                for s in self._sections(parts):
                     if s.ids is not None:
                         store.ahead.prefetch(s.group, s.ids, s.splits)
 
-    def _manage(self, kind: int, parts: Sequence[Buffer]) -> list[Buffer]:
-        """Execute a request about the store as a whole."""
-        store = self.store
-        match kind:
-            case Kind.STATISTICS:
-                return [pack_text(self.statistics())]
-            case Kind.CUT:
-                asked = _cut_asked(unpack_text(_one(parts)))
-                # of a cut that is repeated nobody can ask for the rows any more
-                return [pack_text(self._snapshots.cut(store, asked, keep=not self.repeating))]
-            case Kind.PUT_BACK:
-                self._snapshots.put_back(store, _value(unpack_text(_one(parts)), "number", int))
-            case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
-                return [pack_text(self._job(kind, unpack_text(_one(parts))))]
-            case Kind.LOAD:
-                chunk = unpack_chunk(parts)
-                store.load(chunk.table, chunk)
-            case Kind.CLEAR:
-                store.clear()
-            case _:
-                raise FrameError(f"a request of unknown kind {kind}")
+    def _leave(self, session: Session) -> list[Buffer]:
+        self._exports.pop(session.client, None)
+        self._forward.pop(session.client, None)
+        self._present.discard(session.client)
         return []
 
-    def _job(self, kind: int, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Start writing or reading a snapshot, or tell how far it is."""
+    def _manage(self, session: Session, kind: int, parts: Sequence[Buffer]) -> Work:
+        """Check a request about the store as a whole."""
+        store, snapshots = self.store, self._snapshots
+        match kind:
+            case Kind.STATISTICS:
+                return Work(lambda: [pack_text(self.statistics())])
+            case Kind.CUT:
+                asked = _cut_asked(unpack_text(only(parts)))
+                return _telling(partial(self._take_cut, session, asked))
+            case Kind.PUT_BACK:
+                return _silent(partial(snapshots.put_back, store, _number(unpack_text(only(parts)))))
+            case Kind.WRITE | Kind.READ | Kind.SAVE | Kind.JOB:
+                return self._job(kind, unpack_text(only(parts)))
+            case Kind.LOAD:
+                chunk = unpack_chunk(parts)
+                self._check_chunk(chunk)
+                return _silent(partial(store.load, chunk.table, chunk))
+            case Kind.CLEAR:
+                return _silent(store.clear)
+        raise FrameError(f"a request of unknown kind {kind}")
+
+    def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
+        self._cutter = session.client
+        # of a cut that is repeated nobody can ask for the rows any more
+        return self._snapshots.cut(self.store, asked, keep=not self.repeating)
+
+    def _job(self, kind: int, asked: Mapping[str, Any]) -> Work:
+        """Check a request to write or read a snapshot, or to tell how far it is."""
         assert self.config is not None
+        snapshots, config, store = self._snapshots, self.config, self.store
         if kind == Kind.JOB:
-            return self._snapshots.saved() if asked.get("save") is True else self._snapshots.result()
+            return _telling(snapshots.saved if asked.get("save") is True else snapshots.result)
         url = _value(asked, "url", str)
         if kind == Kind.READ:
-            number, exact = _maybe(asked, "number", int), asked.get("exact") is True
-            self._snapshots.read(self.config, self.store, url, number, exact=exact)
-            return {}
+            number = None if asked.get("number") is None else _number(asked)
+            exact = asked.get("exact") is True
+            return _telling(partial(snapshots.read, config, store, url, number, exact=exact))
         folder = _value(asked, "folder", str)
         if not _DATA_FOLDER.fullmatch(folder):
             raise FrameError(f"{folder!r} is no folder of a checkpoint")
         if kind == Kind.SAVE:
             shown = _value(asked, "shown", str)
-            if not self.repeating:  # else the client will ask again, if it still waits
-                self._snapshots.save(self.config, self.store, url, folder, shown)
-            return {}
-        number = _value(asked, "number", int)
+            if self.repeating:  # the client will ask again, if it still waits
+                return _telling(dict)
+            return _telling(partial(snapshots.save, config, store, url, folder, shown))
+        number = _number(asked)
         if self.repeating:  # its files were written, or are given up
-            self._snapshots.stop()
-        else:
-            self._snapshots.write(self.config, number, url, folder)
-        return {}
+            return _telling(snapshots.stop)
+        snapshots.check(config, number)
+        return _telling(partial(snapshots.write, config, number, url, folder))
+
+    def forget(self, gone: Callable[[int], bool]) -> None:
+        """Let go what clients hold that are gone: an export or a cut keeps rows as they were."""
+        for client in filter(gone, list(self._exports)):
+            del self._exports[client]
+        self._present = set(filterfalse(gone, self._present))
+        if gone(self._cutter):
+            self._snapshots.let_go()
 
     def settle(self) -> None:
         """Wait until rows that are being read are there.
@@ -229,64 +279,67 @@ class Service:
         if "error" in result:
             raise error_of(result["error"], f"shard {self.config.shard}")
 
-    def renews(self, header: Header, parts: Sequence[Buffer]) -> bool:
-        """Whether a request makes an end of everything before it: the first of a new group of workers."""
-        if header.kind != Kind.HELLO or self.config is None or len(parts) != 1:
-            return False
-        try:
-            generation = unpack_text(parts[0]).get("generation", 0)
-        except FrameError:
-            return False
-        return isinstance(generation, int) and generation > self.generation
-
-    def _follow(self, generation: int) -> None:
-        """Start anew for a new group of workers: no rows, no steps, nothing of the one before.
-
-        Raises:
-            ConfigError: it is an older one.
-        """
-        if generation < self.generation:
-            raise ConfigError(f"generation {self.generation} of the workers is here already")
-        if generation > self.generation and self.config is not None:
-            self.close()
-            self._exports.clear()
-            self.board, self._store, self._snapshots = StepBoard(), self.config.open(), Snapshots()
-        self.generation = generation
-
-    def _hello(self, session: Session, hello: dict[str, Any]) -> bytes:
-        asked = ShardConfig.from_dict(hello)
-        forward = CODES.get(str(hello.get("forward")))
-        rank, world = hello.get("rank"), hello.get("world")
-        if not isinstance(rank, int) or not isinstance(world, int) or not 0 <= rank < world <= MAX_WORLD:
-            raise ConfigError(f"a hello has an impossible rank or world: {rank!r} of {world!r}")
-        if forward is None:
-            raise ConfigError("a hello has an unknown wire format")
-        generation = _value({"generation": 0} | hello, "generation", int)
+    def _greet(self, session: Session, hello: dict[str, Any]) -> Work:
+        asked, worker = ShardConfig.from_dict(hello), Worker.from_dict(hello)
+        if session.client in self._forward:
+            raise StoreError("a second hello of the same client")
         if self.config is None:
-            self._store = asked.open()
-            self.config = asked
-        elif difference := self.config.difference(asked):
+            return Work(partial(self._welcome, session, worker, asked))
+        if worker.run != self.run:
+            if self._present and not self.repeating:
+                raise _held(self.run, worker.run, len(self._present))
+            return Work(partial(self._welcome, session, worker, asked), renews=True)
+        if difference := self.config.difference(asked):
             raise ConfigError(
                 f"the shard is configured differently: {difference}",
                 why="all workers of a shard must agree on its tables",
                 fix="use the same recipe everywhere, or restart the shards",
             )
-        session.generation = generation
-        self._follow(generation)
-        self._forward[session.client] = forward
-        session.rank, session.gated = rank, hello.get("mode") == "sync" and world > 1
-        session.ordered = session.gated and hello.get("ordered") is True
+        if worker.generation < self.generation:
+            raise ConfigError(f"generation {self.generation} of the workers is here already")
+        if worker.generation > self.generation + MISSED:
+            raise ConfigError(
+                f"generation {worker.generation} of the workers cannot follow {self.generation}",
+                why="the launcher counts them one by one, and a newer one makes an end of all before it",
+            )
+        if worker.generation == self.generation:
+            return Work(partial(self._welcome, session, worker, None))
+        return Work(partial(self._welcome, session, worker, asked), renews=True)
+
+    def _welcome(self, session: Session, worker: Worker, anew: ShardConfig | None) -> list[Buffer]:
+        """Take a worker in; `anew`: with it the shard starts anew, without anything there was before."""
+        if anew is not None:
+            if self.config is not None and not self.config.difference(anew):
+                self.close()  # it gives the memory back that the new store takes
+            store = anew.open()
+            self.close()
+            self.config, self._store, self._updates = anew, store, 0
+            self.run, self.generation = worker.run, worker.generation
+            self.board, self._snapshots = StepBoard(), Snapshots()
+            self._exports.clear()
+            self._forward.clear()
+            self._present.clear()
+        self._forward[session.client] = worker.forward
+        self._present.add(session.client)
+        session.generation, session.rank, session.gated = self.generation, worker.rank, worker.gated
+        session.ordered = worker.ordered
         if session.gated:
-            self.board.join(rank, world)
+            self.board.join(worker.rank, worker.world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
         about = {"groups": groups, "completed": self.board.completed, "tier": self.store.ahead.useful}
-        return pack_text(about)
+        return [pack_text(about | {"message_bytes": self.max_bytes})]
 
-    def _lookup(self, session: Session, sections: Sequence[Section], *, create: bool) -> list[Buffer]:
-        code = self._forward.get(session.client)
-        if code is None:
-            raise StoreError("a lookup before an accepted hello")
+    def _lookup(self, session: Session, header: Header, sections: Sequence[Section]) -> Work:
+        code = self._forward[session.client]
         self._check(sections, ITEM[code])
+        return Work(partial(self._look_up, session, header, sections, code))
+
+    def _look_up(
+        self, session: Session, header: Header, sections: Sequence[Section], code: int
+    ) -> list[Buffer]:
+        create = header.kind == Kind.LOOKUP
+        if session.ordered and create:
+            self.board.look(session.rank, header.step)
         answer = []
         for s in sections:
             assert s.ids is not None
@@ -303,29 +356,45 @@ class Service:
             answer.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
         return pack(answer)
 
-    def _update(self, session: Session, header: Header, sections: Sequence[Section]) -> None:
+    def _update(self, session: Session, header: Header, sections: Sequence[Section]) -> Work:
         self._check(sections, 0)
-        if not math.isfinite(header.lr_scale):
-            raise StoreError(f"lr_scale must be finite, got {header.lr_scale}")
-        if not session.gated:
-            for s in sections:
-                self._apply(self._gradients(s, self._buffer(s.count, s.dim)), header.lr_scale)
-            session.updates, self._updates = session.updates + 1, self._updates + 1
-            return
-        kept = [self._gradients(s, np.empty((s.count, s.dim), np.float32)) for s in sections]
-        shares = self.board.offer(session.rank, header.step, Share(kept, header.lr_scale))
+        rates = [self.store.groups[s.group].optimizer.lr for s in sections]
+        if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
+            raise StoreError(f"lr_scale must be finite, also times the learning rate, got {header.lr_scale}")
+        sizes = [s.count * s.dim for s in sections]
+        whole = np.empty(sum(sizes), np.float32) if session.gated else self._buffer(sum(sizes), 1)
+        pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
+        share = Share([_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale)
+        self._check_gradients(share)
+        return _silent(partial(self._push if session.gated else self._apply_own, session, header, share))
+
+    def _check_gradients(self, share: Share) -> None:
+        """Refuse all groups if one cannot be applied."""
+        self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
+
+    def _apply_own(self, session: Session, _: Header, share: Share) -> None:
+        self._apply(share)
+        session.updates, self._updates = session.updates + 1, self._updates + 1
+
+    def _push(self, session: Session, header: Header, share: Share) -> None:
+        """Add a share to the open step of `sync`; the last one completes it."""
+        shares = self.board.offer(session.rank, header.step, share)
         session.updates, session.open_step = session.updates + 1, header.step
         if shares is not None:
             self._updates += len(shares)
-            for update in merge(shares):
-                self._apply(update, shares[0].lr_scale)
+            merged = Share(merge(shares), shares[0].lr_scale)
+            self._check_gradients(merged)  # finite numbers may have a sum that is not
+            self._apply(merged)
 
-    def _gradients(self, s: Section, out: Rows) -> GroupUpdate:
-        assert s.ids is not None
-        return GroupUpdate(s.group, s.ids, s.splits, from_wire(s, out))
+    def _apply(self, share: Share) -> None:
+        for u in share.updates:
+            self.store.update_group(
+                u.group, u.ids, u.splits, u.gradients, lr_scale=share.lr_scale, checked=True
+            )
 
-    def _apply(self, u: GroupUpdate, lr_scale: float) -> None:
-        self.store.update_group(u.group, u.ids, u.splits, u.gradients, lr_scale=lr_scale)
+    def _sections(self, parts: Sequence[Buffer]) -> list[Section]:
+        """Return the sections of a message, at most one per table group."""
+        return unpack(parts, most=len(self.store.groups))
 
     def _check(self, sections: Sequence[Section], item: int) -> None:
         """Refuse what does not fit the tables; item: bytes per number of the answer, 0 for an update."""
@@ -345,21 +414,34 @@ class Service:
                 fix="look up fewer ids at once",
             )
 
+    def _check_chunk(self, chunk: Chunk) -> None:
+        """Refuse rows of another width or type than those of their table."""
+        group, rows = self.store.groups[self.store.group_of(chunk.table)[0]], len(chunk.ids)
+        check_rows(chunk.weights, rows, group.dim, "weights")
+        check_rows(chunk.state, rows, group.plan.width, "state")
+        plain(chunk.ids, np.uint64, 1, "ids")
+
     def _buffer(self, rows: int, dim: int) -> Rows:
         if len(self._scratch) < rows * dim:
             self._scratch = np.empty(rows * dim * 5 // 4, np.float32)
         return self._scratch[: rows * dim].reshape(rows, dim)
 
-    def _export(self, session: Session, request: dict[str, Any]) -> list[Buffer]:
+    def _export(self, session: Session, request: dict[str, Any]) -> Work:
+        table = None
         if "table" in request:
-            table = str(request["table"])
-            dim = self.store.groups[self.store.group_of(table)[0]].dim
-            rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
-            self._exports[session.client] = self.store.export(table, chunk_rows=rows)
-        if session.client not in self._exports:
+            table = _value(request, "table", str)
+            self.store.group_of(table)
+        elif session.client not in self._exports:
             raise StoreError(
                 "the export has ended, or was lost when the shard was restarted", fix="begin anew"
             )
+        return Work(partial(self._next_chunk, session, table))
+
+    def _next_chunk(self, session: Session, table: str | None) -> list[Buffer]:
+        if table is not None:
+            dim = self.store.groups[self.store.group_of(table)[0]].dim
+            rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
+            self._exports[session.client] = self.store.export(table, chunk_rows=rows)
         chunk = next(self._exports[session.client], None)
         if chunk is None:
             self._exports.pop(session.client, None)
@@ -367,22 +449,49 @@ class Service:
         return pack_chunk(chunk)
 
 
+def _held(run: str, other: str, clients: int) -> ConfigError:
+    return ConfigError(
+        f"the shard is held by run {run[:_SHOWN]!r}, this is a worker of run {other[:_SHOWN]!r}",
+        why=f"two runs would write into each other's rows; {clients} of its workers have not said goodbye",
+        fix="give all workers of one run the same `run`; wait for the other's end, or restart the shard",
+    )
+
+
+def _silent(act: Callable[[], object]) -> Work:
+    """Return work whose answer is empty."""
+
+    def run() -> list[Buffer]:
+        act()
+        return []
+
+    return Work(run)
+
+
+def _telling(act: Callable[[], Mapping[str, Any]]) -> Work:
+    """Return work whose result is its answer."""
+    return Work(lambda: pack_result(act()))
+
+
+def _gradients(s: Section, out: npt.NDArray[np.float32]) -> GroupUpdate:
+    assert s.ids is not None
+    return GroupUpdate(s.group, s.ids, s.splits, from_wire(s, out.reshape(s.count, s.dim)))
+
+
 def _value(asked: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = asked.get(name)
     if type(value) is not kind:
-        raise FrameError(f"a request has an impossible {name}: {str(value)[:40]!r}")
+        raise FrameError(f"a request has an impossible {name}: {shortened(value)}")
     return value
 
 
-def _maybe(asked: Mapping[str, Any], name: str, kind: type[T]) -> T | None:
-    return None if asked.get(name) is None else _value(asked, name, kind)
+def _number(asked: Mapping[str, Any], name: str = "number") -> int:
+    """Return the number of a cut."""
+    number = _value(asked, name, int)
+    if not 0 <= number < MAX_NUMBER:
+        raise FrameError(f"a request has an impossible {name}: {shortened(number)}")
+    return number
 
 
 def _cut_asked(asked: Mapping[str, Any]) -> Asked:
-    return Asked(_value(asked, "number", int), _maybe(asked, "delta", bool), _maybe(asked, "since", int))
-
-
-def _one(parts: Sequence[Buffer]) -> Buffer:
-    if len(parts) != 1:
-        raise FrameError(f"a control message has one part, got {len(parts)}")
-    return parts[0]
+    delta = None if asked.get("delta") is None else _value(asked, "delta", bool)
+    return Asked(_number(asked), delta, None if asked.get("since") is None else _number(asked, "since"))

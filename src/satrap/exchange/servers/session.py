@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
@@ -11,9 +11,20 @@ from typing import Any
 from satrap.exchange.servers.frames import Buffer, Digest, Header, digest
 
 WINDOW = 256
-"""Unacknowledged requests a client may have; the server keeps at most as many answers."""
+"""Requests a client may have that wait, are executed, or whose answers it has not acknowledged."""
 
-_REMEMBERED = ("client", "done", "gated", "ordered", "rank", "fenced", "updates", "open_step", "generation")
+_REMEMBERED = (
+    "client",
+    "done",
+    "greeted",
+    "gated",
+    "ordered",
+    "rank",
+    "fenced",
+    "updates",
+    "open_step",
+    "generation",
+)
 
 
 class Verdict(Enum):
@@ -24,6 +35,7 @@ class Verdict(Enum):
     RUNNING = "it is being executed; its answer will come"
     GAP = "an earlier request is missing: ask the client"
     FORGOTTEN = "its answer has been acknowledged"
+    DROPPED = "its answer was let go, unacknowledged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +59,16 @@ class Session:
 
     Args:
         client: number the client chose at random.
-        identity: where its messages come from now; a reconnect changes it.
+        identity: the connection its messages come from now; a reconnect changes it. None: not known yet.
 
     Attributes:
         next: sequence that is executed next.
         done: every sequence below it has been answered.
         bytes: of the answers kept.
+        acknowledged_bytes: of the answers it has acknowledged.
+        parked, parked_bytes: requests that wait for their turn after they were taken from the queue.
+        origin: where its hello came from.
+        greeted: its hello has been accepted.
         seen: when its last message came, in seconds of the server's clock.
         fenced: another client has taken this one's place.
         gated: requests wait until optimizer steps are complete (`sync` with several workers).
@@ -63,18 +79,38 @@ class Session:
         generation: of the group of workers it belongs to.
     """
 
-    def __init__(self, client: int, identity: bytes) -> None:
-        self.client, self.identity = client, identity
+    def __init__(self, client: int, identity: Hashable) -> None:
+        self.client, self.identity, self.origin = client, identity, identity
         self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
+        self.parked, self.parked_bytes, self.greeted = 0, 0, False
+        self.acknowledged_bytes = 0
         self.fenced, self.gated, self.ordered, self.rank, self.generation = False, False, False, 0, 0
         self.updates, self.open_step = 0, -1
         self._answers: dict[int, Answer] = {}
+        self._acknowledged, self._dropped, self._kept_at = 0, 0, 0.0
         self._lock = threading.Lock()
+
+    def move(self, identity: Hashable) -> None:
+        """Send answers to another connection from now on."""
+        self.identity = identity
+        if self.origin is None:
+            self.origin = identity
+
+    def acknowledge(self, below: int) -> None:
+        """Forget the answers to requests below a sequence."""
+        with self._lock:
+            self._acknowledge(below)
+
+    def _acknowledge(self, below: int) -> None:
+        self._acknowledged = max(self._acknowledged, min(below, self.done))
+        before = self.bytes
+        self._forget(self._acknowledged)
+        self.acknowledged_bytes += before - self.bytes
 
     def admit(self, header: Header) -> Verdict:
         """Take note of a request's header; only NEW ones are to be executed."""
         with self._lock:
-            self._forget(header.acknowledged)
+            self._acknowledge(header.acknowledged)
             if header.sequence == self.next:
                 self.next += 1
                 return Verdict.NEW
@@ -82,24 +118,36 @@ class Session:
                 return Verdict.GAP
             if header.sequence in self._answers:
                 return Verdict.ANSWERED
-            return Verdict.RUNNING if header.sequence >= self.done else Verdict.FORGOTTEN
+            if header.sequence >= self.done:
+                return Verdict.RUNNING
+            dropped = self._acknowledged <= header.sequence < self._dropped
+            return Verdict.DROPPED if dropped else Verdict.FORGOTTEN
 
-    def full(self, header: Header, limit: int) -> bool:
-        """Whether a new request would leave too many answers (or bytes of them) unacknowledged."""
+    def full(self, header: Header) -> bool:
+        """Whether a new request would be one too many without an acknowledged answer."""
         with self._lock:
-            self._forget(header.acknowledged)
-            return header.sequence == self.next and (len(self._answers) >= WINDOW or self.bytes > limit)
+            self._acknowledge(header.acknowledged)
+            return header.sequence == self.next and self.next - self._acknowledged >= WINDOW
 
     def keep(self, answer: Answer) -> None:
         """Remember the answer to a request that has been executed."""
         with self._lock:
+            if not self._answers:
+                self._kept_at = self.seen
             self._answers[answer.header.sequence] = answer
             self.bytes += answer.payload.size
             self.done = max(self.done, answer.header.sequence + 1)
 
-    def answer(self, sequence: int) -> Answer:
-        """Return the answer that was kept."""
-        return self._answers[sequence]
+    def answer(self, sequence: int) -> Answer | None:
+        """Return the answer that was kept; None if it has just been let go."""
+        return self._answers.get(sequence)
+
+    def drop(self, before: float) -> None:
+        """Let the answers go, if none of them has been acknowledged since a moment of the server's clock."""
+        with self._lock:
+            if self._answers and self._kept_at < before:
+                self._dropped = self.done
+                self._forget(self.done)
 
     def remember(self) -> tuple[dict[str, Any], list[Answer]]:
         """Return what it is after the requests executed so far, as plain data, and the answers it keeps."""
@@ -120,3 +168,4 @@ class Session:
     def _forget(self, acknowledged: int) -> None:
         for sequence in [s for s in self._answers if s < acknowledged]:
             self.bytes -= self._answers.pop(sequence).payload.size
+            self._kept_at = self.seen

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
+from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, unpack_text
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.faults import hit
 from satrap.store import Chunk, Delta, Shard
@@ -77,14 +81,16 @@ class Snapshots:
             known = asked.since is not None and asked.since == self.since
             cut = store.changes.take(full=not (asked.delta and known), chunk_rows=CHUNK_ROWS)
             before = None if cut.full else self.since
-            self._taken = asked.number, before, replace(cut, chunks=iter(()))
+            self._taken = asked.number, before, replace(cut, chunks=_until(iter(()), threading.Event()))
             self.since = asked.number
         self._number = asked.number
         self._cut, self._state = (cut, state_of(store)) if keep else (None, {})
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
-        """Let the next cut of changes hold what this one did: it could not be kept."""
+        """Let the next cut of changes hold what this one did, and let it go: it could not be kept."""
+        if number == self._number:
+            self._stop_job()
         if self._taken is not None and self._taken[0] == number:
             _, self.since, taken = self._taken
             store.changes.put_back(taken)
@@ -95,8 +101,8 @@ class Snapshots:
         store.changes.follow()
         self.since = self._number = number
 
-    def write(self, config: ShardConfig, number: int, url: str, folder: str) -> None:
-        """Write a cut, once.
+    def check(self, config: ShardConfig, number: int) -> None:
+        """Refuse to write a cut that is not there.
 
         Raises:
             StoreError: there is no cut of that number.
@@ -107,12 +113,21 @@ class Snapshots:
                 why="it was restarted, or a newer cut has taken its place",
                 fix="take another snapshot",
             )
+
+    def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
+        """Begin to write a cut, which can be done once; return nothing to tell yet.
+
+        Raises:
+            StoreError: there is no cut of that number.
+        """
+        self.check(config, number)
+        assert self._cut is not None
         cut, state, self._cut, self._state = self._cut, self._state, None, {}
         cut = replace(cut, chunks=_until(cut.chunks, stopping := threading.Event()))
-        self._start(lambda: _write(config, cut, url, folder, state), stopping)
+        return self._start(lambda: _write(config, cut, url, folder, state), stopping)
 
-    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> None:
-        """Write all rows as they are now, beside the cut and the job there may be.
+    def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
+        """Begin to write all rows as they are now, beside the cut and the job there may be.
 
         `saved` tells how far it is.
 
@@ -127,6 +142,7 @@ class Snapshots:
         stopping = threading.Event()
         cut = Delta(True, _until(store.snapshot(chunk_rows=CHUNK_ROWS), stopping), {})
         self._saving = _Job(lambda: _save(config, cut, url, folder, shown), stopping)
+        return {}
 
     def saved(self) -> Result:
         """Return what `result` does, of `save`; `files` is None where the place cannot be reached.
@@ -137,8 +153,8 @@ class Snapshots:
 
     def read(
         self, config: ShardConfig, store: Shard, url: str, number: int | None = None, *, exact: bool = False
-    ) -> None:
-        """Load the rows of this shard's buckets from a checkpoint.
+    ) -> Result:
+        """Begin to load the rows of this shard's buckets from a checkpoint.
 
         Args:
             config: of this shard.
@@ -148,11 +164,12 @@ class Snapshots:
             exact: take over, before them, what else the store needs to go on exactly.
         """
         stopping = threading.Event()
-        self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
+        return self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
 
-    def _start(self, work: Callable[[], Result], stopping: threading.Event) -> None:
+    def _start(self, work: Callable[[], Result], stopping: threading.Event) -> Result:
         self._stop_job()
         self._job = _Job(work, stopping)
+        return {}
 
     def result(self) -> Result:
         """Return `{"done": False}`, or what the job returned, or `{"done": True, "error": ...}`.
@@ -169,10 +186,15 @@ class Snapshots:
             self.since = result["follows"]
         return result
 
-    def stop(self) -> None:
+    def let_go(self) -> None:
+        """Let the cut go: nobody will ask for its rows any more. What is being written goes on."""
+        self._cut, self._state = None, {}
+
+    def stop(self) -> Result:
         """Let the cut go, and have what is running end as soon as it can."""
         self._stop_job()
         self._stop_saving()
+        return {}
 
     def _stop_saving(self) -> None:
         if self._saving is not None:
@@ -194,20 +216,21 @@ class _Job:
         threading.Thread(target=self._run, name="satrap-shard-snapshot", daemon=True).start()
 
     def _run(self) -> None:
-        error: SatrapError = CheckpointError("the shard could not write or read its rows")
+        work, self._work = self._work, _nothing  # a job that is done holds on to no rows
         try:
-            self.result = {"done": True, **self._work()}
-            return
-        except SatrapError as told:
-            error = told
-        except (OSError, MemoryError) as failed:
-            error = CheckpointError(f"the shard could not write or read its rows: {failed}")
-        finally:
-            if not self.result["done"]:
-                self.result = {"done": True, "error": _plain(error)}
+            self.result = {"done": True, **work()}
+        except SatrapError as error:
+            self.result = {"done": True, "error": _plain(error)}
+        except BaseException as error:  # noqa: BLE001 - a thread's end: who waits for the job must hear of it
+            told = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
+            self.result = {"done": True, "error": _plain(CheckpointError(told))}
 
 
-def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Iterator[Chunk]:
+def _nothing() -> Result:
+    return {}
+
+
+def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chunk, None, None]:
     for chunk in chunks:
         if stopping.is_set():
             raise StoreError("a newer request has taken the place of this one")
@@ -265,6 +288,40 @@ def _read(
 def _plain(error: SatrapError) -> dict[str, str]:
     values = {key: str(getattr(error, key)) for key in ("what", "where", "why", "fix")}
     return {"type": type(error).__name__, **values}
+
+
+def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
+    """Return the parts that carry what a job came to.
+
+    A file has a checksum per MiB of its bytes: they travel as numbers in a part of their own, 4 bytes each,
+    so that one message carries those of a shard of any size.
+    """
+    files = result.get("files")
+    if not files:
+        return [pack_text(result)]
+    plain = {name: {**entry, "crc32": len(entry["crc32"])} for name, entry in files.items()}
+    sums = np.array([value for entry in files.values() for value in entry["crc32"]], "<u4")
+    return [pack_text({**result, "files": plain}), sums]
+
+
+def unpack_result(parts: Sequence[Buffer]) -> Result:
+    """Return what `pack_result` packed.
+
+    Raises:
+        FrameError: it is none.
+    """
+    if not 1 <= len(parts) <= 2:
+        raise FrameError(f"a result has one or two parts, got {len(parts)}")
+    result = unpack_text(parts[0], most=MAX_ANSWER)
+    files, at = result.get("files") or {}, 0
+    data = as_bytes(parts[-1]) if files else as_bytes(b"")
+    if len(data) != 4 * sum(entry["crc32"] for entry in files.values()):
+        raise FrameError("a result does not have the checksums that it announces")
+    sums = np.frombuffer(data.tobytes(), "<u4")
+    for entry in files.values():
+        count = entry["crc32"]
+        entry["crc32"], at = sums[at : at + count].tolist(), at + count
+    return result
 
 
 def error_of(plain: Mapping[str, str], shard: str) -> SatrapError:

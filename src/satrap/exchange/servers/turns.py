@@ -5,16 +5,23 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.frames import FAILURE, Buffer, Code, FrameError, Header, Kind
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.payload import pack_text
-from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.service import Service, Work
 from satrap.exchange.servers.session import Answer, Session
+from satrap.exchange.servers.unexpected import answerable
 
 _UNGATED = (Kind.UPDATE, Kind.BYE, Kind.HELLO)
+_NAMED = 8
+"""Ranks that an error names, at most: a hello may speak of 65,536."""
+FAR = 2
+"""Steps before the open one at which a request is wrong: a worker asks for one step ahead of its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Turns:
         finish: called with each job and its answer.
         wait: seconds a request may wait for a rank from which nothing is heard.
         heard: returns when a rank was last heard.
+        has_room: returns whether one more answer to a client may be kept; its requests wait until then.
         journal: where requests are written before they are executed; None: nowhere.
 
     Attributes:
@@ -63,27 +71,51 @@ class Turns:
         *,
         wait: float,
         heard: Callable[[int], float] = lambda _: float("-inf"),
+        has_room: Callable[[Session], bool] = lambda _: True,
         journal: Journal | None = None,
     ) -> None:
         self._service, self._finish, self._wait, self._heard = service, finish, wait, heard
-        self._journal = journal
+        self._has_room, self._journal = has_room, journal
         self.refused, self.busy = 0, 0.0
         self.executed: Counter[int] = Counter()
         self._parked: dict[int, deque[Job]] = {}
 
     def take(self, job: Job) -> None:
         """Execute a job after those taken before, or let it wait; then those whose turn has come."""
-        client = job.session.client
-        if client in self._parked or self._must_wait(job):
-            self._parked.setdefault(client, deque()).append(job)
-            self._service.expect(job.header.kind, job.parts)
-            self.expire(job.arrived)
+        client, session = job.session.client, job.session
+        ahead = job.header.step - self._service.board.completed
+        if session.gated and ahead >= FAR and job.header.kind not in _UNGATED:
+            self._fail(job, Code.SEQUENCE, _too_early(job, ahead))
+        elif client in self._parked:
+            self._park(job)
+            if self._wake_one(client):  # it may have acknowledged answers
+                self._wake()
+        elif self._must_wait(job):
+            self._park(job)
         elif self._execute(job):
             self._wake()
 
+    def _park(self, job: Job) -> None:
+        session = job.session
+        session.parked, session.parked_bytes = session.parked + 1, session.parked_bytes + job.size
+        self._parked.setdefault(session.client, deque()).append(job)
+        self._service.expect(job.header.kind, job.parts)
+
+    def _unpark(self, client: int) -> Job:
+        job = self._parked[client].popleft()
+        session = job.session
+        session.parked, session.parked_bytes = session.parked - 1, session.parked_bytes - job.size
+        if not self._parked[client]:
+            del self._parked[client]
+        return job
+
     def _must_wait(self, job: Job) -> bool:
         session, header, board = job.session, job.header, self._service.board
-        if not session.gated or header.kind in _UNGATED:
+        if session.fenced or header.kind in _UNGATED:
+            return False
+        if not self._has_room(session):
+            return True
+        if not session.gated:
             return False
         if session.ordered and (header.kind, header.step) == (Kind.LOOKUP, board.completed):
             return board.awaits(session.rank)
@@ -91,35 +123,36 @@ class Turns:
 
     def _wake(self) -> None:
         """Execute what has its turn now, client after client in the order they began to wait."""
-        again = True
-        while again:
-            again = False
-            for client, jobs in list(self._parked.items()):
-                while jobs and not self._must_wait(jobs[0]):
-                    again = self._execute(jobs.popleft()) or again
-                if not jobs:
-                    del self._parked[client]
+        while any([self._wake_one(client) for client in list(self._parked)]):
+            pass
+
+    def _wake_one(self, client: int) -> bool:
+        """Execute what has its turn now of one client; return whether others may have theirs now."""
+        progress = False
+        while client in self._parked and not self._must_wait(self._parked[client][0]):
+            progress = self._execute(self._unpark(client)) or progress
+        return progress
 
     def expire(self, now: float) -> None:
-        """Refuse what has waited too long."""
-        for client, jobs in list(self._parked.items()):
-            while jobs and (silent := self._silent(jobs[0], now)):
-                job = jobs.popleft()
+        """Refuse what has waited too long; execute what has its turn now, since answers were acknowledged."""
+        late = [c for c, jobs in self._parked.items() if now - jobs[0].arrived > self._wait]
+        silent = self._silent(now) if late else []
+        for client in late if silent else []:
+            while client in self._parked and now - self._parked[client][0].arrived > self._wait:
+                job = self._unpark(client)
                 self._fail(job, Code.DEADLINE, self._too_late(job, silent))
-            if not jobs:
-                del self._parked[client]
+        self._wake()
 
-    def _silent(self, job: Job, now: float) -> list[int]:
-        """Return the ranks a job has waited for too long."""
-        if now - job.arrived <= self._wait:
-            return []
-        return [rank for rank in self._service.board.missing() if now - self._heard(rank) > self._wait]
+    def _silent(self, now: float) -> list[int]:
+        """Return the first ranks that the open step lacks and from which nothing was heard for too long."""
+        missing = self._service.board.missing()
+        return list(islice((rank for rank in missing if now - self._heard(rank) > self._wait), _NAMED))
 
     def _too_late(self, job: Job, ranks: Sequence[int]) -> ExchangeError:
         return ExchangeError(
             f"step {self._service.board.completed} is not complete: nothing came from rank "
             f"{', '.join(map(str, ranks))}",
-            where=f"stage: {Kind(job.header.kind).name.lower()} of rank {job.session.rank}",
+            where=f"stage: {name_of(job.header.kind)} of rank {job.session.rank}",
             why=f"waited {self._wait:g} s; in sync mode every rank must send its update",
         )
 
@@ -129,15 +162,7 @@ class Turns:
         if job.session.fenced:  # since it was received: the hello of its successor came before it
             self._fail(job, Code.FENCED, fenced())
             return False
-        try:
-            if self._journal is not None:
-                if self._service.renews(job.header, job.parts):
-                    self._journal.begin()
-                self._journal.append(job.head, job.parts)
-        except StoreError as error:
-            self._fail(job, Code.STORE, error)
-            return False
-        answer = execute(self._service, job)
+        answer = execute(self._service, job, self._journal)
         self.refused += answer.header.kind == FAILURE
         self._finish(job, answer)
         self.executed[job.header.kind] += 1
@@ -149,22 +174,55 @@ class Turns:
         self._finish(job, failure(job.header, code, error))
 
 
+def _too_early(job: Job, ahead: int) -> ExchangeError:
+    return ExchangeError(
+        f"a request of step {job.header.step} came while step {job.header.step - ahead} is open",
+        where=f"{Kind(job.header.kind).name.lower()} of rank {job.session.rank}",
+        why="in sync mode a worker asks for a step once it has sent its update of the one before",
+    )
+
+
 def fenced() -> ExchangeError:
     """Return the error for a client whose rank a newer one has."""
     return ExchangeError("another worker has taken this one's rank")
 
 
-def execute(service: Service, job: Job) -> Answer:
-    """Execute a request and return its answer, which may be an error."""
+def execute(service: Service, job: Job, journal: Journal | None = None) -> Answer:
+    """Check a request, write it to the journal, execute it; return its answer, which may be an error.
+
+    Whatever is raised, the request is answered. A request that is refused by the check is in no journal.
+    """
     own, every = service.seen(job.session)
+    where = f"{service.role}: {name_of(job.header.kind)}"
     try:
-        parts = service.execute(job.session, job.header, job.parts)
-        return Answer.of(job.header.answer(acknowledged=own, step=every), parts)
+        with answerable(where, begun=False):
+            work = service.prepare(job.session, job.header, job.parts)
+            if journal is not None:
+                journal.append(job.head, job.parts)
+        with answerable(where, begun=True):
+            parts = _run(work, job, journal)
+            return Answer.of(job.header.answer(acknowledged=own, step=every), parts)
     except SatrapError as error:
         return failure(job.header, error_code(error), error)
-    except MemoryError:
-        full = StoreError("the shard has too little memory for the request")
-        return failure(job.header, Code.STORE, full)
+
+
+def _run(work: Work, job: Job, journal: Journal | None) -> list[Buffer]:
+    if journal is None or job.header.kind != Kind.HELLO:
+        return work.run()
+    try:
+        parts = work.run()
+    except BaseException:
+        journal.take_back()  # repeated where it might be accepted, it would make an end of what is there
+        raise
+    if work.renews:
+        with suppress(StoreError):  # without room what lies before it stays, and is repeated with it
+            journal.begin(job.head, job.parts)
+    return parts
+
+
+def name_of(kind: int) -> str:
+    """Return the name of a kind of request, as errors show it."""
+    return Kind(kind).name.lower()
 
 
 def error_code(error: SatrapError) -> Code:

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import numba
 
+from satrap.machine_code import compiled, tell
+
 _numba: Any = numba
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -32,11 +34,14 @@ def _cache_folder() -> str | None:
     """Return a writable folder for machine code of exactly these sources, or None."""
     base = _numba.config.CACHE_DIR or os.path.expanduser("~/.cache")  # NUMBA_CACHE_DIR, as Numba reads it
     try:
+        if base.startswith("~"):
+            raise OSError("this user has no home folder")
         folder = Path(base) / "satrap" / f"kernels-{source_digest()}"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return str(folder)
-    except OSError:
+    except OSError as error:
+        tell(error)
         return None
 
 
@@ -51,21 +56,15 @@ def kernel(function: F) -> F:
 
     Floating-point operations are never reordered or fused, so the same bits come out of every CPU.
     """
-    compiled: F
     if CACHE_FOLDER is None:
         return helper(function)
-    before, _numba.config.CACHE_DIR = _numba.config.CACHE_DIR, CACHE_FOLDER
-    try:
-        compiled = _numba.njit(cache=True, **_OPTIONS)(function)
-    finally:
-        _numba.config.CACHE_DIR = before
-    return compiled
+    return compiled(folder=CACHE_FOLDER, **_OPTIONS)(function)
 
 
 def helper(function: F) -> F:
     """Compile a function called from kernels only; it becomes part of their machine code."""
-    compiled: F = _numba.njit(**_OPTIONS)(function)
-    return compiled
+    made: F = _numba.njit(**_OPTIONS)(function)
+    return made
 
 
 WIDTHS = (16, 32, 64, 128)

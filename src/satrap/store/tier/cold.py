@@ -135,17 +135,21 @@ class Cold:
 
     def _open(self) -> None:
         room, _ = plain_budget(self._limit, len(self._tables))
-        self.directory = Directory(self._tables, room, None, self._workers)
-        size = self._limit // 8 + 1
-        self.live = Reserved(size, huge=False).array(np.uint8, size)
-        self._ahead = Reserved(size, huge=False).array(np.uint8, size)
-        size = self._memory // 8 + 1
-        self.clean = Reserved(size, huge=False).array(np.uint8, size)
+        directory = Directory(self._tables, room, None, self._workers)
+        live, ahead, clean = (
+            Reserved(slots // 8 + 1, huge=False).array(np.uint8)
+            for slots in (self._limit, self._limit, self._memory)
+        )
+        self.directory, self.live, self._ahead, self.clean = directory, live, ahead, clean
 
     def clear(self) -> None:
-        """Forget every row."""
-        self.file.clear()
+        """Forget every row.
+
+        Raises:
+            StoreError: there is no address space for an empty index beside the old; nothing has changed.
+        """
         self._open()
+        self.file.clear()
         self.shift("rows", -self.shifts[SHIFTS.index("rows")])
 
     def shift(self, counter: str, amounts: Offsets) -> None:

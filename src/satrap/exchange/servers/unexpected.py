@@ -1,0 +1,62 @@
+"""What was not raised on purpose, made an error that a client can be answered."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from satrap.errors import SatrapError, StoreError
+
+MOST = 32
+"""Different tracebacks that one process logs."""
+
+_logged: set[tuple[str, str, int]] = set()
+_lock = threading.Lock()
+
+
+@contextmanager
+def answerable(where: str, *, begun: bool) -> Iterator[None]:
+    """Make whatever is raised inside an error that a client can be answered; log each traceback once.
+
+    Args:
+        where: which process did what.
+        begun: the request may have been executed in part.
+
+    Raises:
+        SatrapError: one was raised, or anything else.
+    """
+    try:
+        yield
+    except SatrapError:
+        raise
+    except Exception as error:
+        raise _unexpected(error, where, begun=begun) from error
+
+
+def _unexpected(error: Exception, where: str, *, begun: bool) -> SatrapError:
+    known = "it may have been executed in part" if begun else "it was refused, and has changed nothing"
+    if isinstance(error, MemoryError):
+        return StoreError(f"too little memory for the request: {known}", where=where)
+    _log(error, where)
+    kind = type(error).__name__
+    return StoreError(
+        f"the request failed unexpectedly, {kind}: {str(error)[:200]}",
+        where=where,
+        why=known,
+        fix="this is an error in satrap: please report it with the log of that process, which says more",
+    )
+
+
+def _log(error: Exception, where: str) -> None:
+    frames = traceback.extract_tb(error.__traceback__)
+    last = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
+    place = type(error).__name__, *last
+    with _lock:
+        if place in _logged or len(_logged) >= MOST:
+            return
+        _logged.add(place)
+    lines = "".join(traceback.format_exception(error))
+    print(f"unexpected error ({where}); the same one is not logged again\n{lines}", end="", file=sys.stderr)

@@ -1,0 +1,56 @@
+"""The trained model of a run, saved in its folder or, where that cannot be written, somewhere else."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from satrap.errors import CheckpointError
+from satrap.launch.folder import RunFolder
+from satrap.train import Trainer
+
+
+def save_model(trainer: Trainer, folder: RunFolder) -> None:
+    """Save the model of a run; if its folder cannot be written, keep it in the system's temporary folder.
+
+    Args:
+        trainer: that has trained.
+        folder: of the run.
+
+    Raises:
+        CheckpointError: the folder cannot be written; it says where the result is, and how to bring it back.
+    """
+    spare = Path(tempfile.mkdtemp(prefix="satrap-")) / "model"
+    try:
+        kept = trainer.save(str(folder.model), spare=str(spare))
+    except CheckpointError as error:
+        raise _lost(trainer, folder, error) from error
+    finally:
+        with suppress(OSError):
+            spare.parent.rmdir()  # unless the model is there
+    if kept != str(folder.model):
+        target = shlex.quote(str(folder.model))
+        raise CheckpointError(
+            "the trained model could not be saved in the run folder",
+            where=str(folder.model),
+            why=f"it was kept in another place: {kept}",
+            fix=f"make room, then: mkdir -p {target} && cp -r {shlex.quote(kept)}/. {target}",
+        )
+
+
+def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> CheckpointError:
+    """Return the error about a model that could be saved nowhere."""
+    series, step = trainer.run.snapshots, None
+    if series is not None:
+        with suppress(CheckpointError):
+            step = series.latest()
+    return CheckpointError(
+        f"the trained model could not be saved: {error.what}",
+        where=f"{folder.model}, and the temporary folder",
+        why="training has ended, and its result is in no file"
+        + ("" if step is None else f" after the snapshot of step {step:,}"),
+        fix="make room, then "
+        + ("train again" if step is None else f"go on from that: satrap train --resume --output {folder}"),
+    )

@@ -1,0 +1,185 @@
+"""Rows in files of other programs, Parquet or safetensors: what does not fit is refused before it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+
+from satrap.data.files import check_regular
+from satrap.data.hashing import hash_ids
+from satrap.errors import DataError
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.uint64]
+
+READ_ROWS = 16384
+"""Rows of a Parquet file that are decoded at once."""
+ID_BYTES = 4096
+"""Most bytes of an id of a Parquet file, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What rows are to be.
+
+    Args:
+        table: name of their table.
+        states: by the number of weights that a row may have, how many values of state it then has.
+        salt: of the ids.
+    """
+
+    table: str
+    states: Mapping[int, int]
+    salt: int
+
+
+def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
+    """Return (ids, weights) of a matrix such as the weight of an `nn.Embedding`; row n has the id of n.
+
+    Args:
+        path: safetensors.
+        wanted: what the rows are to be.
+        tensor: name of the matrix; default the only one in the file.
+
+    Raises:
+        DataError: the file cannot be read, or the matrix does not fit.
+    """
+    check_regular(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            names = [tensor] if tensor else [name for name, shape in shapes.items() if len(shape) == 2]
+            if len(names) != 1:
+                raise DataError(
+                    f"the file holds {len(names)} matrices", where=str(path), fix="name one: --tensor NAME"
+                )
+            found = file.get_slice(names[0])
+            if len(found.get_shape()) != 2 or "F" not in found.get_dtype():
+                raise DataError(
+                    f"{names[0]!r} is no matrix of floating point numbers",
+                    where=str(path),
+                    fix="name another",
+                )
+            _check_width(found.get_shape()[1], wanted, path)
+            weights: Floats = file.get_tensor(names[0]).to(torch.float32).contiguous().numpy()
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"the file cannot be read: {error}", where=str(path)) from error
+    _check_values(weights, path)
+    return hash_ids(np.arange(len(weights), dtype=np.int64), wanted.salt), weights
+
+
+def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids, Floats, Floats | None]:
+    """Return (ids, weights, state or None) of a Parquet file with these columns.
+
+    Args:
+        path: of the file.
+        wanted: what the rows are to be.
+        raw: the ids are values as in the data, to be hashed.
+
+    Raises:
+        DataError: the file cannot be read or does not fit; more than the rows it says were not decoded.
+    """
+    check_regular(path)
+    with _reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
+        _check_columns(file, path, wanted, raw=raw)
+        names = [name for name in ("id", "weights", "state") if name in file.schema_arrow.names]
+        parts = [
+            (_ids(batch.column(0), wanted.salt, raw), *map(_floats, batch.columns[1:]))
+            for batch in file.iter_batches(READ_ROWS, columns=names, use_threads=False)
+        ]
+        ids, weights, *state = (np.concatenate(column) for column in zip(*parts, strict=True))
+    _check_values(weights, path)
+    if state:
+        _check_values(state[0], path)
+    return ids, weights, state[0] if state else None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"the file cannot be read: {(str(error).splitlines() or [type(error).__name__])[0]}",
+            where=str(path),
+            fix="give Parquet with the columns id and weights, as satrap checkpoint export writes it",
+        ) from error
+
+
+def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: bool) -> None:
+    """Raise unless the columns have the right types, and as many values as the rows need."""
+    kinds = {field.name: field.type for field in file.schema_arrow}
+    rows, values, id_bytes = file.metadata.num_rows, dict.fromkeys(kinds, 0), 0
+    for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name = column.path_in_schema.split(".")[0]
+            values[name] = values.get(name, 0) + column.num_values
+            id_bytes += column.total_uncompressed_size if name == "id" else 0
+    wrong = [name for name in ("weights", "state") if name in kinds and not _is_floats(kinds[name])]
+    if not raw and not pa.types.is_integer(kinds["id"]):
+        wrong.append("id")
+    if wrong or pa.types.is_nested(kinds["id"]) or id_bytes > ID_BYTES * (rows + ID_BYTES):
+        raise DataError(
+            f"column {(wrong or ['id'])[0]} has values of another kind: {kinds[(wrong or ['id'])[0]]}",
+            where=str(path),
+            fix="id is to be a whole number (with --raw also text), weights and state lists of float",
+        )
+    if not rows:
+        raise DataError("the file has no rows", where=str(path))
+    if values["weights"] % rows:
+        raise DataError("the rows do not all have the same number of weights", where=str(path))
+    width = values["weights"] // rows
+    _check_width(width, wanted, path)
+    if "state" in kinds and values["state"] != rows * wanted.states[width]:
+        raise DataError(
+            f"the rows have {values['state'] / rows:g} values of state, "
+            f"the optimizer has {wanted.states[width]}",
+            where=str(path),
+        )
+
+
+def _is_floats(kind: pa.DataType) -> bool:
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists and pa.types.is_floating(kind.value_type))
+
+
+def _check_width(width: int, wanted: Wanted, path: Path) -> None:
+    if width not in wanted.states:
+        has = " or ".join(map(str, sorted(wanted.states)))
+        raise DataError(f"the rows have {width} weights, table {wanted.table!r} has {has}", where=str(path))
+
+
+def _ids(column: pa.Array, salt: int, raw: bool) -> Ids:
+    if column.null_count:
+        raise ValueError("a row has no id")
+    return hash_ids(column, salt) if raw else column.cast(pa.uint64()).to_numpy(zero_copy_only=False)
+
+
+def _floats(column: pa.Array) -> Floats:
+    lengths = pc.min_max(pc.list_value_length(column)).as_py()
+    if column.null_count or lengths["min"] != lengths["max"]:
+        raise ValueError("the rows do not all have the same number of values")
+    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused as such
+        flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+    return np.ascontiguousarray(flat.reshape(len(column), lengths["min"]))
+
+
+def _check_values(values: Floats, path: Path) -> None:
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            "a value is missing, not a number or infinite",
+            where=f"{path}, row {int(np.argmin(finite)) + 1}",
+            why="the row would poison every batch that it is in",
+            fix="remove such rows",
+        )

@@ -1,0 +1,78 @@
+"""Numba's machine code, kept between runs where that is possible, and made anew where it is not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from numba.core import caching
+
+_numba: Any = numba
+_FunctionCache: Any = caching.FunctionCache
+F = TypeVar("F", bound=Callable[..., object])
+_told = False
+
+
+class _Cache(_FunctionCache):  # type: ignore[misc]
+    """Numba's cache, but a file that cannot be used costs a compilation and never the run."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything while it is unpickled
+            tell(error)
+            try:
+                self.flush()  # so that the next process finds a whole one
+            except OSError:
+                self.disable()  # saving would read it again
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            tell(error)
+
+
+_kept: Any = _Cache
+
+
+def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
+    """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
+
+    Where no folder can be written, or the disk is full, it says so once and compiles in each process.
+
+    Args:
+        folder: where to keep it; None: where Numba does, beside the source or below the home folder.
+        options: of `numba.njit`.
+    """
+
+    def decorate(function: F) -> F:
+        dispatcher = _numba.njit(**options)(function)
+        before = _numba.config.CACHE_DIR
+        try:
+            _numba.config.CACHE_DIR = folder or before
+            dispatcher._cache = _kept(function)
+        except (RuntimeError, OSError) as error:
+            tell(error)
+        finally:
+            _numba.config.CACHE_DIR = before
+        result: F = dispatcher
+        return result
+
+    return decorate
+
+
+def tell(error: object) -> None:
+    """Warn, once in a process, that machine code cannot be kept."""
+    global _told
+    if not _told:
+        _told = True
+        warnings.warn(
+            f"compiled code cannot be kept, so every process compiles anew, which takes up to a minute "
+            f"({error}); let NUMBA_CACHE_DIR name a folder that can be written",
+            RuntimeWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,104 @@
+"""A client's end: one connection, made again whenever it breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable
+
+from satrap.rpc.address import split_address
+from satrap.rpc.connection import Connection, LostError, ending
+from satrap.rpc.key import Key
+
+_SECONDS = 10.0
+"""That one attempt to connect may take, and its handshake."""
+_FIRST, _LONGEST = 0.05, 1.0
+"""Seconds to the second attempt; each further one takes twice as long, up to the longest."""
+
+
+class Dialer:
+    """Makes a connection to an address in a thread of its own, since names and handshakes take time.
+
+    Call `made` after each ring; it returns the connection, which the caller then owns. When that breaks, call
+    `dial` again.
+
+    Args:
+        address: HOST:PORT.
+        key: of the cluster; None: in the open.
+        max_bytes: of a message that arrives.
+        ring: called in that thread when there is something new.
+
+    Raises:
+        ConfigError: this is no address.
+    """
+
+    def __init__(self, address: str, *, key: Key | None, max_bytes: int, ring: Callable[[], None]) -> None:
+        self._place, self._key = split_address(address), key
+        self._max_bytes, self._ring = max_bytes, ring
+        self._attempts, self._ended = 0, threading.Event()
+        self._news: queue.SimpleQueue[Connection | LostError] = queue.SimpleQueue()
+
+    def dial(self) -> None:
+        """Connect, in the background; later after each attempt that was not followed by `succeeded`."""
+        delay = min(_FIRST * 2**self._attempts, _LONGEST) if self._attempts else 0.0
+        self._attempts += 1
+        threading.Thread(target=self._try, args=(delay,), name="satrap-dialer", daemon=True).start()
+
+    def succeeded(self) -> None:
+        """Take note that the other side has answered: the next `dial` need not wait."""
+        self._attempts = 0
+
+    def made(self) -> Connection | None:
+        """Return the connection, once; None if there is none yet.
+
+        Raises:
+            LostError: the attempt has failed; `dial` again.
+        """
+        try:
+            news = self._news.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(news, LostError):
+            raise news
+        return news
+
+    def close(self) -> None:
+        """Make no connection any more."""
+        self._ended.set()
+        self._discard()
+
+    def _try(self, delay: float) -> None:
+        if self._ended.wait(delay):
+            return
+        try:
+            self._news.put(self._connect())
+        except LostError as error:
+            self._news.put(error)
+        if self._ended.is_set():
+            self._discard()
+        else:
+            self._ring()
+
+    def _connect(self) -> Connection:
+        try:
+            sock = socket.create_connection(self._place, timeout=_SECONDS)
+        except OSError as error:
+            raise LostError(error.strerror or str(error), met=False) from error
+        try:
+            with ending():
+                if self._key:
+                    sock = encrypted = self._key.protect(sock, server=False)
+                    encrypted.do_handshake()
+                return Connection(sock, max_bytes=self._max_bytes, ready=True)
+        except LostError:
+            sock.close()
+            raise
+
+    def _discard(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                news = self._news.get_nowait()
+                if isinstance(news, Connection):
+                    news.close()

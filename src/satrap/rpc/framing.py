@@ -1,0 +1,171 @@
+"""How messages lie in a stream of bytes. Does no input or output.
+
+A message is a list of 1 to `MAX_PARTS` parts. On the wire, little-endian:
+
+```
+bytes  field
+    4  magic "SATR"
+    2  version of this layout
+    2  number of parts, n
+  8 n  size of each part
+       the parts, one after another
+```
+
+Nothing is believed before it is checked: sizes are bounded before anything is allocated for them, and memory
+for a part is only taken once its bytes arrive.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ExchangeError
+
+Buffer = Any  # bytes, memoryview or array: anything with a contiguous buffer
+Message = list[memoryview]
+
+MAGIC = b"SATR"
+VERSION = 1
+MAX_PARTS = 8192
+LARGE = 1 << 14
+"""Parts that lack at least so many bytes are received in place."""
+_FIXED = struct.Struct("<4sHH")
+_SIZE = 8
+_NOTHING = memoryview(b"")
+
+
+class FramingError(ExchangeError):
+    """What arrived is no message, or a larger one than is accepted."""
+
+
+def prefix(sizes: Sequence[int]) -> bytes:
+    """Return what goes before the parts of a message, whose sizes in bytes are given.
+
+    Raises:
+        ValueError: no parts, or more than `MAX_PARTS`.
+    """
+    if not 1 <= len(sizes) <= MAX_PARTS:
+        raise ValueError(f"a message has 1 to {MAX_PARTS} parts, not {len(sizes)}")
+    return _FIXED.pack(MAGIC, VERSION, len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+class Reader:
+    """Puts messages together from a stream of bytes, however it is cut into pieces.
+
+    Bytes are either given (`feed`), or received in place where a part lacks many (`space`, `filled`).
+
+    Args:
+        max_bytes: largest message accepted, all parts together.
+
+    Attributes:
+        max_bytes: may be changed between messages.
+        held: bytes in memory for the unfinished message; 0 between messages.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.held = max_bytes, 0
+        self._head = bytearray()
+        self._wanted = _FIXED.size
+        self._begin()
+
+    def _begin(self) -> None:
+        self._head.clear()
+        self._wanted, self.held = _FIXED.size, 0
+        self._sizes: tuple[int, ...] | None = None
+        self._parts: Message = []
+        self._rest = _NOTHING
+
+    def feed(self, data: memoryview) -> Iterator[Message]:
+        """Take a copy of bytes; yield the messages they complete.
+
+        Raises:
+            FramingError: they are no message, or one that is too large.
+        """
+        while len(data):
+            data = self._fill(data) if self._sizes is not None else self._collect(data)
+            if self._complete():
+                yield self._take()
+
+    def space(self) -> memoryview | None:
+        """Return where the next bytes belong, or None if `feed` should get them."""
+        if self._sizes is None:
+            return None
+        rest = self._lacking()
+        return rest if len(rest) >= LARGE else None
+
+    def filled(self, count: int) -> Message | None:
+        """Take note that `count` bytes of `space` were received; return the message if that completes it."""
+        self._rest = self._rest[count:]
+        return self._take() if self._complete() else None
+
+    def _collect(self, data: memoryview) -> memoryview:
+        """Take bytes of the prefix; return the others."""
+        lacks = self._wanted - len(self._head)
+        self._head += data[:lacks]
+        self.held += min(lacks, len(data))
+        if self._wanted == _FIXED.size:
+            self._check_start()
+        if len(self._head) == self._wanted:
+            self._read_sizes()
+        return data[lacks:]
+
+    def _check_start(self) -> None:
+        """Check the fixed part of the prefix as far as it has come, so that strangers are known at once."""
+        if not MAGIC.startswith(self._head[: len(MAGIC)]):
+            raise FramingError("what came is no satrap message")
+        if len(self._head) < _FIXED.size:
+            return
+        _, version, parts = _FIXED.unpack(self._head)
+        if version != VERSION:
+            raise FramingError(
+                f"messages of layout {version} met layout {VERSION}: install the same satrap on both sides"
+            )
+        if not 1 <= parts <= MAX_PARTS:
+            raise FramingError(f"a message has 1 to {MAX_PARTS} parts, not {parts}")
+        self._wanted += parts * _SIZE
+
+    def _read_sizes(self) -> None:
+        sizes = struct.unpack_from(f"<{(self._wanted - _FIXED.size) // _SIZE}Q", self._head, _FIXED.size)
+        if sum(sizes) > self.max_bytes:
+            raise FramingError(f"a message of {sum(sizes)} bytes is over the limit of {self.max_bytes}")
+        self._sizes = sizes
+
+    def _lacking(self) -> memoryview:
+        """Return what the part under way lacks; a part is allocated when its first byte is awaited."""
+        assert self._sizes is not None
+        while not len(self._rest):
+            self._rest = _allocate(self._sizes[len(self._parts)])
+            self._parts.append(self._rest)
+            self.held += len(self._rest)
+        return self._rest
+
+    def _fill(self, data: memoryview) -> memoryview:
+        """Take bytes of the part under way; return the others."""
+        rest = self._lacking()
+        count = min(len(rest), len(data))
+        rest[:count] = data[:count]
+        self._rest = rest[count:]
+        return data[count:]
+
+    def _complete(self) -> bool:
+        if self._sizes is None or len(self._rest):
+            return False
+        while len(self._parts) < len(self._sizes) and not self._sizes[len(self._parts)]:
+            self._parts.append(_NOTHING)
+        return len(self._parts) == len(self._sizes)
+
+    def _take(self) -> Message:
+        parts = self._parts
+        self._begin()
+        return parts
+
+
+def _allocate(size: int) -> memoryview:
+    try:
+        return np.empty(size, np.uint8).data
+    except MemoryError:
+        raise FramingError(f"there is no memory for a part of {size} bytes") from None

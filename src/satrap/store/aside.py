@@ -1,0 +1,86 @@
+"""Rows copied before they changed, until a cut has read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from satrap.store import hashes
+from satrap.store.kernels import aside
+from satrap.store.memory import Reserved
+from satrap.store.types import Floats, Ids, Inverse
+
+SMALLEST = 256 << 20
+"""Bytes of copies that a cut may always take."""
+SHARE = 4
+"""Else it may copy one row in so many of those that it has."""
+
+
+class Aside:
+    """Copies of rows of one cut, by table and fixed bucket, in places that are used again.
+
+    Args:
+        tables: names of the group's tables.
+        dim, width: float32 of weights and of state a row has.
+        rows: that the cut has, of which each may be copied once.
+
+    Attributes:
+        limit: most copies at a time: a quarter of the rows, or 256 MiB of them if that is more.
+
+    Raises:
+        StoreError: the system does not grant the address space.
+    """
+
+    def __init__(self, tables: Sequence[str], dim: int, width: int, rows: int) -> None:
+        record = 4 * (dim + width) + 16
+        self.limit = max(1, min(rows, max(SMALLEST // record, -(-rows // SHARE))))
+        self._dim = dim
+        self._salts = np.array([hashes.index_salt(name) for name in tables], np.uint64)
+        self._done = np.zeros(len(tables), np.int32)
+        self._ids = Reserved(8 * self.limit, huge=False).array(np.uint64)
+        floats = Reserved(4 * (dim + width) * self.limit, huge=False).array(np.float32)
+        self._rows = floats.reshape(self.limit, dim + width)
+        self._nexts = Reserved(4 * self.limit, huge=False).array(np.int32)
+        self._free = Reserved(4 * self.limit, huge=False).array(np.int32)
+        self._heads = np.zeros(len(tables) * hashes.BUCKETS, np.int32)
+        self._counts = np.zeros(2, np.int64)
+
+    @property
+    def count(self) -> int:
+        """Copies there are now."""
+        return int(self._counts[aside.USED] - self._counts[aside.FREE])
+
+    def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> bool:
+        """Keep rows; False, and none, if there would be more than `limit`.
+
+        Args:
+            tables, ids: int32[n], uint64[n].
+            weights, state: float32[n, dim], float32[n, width].
+        """
+        if self.count + len(ids) > self.limit:
+            return False
+        places = (self._ids, self._rows, self._heads, self._nexts, self._free, self._counts)
+        aside.put(tables, ids, weights, state, self._salts, self._done, *places)
+        return True
+
+    def find(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse]:
+        """Return (ids, places, buckets) of the copies of table t in buckets first..last, in any order."""
+        places, buckets = np.empty((2, self.count), np.int32)
+        base = t * hashes.BUCKETS
+        n = aside.listed(base + first, base + last, self._heads, self._nexts, places, buckets)
+        return self._ids[places[:n]], places[:n], buckets[:n]
+
+    def read(self, t: int, ids: Ids, buckets: Inverse) -> tuple[Floats, Floats]:
+        """Return (weights, state) of ids of table t that were copied, with their buckets."""
+        kept, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
+        order = np.argsort(kept)
+        at = np.minimum(np.searchsorted(kept, ids, sorter=order), len(kept) - 1)
+        rows = self._rows[places[order[at]]]
+        return rows[:, : self._dim], rows[:, self._dim :]
+
+    def let_go(self, t: int, buckets: int) -> None:
+        """Forget table t's copies in buckets below `buckets`; none are needed there any more."""
+        first, last = (t * hashes.BUCKETS + bucket for bucket in (int(self._done[t]), buckets - 1))
+        aside.let_go(first, last, self._heads, self._nexts, self._free, self._counts)
+        self._done[t] = buckets

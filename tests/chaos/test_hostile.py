@@ -1,0 +1,19 @@
+"""Processes under attack for a short time; all of it is `python -m tests.chaos.hostile`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.hostile.__main__ import phase
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("secured", [False, True])
+def test_attackers_end_nothing_change_nothing_and_cost_little(
+    secured: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        outcome = phase(secured, messages=10**9, seconds=25, seed=1, attackers=1)
+    assert not outcome.faults, outcome.faults
+    assert outcome.delivered > 10_000

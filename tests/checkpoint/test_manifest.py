@@ -1,0 +1,309 @@
+"""Manifests: what one says is what was written, or an error, also when somebody else wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from satrap.checkpoint import read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.manifest import MANIFEST_BYTES, Link, Manifest, read_manifest, write_manifest
+from satrap.checkpoint.rewrite import compact, forget, rewrite_rows
+from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
+from satrap.errors import CheckpointError
+from satrap.launch.reshard import reshard_everywhere
+from satrap.launch.tables import export, forget_everywhere
+from tests.checkpoint.forged import body_of, forge, signed
+from tests.checkpoint.states import make_checkpoint
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    sums = np.random.default_rng(0).integers(0, 2**32, 3).tolist()
+    files = {
+        "model.safetensors": FileEntry(0),
+        "table-000.shard-0001.arrow": FileEntry(2 * BLOCK + 1, sums, "strange ü/\n", 7, [5, 4096]),
+    }
+    for delta in (None, Link("step-00000002", 1, "step-00000001", "cafe")):
+        manifest = Manifest("data-1", {"best": "best-00000001", "x": [1.5, None]}, files, delta, "id")
+        write_manifest(Storage(str(tmp_path)), manifest)
+        assert read_manifest(Storage(str(tmp_path))) == manifest
+
+
+NO_FILE = r"symbolic link|no regular file"
+OUTSIDE = [
+    "../victim",
+    "../../victim",
+    "x/../../victim",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    ".hidden",
+    "a/b",
+    "a\0b",
+]
+USES: dict[str, Callable[[str], object]] = {
+    "read": lambda url: list(read_checkpoint(url).chunks),
+    "verify": verify,
+    "forget": lambda url: forget(url, "user", 7),
+    "forget everywhere": lambda url: forget_everywhere(url, "user", "7", hashed=True),
+    "reshard": lambda url: reshard_everywhere(url, 3),
+    "compact": compact,
+    "export": lambda url: export(url, f"{url}-exported"),
+    "rewrite": lambda url: rewrite_rows(url, lambda *_: {}),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("kind", ["model", "table", "data"])
+def test_no_name_leads_outside(kind: str, name: str, use: str, tmp_path: Path) -> None:
+    """A file of the manifest has the name of one outside, which has the content that the entry says."""
+    place, victim = tmp_path / "deep" / "run", tmp_path / "deep" / "victim"
+    write_checkpoint(str(place), make_checkpoint())
+    files = body_of(place)["files"]
+    old = next(file for file, entry in files.items() if ("table" in entry) == (kind == "table"))
+    for at in (victim, tmp_path / "victim", place / "victim"):
+        at.write_bytes((next(place.glob("data-*")) / old).read_bytes())
+
+    def change(body: Any) -> None:
+        if kind == "data":
+            body["data"] = name
+        else:
+            body["files"][name] = body["files"].pop(old)
+
+    forge(place, change)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match="no name of a file"):
+        USES[use](str(place))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", OUTSIDE[:7])
+def test_what_a_delta_follows_and_the_best_weights_lie_beside_it(name: str, tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    whole = body_of(tmp_path)
+    forge(tmp_path, lambda body: body["settings"].update(best=name or "/"))
+    with pytest.raises(CheckpointError, match="no name of a file"):
+        read_manifest(Storage(str(tmp_path)))
+    link = {"name": tmp_path.name, "number": 1, "previous": name, "previous_id": whole["id"]}
+    (tmp_path / "manifest.json").write_bytes(signed({**whole, "delta": link}))
+    with pytest.raises(CheckpointError, match="no name of a file"):
+        open_chain(str(tmp_path))
+
+
+def test_no_file_is_written_under_another_name(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path / "run"))
+    for use in (
+        lambda: storage.path("../x"),
+        lambda: storage.remove("data/../../x"),
+        lambda: storage.writer("../x").__enter__(),
+        lambda: write_manifest(storage, Manifest("data-1", {}, {"../x": FileEntry(0)})),
+    ):
+        with pytest.raises(CheckpointError, match="no name of a file"):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["link", "folder behind a link", "pipe", "folder", "device"])
+@pytest.mark.parametrize("file", ["manifest.json", "model.safetensors", "table-000.arrow"])
+def test_only_regular_files_are_opened(what: str, file: str, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    write_checkpoint(str(place), make_checkpoint())
+    data = next(place.glob("data-*"))
+    victim = place / file if file == "manifest.json" else data / file
+    elsewhere = tmp_path / "elsewhere"
+    if what == "folder behind a link":
+        data.rename(elsewhere)
+        data.symlink_to(elsewhere)
+    else:
+        victim.rename(elsewhere)
+        if what == "link":
+            victim.symlink_to(elsewhere)
+        elif what == "device":
+            victim.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(victim) if what == "pipe" else victim.mkdir()
+    with pytest.raises(CheckpointError, match=NO_FILE):
+        list(read_checkpoint(str(place)).chunks)
+    with pytest.raises(CheckpointError, match=NO_FILE):
+        verify(str(place))
+
+
+def test_a_checkpoint_may_lie_behind_a_link(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path / "run"), make_checkpoint())
+    (tmp_path / "newest").symlink_to(tmp_path / "run")
+    verify(str(tmp_path / "newest"))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_deltas_that_follow_each_other_in_a_circle(length: int, tmp_path: Path) -> None:
+    for at in range(length):
+        folder = tmp_path / f"step-{at:08d}"
+        write_checkpoint(str(folder), make_checkpoint())
+        link = {"name": folder.name, "number": at + 1, "previous_id": "same"}
+        before = f"step-{(at - 1) % length:08d}"
+        forge(
+            folder,
+            lambda body, link=link, before=before: body.update(id="same", delta={**link, "previous": before}),
+        )
+    for at in range(length):
+        with pytest.raises(CheckpointError, match="does not follow"):
+            open_chain(str(tmp_path / f"step-{at:08d}"))
+
+
+WRONG: dict[str, Callable[[Any], object]] = {
+    "settings": lambda body: body.update(settings=[]),
+    "bytes": lambda body: body["files"]["model.safetensors"].update(bytes="x"),
+    "true bytes": lambda body: body["files"]["model.safetensors"].update(bytes=True),
+    "negative bytes": lambda body: body["files"]["model.safetensors"].update(bytes=-1),
+    "huge bytes": lambda body: body["files"]["model.safetensors"].update(bytes=10**30),
+    "no sums": lambda body: body["files"]["model.safetensors"].update(crc32=""),
+    "sums as a list": lambda body: body["files"]["model.safetensors"].update(crc32=[1]),
+    "buckets": lambda body: body["files"]["table-000.arrow"].update(buckets=["a", "b"]),
+    "one bucket": lambda body: body["files"]["table-000.arrow"].update(buckets=[1]),
+    "rows": lambda body: body["files"]["table-000.arrow"].update(rows=1.5),
+    "table": lambda body: body["files"]["table-000.arrow"].update(table=5),
+    "surrogate": lambda body: body["files"]["table-000.arrow"].update(table="\ud800"),
+    "unknown": lambda body: body["files"]["table-000.arrow"].update(more=1),
+    "files": lambda body: body.update(files=[]),
+    "id": lambda body: body.update(id=None),
+    "delta": lambda body: body.update(delta={"name": "x"}),
+    "delta number": lambda body: body.update(
+        delta={"name": "x", "number": 1e300, "previous": "y", "previous_id": ""}
+    ),
+    "format": lambda body: body.update(format="5"),
+    "deep": lambda body: body.update(settings=deep(900)),
+}
+
+
+def deep(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_manifest_with_a_right_digest_and_wrong_values(wrong: str, tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    forge(tmp_path, WRONG[wrong])
+    if wrong == "deep":
+        (tmp_path / "manifest.json").write_bytes(b'{"a":' * 100_000)
+    with pytest.raises(CheckpointError, match="manifest is damaged"):
+        verify(str(tmp_path))
+
+
+def limited(code: str, *arguments: object, megabytes: int = 1500) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of little memory, for at most a minute."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (megabytes << 20, megabytes << 20))
+
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+READ = """
+import sys
+from satrap.checkpoint.chain import open_chain
+from satrap.errors import CheckpointError
+try:
+    open_chain(sys.argv[1])
+except CheckpointError as error:
+    print(error.what)
+"""
+
+
+@pytest.mark.parametrize("text", ["zeros", "lists", "text"])
+def test_a_large_manifest_takes_little_memory(text: str, tmp_path: Path) -> None:
+    """Of 10 TB of nothing, of 100 MB that would be gigabytes of lists, and of one byte more than allowed."""
+    path = tmp_path / "manifest.json"
+    if text == "zeros":
+        with path.open("wb") as file:
+            file.truncate(10 << 40)
+    else:
+        path.write_bytes(
+            b"[" + b"[]," * 33_000_000 + b"[]]" if text == "lists" else b" " * (MANIFEST_BYTES + 1)
+        )
+    done = limited(READ, tmp_path)
+    assert done.stdout.strip() == "the manifest is damaged", done.stderr
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all values in nested JSON."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("valid") / "run"
+    write_checkpoint(str(place), make_checkpoint())
+    return place
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_any_other_value_is_an_error_or_a_correct_load(valid: Path, data: st.DataObject) -> None:
+    """One value of a valid manifest is replaced, removed, or moved to another key."""
+    whole = (valid / "manifest.json").read_bytes()
+    body = body_of(valid)
+    *above, last = data.draw(st.sampled_from(places(body)[1:]))
+    holder = body
+    for key in above:
+        holder = holder[key]
+    match data.draw(st.sampled_from(["replace", "remove", "rename"])):
+        case "replace":
+            holder[last] = data.draw(json_values)
+        case "remove":
+            del holder[last]
+        case "rename" if isinstance(holder, dict):
+            holder[data.draw(st.text(max_size=8) | st.sampled_from(["../x", "model.safetensors"]))] = (
+                holder.pop(last)
+            )
+    try:
+        (valid / "manifest.json").write_bytes(signed(body))
+        read = read_checkpoint(str(valid))
+        rows = sum(len(chunk.ids) for _, chunk in read.chunks)
+        verify(str(valid))
+        assert rows == sum(read_manifest(Storage(str(valid))).rows().values())
+    except CheckpointError:
+        pass
+    finally:
+        (valid / "manifest.json").write_bytes(whole)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_other_text_is_an_error(valid: Path, text: bytes) -> None:
+    whole = (valid / "manifest.json").read_bytes()
+    try:
+        (valid / "manifest.json").write_bytes(text)
+        with pytest.raises(CheckpointError):
+            verify(str(valid))
+    finally:
+        (valid / "manifest.json").write_bytes(whole)

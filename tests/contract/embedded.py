@@ -1,0 +1,104 @@
+"""The exchange of a worker that has an embedding worker, asked for rows by id as any other exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from satrap.batch import Batch, Jagged
+from satrap.embedding.plan import Ticket
+from satrap.embedding.workers import EmbeddingService, Lanes, connect_pooled
+from satrap.embedding.workers.plan import PooledPlan
+from satrap.exchange import Request
+from satrap.exchange.servers import ShardServer
+from satrap.schema import Categorical, Schema
+from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, threads
+
+SCHEMA = Schema(
+    labels=["y"],
+    features={t.name: Categorical(dim=t.dim, pooling="none", multi=True, separator="|") for t in TABLES},
+)
+
+
+class Embedded:
+    """Makes of a request a batch of one sample in which each table is a feature that is not pooled.
+
+    An update waits for the answer to its lookup, without which a worker has no gradients. What a batch cannot
+    express goes to the shards straight, as all requests that are not pooled: a group that does not exist, an
+    update without a lookup.
+    """
+
+    def __init__(self, exchange: Any) -> None:
+        self._exchange = exchange
+        self._plan = PooledPlan(SCHEMA, exchange.groups)
+        self._open: list[tuple[Sequence[Request], Ticket, Future[list[np.ndarray]]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
+
+    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[np.ndarray]]:
+        ticket = self._ticket(requests)
+        if ticket is None:
+            return self._exchange.lookup(requests, create=create)
+        found: Future[list[np.ndarray]] = Future()
+        if create:
+            self._open.append((requests, ticket, found))
+
+        def answered(future: Future[list[np.ndarray]]) -> None:
+            if error := future.exception():
+                found.set_exception(error)
+            else:
+                by_table = dict(zip(self._plan.jagged, future.result(), strict=True))
+                groups = [self._exchange.groups[r.group].tables for r in requests]
+                found.set_result([np.concatenate([by_table[t] for t in tables]) for tables in groups])
+
+        self._exchange.lookup(ticket.requests, create=create).add_done_callback(answered)
+        return found
+
+    def update(
+        self, requests: Sequence[Request], gradients: Sequence[np.ndarray], *, lr_scale: float
+    ) -> None:
+        place = next((i for i, (wanted, *_) in enumerate(self._open) if wanted is requests), None)
+        if place is None:
+            self._exchange.flush()
+            self._exchange.update(requests, gradients, lr_scale=lr_scale)
+            self._exchange.flush()
+            return
+        _, ticket, looked_up = self._open[place]
+        looked_up.result()
+        del self._open[: place + 1]
+        by_table = {t: np.empty((0, d.dim), np.float32) for t, d in zip("abc", TABLES, strict=True)}
+        for request, rows in zip(requests, gradients, strict=True):
+            tables = self._exchange.groups[request.group].tables
+            by_table |= dict(zip(tables, np.split(rows, request.splits[1:-1]), strict=True))
+        self._exchange.update(ticket.requests, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
+
+    def _ticket(self, requests: Sequence[Request]) -> Ticket | None:
+        groups = self._exchange.groups
+        ids = {table.name: np.empty(0, np.uint64) for table in TABLES}
+        for request in requests:
+            known = request.group < len(groups)
+            if not known or len(request.splits) != len(groups[request.group].tables) + 1:
+                return None
+            parts = np.split(request.ids, request.splits[1:-1])
+            ids |= dict(zip(groups[request.group].tables, parts, strict=True))
+        jagged = {name: Jagged(values, np.array([0, len(values)])) for name, values in ids.items()}
+        return self._plan.ticket(Batch(1, jagged)) if requests else None
+
+
+@contextmanager
+def embedded(shards: int) -> Iterator[Any]:
+    """Run shards and an embedding worker in threads; give the exchange of a worker."""
+    with threads(shards) as servers:
+        addresses = [server.address for server in servers]
+        middle = ShardServer("127.0.0.1:0", service=EmbeddingService(addresses), turns=Lanes)
+        about = {"seed": SEED, "wire": EXACT, "deadline": PATIENT, "heartbeat": 0.2}
+        with middle:
+            name = "embedding worker 0"
+            made = Embedded(connect_pooled(name, middle.address, addresses, SCHEMA, TABLES, **about))
+            yield made
+            made.close()

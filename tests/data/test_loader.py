@@ -1,0 +1,136 @@
+"""A loader answers whatever it is asked; absurd requests disturb nobody, not even their sender's pass."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from satrap import data
+from satrap.data.loader import LoaderService
+from satrap.errors import SatrapError
+from satrap.exchange.servers.frames import FAILURE, Header, Kind
+from satrap.exchange.servers.line import Line
+from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.exchange.servers.session import Session
+from satrap.exchange.servers.turns import Job, execute
+from tests.data.test_remote import SCHEMA, columns, loader, remote
+
+HUGE = 10**400
+ASKED: dict[str, Any] = {
+    "part": "train",
+    "schema": SCHEMA.to_dict(),
+    "epoch": 0,
+    "position": None,
+    "worker": 0,
+    "workers": 1,
+}
+OPENS: dict[str, dict[str, Any]] = {
+    "epoch endless": {"epoch": float("inf")},
+    "epoch huge": {"epoch": HUGE},
+    "epoch true": {"epoch": True},
+    "epoch of text": {"epoch": "0"},
+    "part of a list": {"part": ["train"]},
+    "schema nothing": {"schema": None},
+    "features of a list": {"schema": SCHEMA.to_dict() | {"features": []}},
+    "features of numbers": {"schema": SCHEMA.to_dict() | {"features": {"user": 1}}},
+    "labels nothing": {"schema": SCHEMA.to_dict() | {"labels": None}},
+    "no schema": {"schema": {}},
+    "worker 1 of 1": {"worker": 1},
+    "worker of text": {"worker": "0"},
+    "workers huge": {"workers": HUGE},
+    "position of a list": {"position": [1]},
+    "position of a number": {"position": 7},
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> data.Dataset:
+    return data.read(columns(), SCHEMA, batch_size=50)
+
+
+def requests() -> list[tuple[Kind, list[Any]]]:
+    texts = [pack_text(ASKED | changes) for changes in OPENS.values()]
+    return [
+        *((Kind.OPEN, [text]) for text in texts),
+        (Kind.OPEN, []),
+        (Kind.OPEN, [b"", b""]),
+        (Kind.OPEN, [b"[]"]),
+        (Kind.HELLO, []),
+        (Kind.HELLO, [b"\xff"]),
+        (Kind.LOOKUP, []),
+        (Kind.CUT, [pack_text({"number": 1})]),
+        (Kind.STATISTICS, []),
+    ]
+
+
+def test_absurd_requests_are_refused_and_disturb_nobody(rows: data.Dataset) -> None:
+    with loader({"train": rows}) as (server, _), closing(Line("loader", server.address)) as line:
+        line.ask(Kind.OPEN, [pack_text(ASKED)]).result(20)
+        for kind, parts in requests():
+            with pytest.raises(SatrapError):
+                line.ask(kind, parts).result(20)
+        assert "size" in unpack_text(taken(line))  # its own pass goes on
+        assert len(list(remote(server).batches())) == len(list(rows.batches()))
+
+
+def taken(line: Line) -> Any:
+    """Return the text of the next batch."""
+    while "wait" in unpack_text(first := line.ask(Kind.NEXT).result(20)[0]):
+        pass
+    return first
+
+
+def test_a_position_that_makes_no_sense_ends_the_pass_with_an_error(rows: data.Dataset) -> None:
+    [batch] = [batch for batch, _ in zip(rows.batches(), range(1), strict=False)]
+    position = dict(batch.position) | {"skip": "x", "cursor": [HUGE]}
+    with loader({"train": rows}) as (server, _):
+        with pytest.raises(SatrapError):
+            list(remote(server).batches(0, position))
+        assert len(list(remote(server).batches())) == len(list(rows.batches()))
+
+
+def test_an_error_that_nobody_foresaw_is_an_answer(rows: data.Dataset) -> None:
+    def open(part: str, schema: Any) -> data.Dataset:
+        if part == "train":
+            return rows
+        raise ZeroDivisionError(part)
+
+    service = LoaderService(open)
+    job = Job(Session(1, b""), Header(Kind.OPEN), [pack_text(ASKED | {"part": "test"})], 0, 0.0)
+    answer = execute(service, job)
+    text = unpack_text(answer.parts[0])
+    assert answer.header.kind == FAILURE
+    assert "ZeroDivisionError: test" in text["what"]
+    assert text["where"] == "loader: open"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.sampled_from([-1, 0, 1, HUGE, 0.5, float("nan"), "", "train", "\0"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["user", "kind"]), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_value_in_any_place_of_an_open(rows: data.Dataset, data: st.DataObject) -> None:
+    asked: Any = unpack_text(pack_text(ASKED))
+    target = asked
+    while isinstance(target, dict | list) and target:
+        keys = sorted(target) if isinstance(target, dict) else list(range(len(target)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(target[key], dict | list) or not target[key] or data.draw(st.booleans()):
+            target[key] = data.draw(VALUES)
+            break
+        target = target[key]
+    service = LoaderService(lambda _, schema: rows.with_options(schema=schema))
+    session = Session(1, b"")
+    for sequence, (kind, parts) in enumerate(
+        [(Kind.OPEN, [pack_text(asked)]), (Kind.NEXT, []), (Kind.BYE, [])]
+    ):
+        job = Job(session, Header(kind, sequence=sequence), parts, 0, 0.0)
+        assert execute(service, job).header.kind in (FAILURE, kind | 0x80)

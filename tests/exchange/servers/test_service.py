@@ -1,0 +1,378 @@
+"""Any request, however absurd, is answered; a refused one changes nothing and is in no journal."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind
+from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.session import Answer
+from satrap.exchange.servers.wire import CODES
+from tests.exchange.servers.journaled import Bench, hello, sections
+
+HUGE = 10**400
+ID = np.zeros(1, np.uint64).view(np.uint8)
+COLUMNS = {"ids": ["<u8", -1], "weights": ["<f4", 4], "state": ["<f4", 4]}
+SPLITS = np.array([0, 1], np.int64)
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    with TemporaryDirectory() as folder:
+        made = Bench(Path(folder))
+        yield made
+        made.die()
+
+
+def text_of(answer: Answer) -> dict[str, Any]:
+    return unpack_text(answer.parts[0])
+
+
+def refused(bench: Bench, kind: Kind, parts: list[Any], **fields: Any) -> dict[str, Any]:
+    """Send a request that is to be refused before anything is written; return the error."""
+    session = bench.sessions.known.get(1)
+    sequence = 0 if session is None else session.next
+    before, size, updates = bench.everything()["rows"], bench.journal.size, bench.service.remember()
+    answer = bench.send(Header(kind, 1, 1, sequence, sequence, **fields), parts)
+    assert answer is not None
+    assert answer.header.kind == FAILURE, text_of(answer)
+    assert bench.journal.size == size
+    assert bench.everything()["rows"] == before
+    assert bench.service.remember() == updates
+    return text_of(answer)
+
+
+def chunk(**changes: Any) -> list[Any]:
+    row = np.zeros(4, np.float32).view(np.uint8)
+    return [pack_text({"table": "a", "rows": 1, "columns": COLUMNS} | changes), ID, row, row]
+
+
+def no_rows(rows: object, width: object = 0) -> list[Any]:
+    columns = {"ids": ["<u8", width], "weights": ["<f4", width], "state": ["<f4", width]}
+    return [pack_text({"table": "a", "rows": rows, "columns": columns}), b"", b"", b""]
+
+
+def gradients(rows: Any, group: int = 0, scale: float = 1.0) -> Section:
+    raw = np.array([rows], np.float32)
+    return Section(
+        group, SPLITS, ID.view(np.uint64), CODES["float32"], raw.shape[1], scale, raw.view(np.uint8)[0]
+    )
+
+
+REQUESTS: dict[str, tuple[Kind, list[Any]]] = {
+    "rows -1": (Kind.LOAD, chunk(rows=-1)),
+    "rows huge": (Kind.LOAD, no_rows(10**30)),
+    "rows true": (Kind.LOAD, chunk(rows=True)),
+    "rows true, width 0": (Kind.LOAD, no_rows(True)),
+    "rows -1, width 0": (Kind.LOAD, no_rows(-1)),
+    "width true": (Kind.LOAD, no_rows(0, True)),
+    "ids of width 1": (Kind.LOAD, chunk(columns=COLUMNS | {"ids": ["<u8", 1]})),
+    "layout without width": (Kind.LOAD, chunk(columns={"ids": ["<u8"]})),
+    "table unknown": (Kind.LOAD, chunk(table="nobody")),
+    "weights of whole numbers": (Kind.LOAD, chunk(columns=COLUMNS | {"weights": ["<i4", 4]})),
+    "state of another width": (Kind.LOAD, chunk(columns=COLUMNS | {"state": ["<f2", 8]})),
+    "chunk without parts": (Kind.LOAD, []),
+    "surrogate": (Kind.EXPORT, [b'{"table": "\\ud800"}']),
+    "export of a list": (Kind.EXPORT, [pack_text({"table": ["a"]})]),
+    "export without parts": (Kind.EXPORT, []),
+    "cut without number": (Kind.CUT, [pack_text({})]),
+    "cut of true": (Kind.CUT, [pack_text({"number": True})]),
+    "cut of a huge number": (Kind.CUT, [pack_text({"number": HUGE})]),
+    "put back a list": (Kind.PUT_BACK, [pack_text({"number": []})]),
+    "write elsewhere": (Kind.WRITE, [pack_text({"url": "/x", "folder": "../x", "number": 1})]),
+    "write what is not cut": (Kind.WRITE, [pack_text({"url": "/x", "folder": "data-00000000", "number": 1})]),
+    "read a number": (Kind.READ, [pack_text({"url": 5})]),
+    "save without folder": (Kind.SAVE, [pack_text({"url": "/x"})]),
+    "of a loader": (Kind.OPEN, [pack_text({"part": "train"})]),
+    "of an embedding worker": (Kind.RECALL, [pack_text({"number": 1})]),
+    "text of a million brackets": (Kind.EXPORT, [b"[" * 1_000_000]),
+    "lookup without parts": (Kind.LOOKUP, []),
+    "lookup of group 9": (Kind.LOOKUP, pack([Section(9, SPLITS, ID.view(np.uint64))])),
+    "update without gradients": (Kind.UPDATE, pack([Section(0, SPLITS, ID.view(np.uint64))])),
+    "update of another width": (Kind.UPDATE, pack([gradients([1.0])])),
+    "update of NaN": (Kind.UPDATE, pack([gradients([1, 1, 1, np.nan])])),
+    "second update of NaN": (Kind.UPDATE, pack([gradients([1.0] * 4), gradients([np.nan] * 8, 1)])),
+    "update beyond float32": (Kind.UPDATE, pack([gradients([1.0] * 4, scale=1e-40)])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_absurd_request_is_refused_and_in_no_journal(name: str) -> None:
+    kind, parts = REQUESTS[name]
+    with bench() as shard:
+        shard.send(*hello(1))
+        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)]))
+        refused(shard, kind, parts)
+        answer = shard.send(Header(Kind.FLUSH, 1, 1, 3, 3))
+        assert answer is not None
+        assert answer.header.kind != FAILURE
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e300, -1e40, 3e38 * 20])
+def test_a_factor_that_would_destroy_rows_is_refused(scale: float) -> None:
+    with bench() as shard:
+        shard.send(*hello(1))
+        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
+        refused(shard, Kind.UPDATE, pack([gradients([1.0] * 4)]), lr_scale=scale)
+
+
+def test_a_step_whose_sum_overflows_is_refused_whole() -> None:
+    """Each share is finite; the rows of the other group must not take a step without it."""
+    with bench() as shard:
+        for client in (1, 2):
+            shard.send(*hello(client, rank=client - 1, world=2, mode="sync"))
+        ids = pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)])
+        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), ids)
+        before = shard.rows()
+        parts = pack([gradients([1.0] * 4), gradients([3e38] * 8, 1)])
+        first = shard.send(Header(Kind.UPDATE, 1, 1, 2, 2), parts)
+        last = shard.send(Header(Kind.UPDATE, 1, 2, 1, 1), parts)
+        assert first is not None
+        assert last is not None
+        assert (first.header.kind, last.header.kind) == (Kind.UPDATE | 0x80, FAILURE)
+        assert "NaN or infinite" in text_of(last)["what"]
+        assert shard.rows() == before
+
+
+def greet(shard: Bench, client: int, run: str, **changes: Any) -> Answer:
+    """Say hello as a worker of a run."""
+    header, [text] = hello(client)
+    answer = shard.send(header, [pack_text(unpack_text(text) | {"run": run} | changes)])
+    assert answer is not None
+    return answer
+
+
+def test_a_shard_serves_one_run_at_a_time(tmp_path: Path) -> None:
+    """With equal tables and seed, too, and also after it has come back; a newer generation does not help."""
+    shard = Bench(tmp_path)
+    assert greet(shard, 1, "first run").header.kind != FAILURE
+    shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
+    rows = shard.rows()
+    for step in range(2):
+        for other, changes in (("second run", {}), ("second run", {"generation": 1}), ("", {})):
+            refusal = greet(shard, 2, other, **changes)
+            assert refusal.header.kind == FAILURE
+            told = text_of(refusal)
+            assert told["code"] == Code.CONFIG
+            assert "held by run 'first ru'" in told["what"]
+            assert "1 of its workers" in told["why"]
+        assert shard.rows() == rows
+        loaded = [chunk for name in "ab" for chunk in shard.service.store.export(name)]
+        shard.rotate(step)
+        shard.journal.forget(step)  # what it remembers at a snapshot names the run, too
+        shard.die()
+        shard = Bench(tmp_path, loaded=loaded)
+    assert greet(shard, 3, "first run").header.kind != FAILURE
+    shard.die()
+
+
+def test_a_run_that_has_ended_makes_room_for_the_next_one(tmp_path: Path) -> None:
+    """Until then its rows stay, for itself; the next one begins without any, with tables of its own."""
+    shard = Bench(tmp_path)
+    for client in (1, 2):
+        greet(shard, client, "first")
+    shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
+    rows = shard.rows()
+    shard.send(Header(Kind.BYE, 1, 1, 2, 2))
+    assert greet(shard, 3, "second").header.kind == FAILURE
+    shard.send(Header(Kind.BYE, 1, 2, 1, 1))
+    assert greet(shard, 4, "first").header.kind != FAILURE
+    assert shard.rows() == rows
+    shard.send(Header(Kind.BYE, 1, 4, 1, 1))
+    assert greet(shard, 5, "second", seed=8).header.kind != FAILURE
+    assert not any(shard.rows().values())
+    assert greet(shard, 6, "first").header.kind == FAILURE
+    before = shard.everything()["service"]
+    shard.die()
+    shard = Bench(tmp_path)
+    assert shard.everything()["service"] == before
+    shard.die()
+
+
+def test_a_run_whose_clients_are_gone_makes_room_and_lets_its_cut_go() -> None:
+    with bench() as shard:
+        greet(shard, 1, "first")
+        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
+        shard.send(Header(Kind.CUT, 1, 1, 2, 2), [pack_text({"number": 5})])
+        shard.service.forget(lambda client: client != 1)
+        assert greet(shard, 2, "second").header.kind == FAILURE
+        assert cuts(shard) == 1
+        shard.service.forget(lambda client: client == 1)
+        gc.collect()
+        assert cuts(shard) == 0
+        assert greet(shard, 3, "second").header.kind != FAILURE
+        late = shard.send(Header(Kind.UPDATE, 1, 1, 3, 3), pack([gradients([1.0] * 4)]))
+        assert late is not None
+        assert "of a run that is over" in text_of(late)["what"]
+
+
+def cuts(shard: Bench) -> int:
+    """Return how many cuts the first table group copies rows for."""
+    return len(shard.service.store.groups[0]._cuts)
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = unpack_text(hello(1)[1][0])["tables"][0]
+    return {"tables": [plain | changes]}
+
+
+def optimizer(**changes: Any) -> dict[str, Any]:
+    return table(optimizer={"name": "adam", "lr": 0.1} | changes)
+
+
+BOUND: dict[str, Any] = {"memory": 1 << 20, "eviction": {"policy": "lru", "ttl": None}}
+HELLOS: dict[str, dict[str, Any]] = {
+    "memory huge": {"memory": 10**30},
+    "memory true": {"memory": True},
+    "memory of text": {"memory": "12"},
+    "memory of a fraction": {"memory": 1e6},
+    "memory endless": {"memory": float("inf")},
+    "memory -1": {"memory": -1},
+    "seed of a fraction": {"seed": 0.5},
+    "seed nothing": {"seed": None},
+    "shard true": {"shard": True, "shards": 2},
+    "shards huge": {"shards": HUGE},
+    "epoch huge": {"epoch": HUGE},
+    "generation huge": {"generation": HUGE},
+    "generation true": {"generation": True},
+    "generation -1": {"generation": -1},
+    "run of a number": {"run": 5},
+    "run endless": {"run": "x" * 100},
+    "rank true": {"rank": True, "world": 2},
+    "world huge": {"world": HUGE},
+    "mode of a list": {"mode": []},
+    "forward of a list": {"forward": ["float32"]},
+    "tables nothing": {"tables": None},
+    "tables empty": {"tables": []},
+    "tables of numbers": {"tables": [1, 2]},
+    "table of a list": table(name=["a"]),
+    "table surrogate": table(name="\ud800"),
+    "dim true": table(dim=True),
+    "scale huge": table(initial_scale=HUGE),
+    "scale endless": table(initial_scale=float("inf")),
+    "scale of text": table(initial_scale="1"),
+    "dtype of a list": table(dtype=["float32"]),
+    "lr huge": optimizer(lr=HUGE),
+    "lr beyond float32": optimizer(lr=1e39),
+    "lr of text": optimizer(lr="1"),
+    "lr nothing": optimizer(lr=None),
+    "eps huge": optimizer(eps=HUGE),
+    "one beta": optimizer(betas=[0.9]),
+    "betas of text": optimizer(betas="ab"),
+    "clip of a list": optimizer(clip=[1]),
+    "decay huge": optimizer(weight_decay=HUGE),
+    "optimizer of a list": table(optimizer=["adam"]),
+    "admission of a list": {"admission": [1]},
+    "admission of half a use": {"admission": {"min_count": 1.5, "probability": 1.0, "memory": 64}},
+    "admission of all memory": {"admission": {"min_count": 2, "probability": 1.0, "memory": 2**200}},
+    "admission by text": {"admission": {"min_count": 2, "probability": "1", "memory": 64}},
+    "ttl of a fraction": {"eviction": {"policy": "ttl", "ttl": 1.5}},
+    "policy of a list": {"memory": 1 << 20, "eviction": {"policy": ["lru"], "ttl": None}},
+    "tier of huge size": BOUND | {"tier": {"path": "/tmp", "size": 10**40}},
+    "tier with NUL": BOUND | {"tier": {"path": "/tmp/\0", "size": 1 << 20}},
+    "tier nowhere": BOUND | {"tier": {"path": "/nowhere/at/all", "size": 1 << 20}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HELLOS)
+def test_an_absurd_hello_is_refused_and_the_next_one_taken(name: str) -> None:
+    _, [text] = hello(1)
+    with bench() as shard:
+        told = refused(shard, Kind.HELLO, [json.dumps(unpack_text(text) | HELLOS[name]).encode()])
+        assert told["code"] in (Code.CONFIG, Code.STORE)
+        assert shard.service.config is None
+        answer = shard.send(*hello(2))
+        assert answer is not None
+        assert answer.header.kind != FAILURE
+
+
+def test_only_a_generation_that_may_come_next_makes_an_end_of_the_one_before() -> None:
+    _, [text] = hello(1)
+
+    def of(generation: int) -> list[Any]:
+        return [pack_text(unpack_text(text) | {"generation": generation})]
+
+    with bench() as shard:
+        shard.send(*hello(9))
+        shard.send(Header(Kind.LOOKUP, 1, 9, 1, 1), sections(np.random.default_rng(0), gradients=False))
+        for generation in (101, 1 << 50):
+            told = refused(shard, Kind.HELLO, of(generation))
+            assert told["what"] == f"generation {generation} of the workers cannot follow 0"
+        answer = shard.send(Header(Kind.HELLO, 1, 2), of(3))  # of the two before it no worker got here
+        assert answer is not None
+        assert answer.header.kind != FAILURE
+        assert shard.service.generation == 3
+
+
+NUMBERS = st.sampled_from(
+    [-1, 0, 1, 2, 255, 2**31, 2**63, 2**64, 10**30, HUGE, 0.5, float("inf"), float("nan")]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.sampled_from(["", "a", "\0", "\ud800", "data-00000000", "lru"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "a", "size"]), inner)
+    ),
+    max_leaves=4,
+)  # fmt: skip
+KEYS = ["table", "rows", "columns", "number", "delta", "since", "url", "folder", "shown", "save", "exact"]
+TEXTS = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5)
+KINDS = st.sampled_from([k for k in Kind if k < Kind.PING and k not in (Kind.HELLO, Kind.READ)])
+"""A READ fails in the background, and then again when it is repeated: see `test_recovery`."""
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(KINDS, TEXTS, st.lists(st.binary(max_size=40), max_size=4)), max_size=8))
+def test_whatever_comes_is_answered_and_the_shard_comes_back(requests: list[Any]) -> None:
+    """It is then what it was, and an honest request gets what it would have got."""
+    with TemporaryDirectory() as folder:
+        shard = Bench(Path(folder))
+        shard.send(*hello(1))
+        sequence = 1
+        for kind, text, raw in requests:
+            answer = shard.send(Header(kind, 1, 1, sequence, sequence), [pack_text(text), *raw])
+            assert answer is not None
+            sequence += 1
+            if kind == Kind.BYE:
+                break
+        rng = np.random.default_rng(0)
+        shard.send(*hello(2))
+        shard.send(Header(Kind.LOOKUP, 1, 2, 1, 1), sections(rng, gradients=False))
+        shard.send(Header(Kind.UPDATE, 1, 2, 2, 2), sections(rng, gradients=True))
+        before = shard.everything()["rows"]
+        shard.die()
+        shard = Bench(Path(folder))
+        assert shard.everything()["rows"] == before
+        shard.die()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_hellos_with_any_value_in_any_place(data: st.DataObject) -> None:
+    _, [text] = hello(1, memory=1 << 20)
+    plain = unpack_text(text)
+    target: Any = plain
+    while isinstance(target, dict | list) and target:
+        keys = sorted(target) if isinstance(target, dict) else list(range(len(target)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(target[key], dict | list) or not target[key] or data.draw(st.booleans()):
+            target[key] = data.draw(VALUES)
+            break
+        target = target[key]
+    with bench() as shard:
+        answer = shard.send(Header(Kind.HELLO, 1, 1), [json.dumps(plain).encode()])
+        assert answer is not None
+        if answer.header.kind != FAILURE:
+            for at, kind in enumerate((Kind.LOOKUP, Kind.UPDATE), 1):
+                parts = pack([gradients([1.0] * 4), gradients([1.0] * 8, 1)])
+                assert shard.send(Header(kind, 1, 1, at, at), parts) is not None

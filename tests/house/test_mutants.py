@@ -1,0 +1,106 @@
+"""The faults that `make mutants` plants: what it changes, what it leaves alone, and who should notice."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+from tests.mutants.__main__ import REVIEWED, ROOT, draw
+from tests.mutants.operators import mutants
+from tests.mutants.survey import Choice, Survey
+
+SOURCE = b'''"""Text."""
+import os
+
+Ids = int | None
+LIMIT = 8
+
+
+def take(a: int, b: int = 1, *, deep: bool = False) -> bool:
+    """What 1 + 1 is."""
+    for i in range(a):
+        self.rows[i] = f"{a + b}"
+    try:
+        flush(a, b)
+    except OSError as error:
+        tell(error)
+    if a < b and not deep:
+        raise ValueError("a < " + str(a + 1))
+    print(a + 1)
+    return values[: a - 1] == b
+'''
+
+
+def test_the_mutants_of_a_file() -> None:
+    found = {(m.line, m.operator, m.before, m.after) for m in mutants("src/satrap/x.py", SOURCE)}
+    by_line = {line: {f[1:] for f in found if f[0] == line} for line in {f[0] for f in found}}
+    assert sorted(by_line) == [5, 8, 10, 11, 13, 15, 16, 19]
+    assert by_line[5] == {("constant", "8", "9"), ("constant", "8", "7")}
+    assert by_line[8] == {("constant", "1", "2"), ("constant", "1", "0"), ("constant", "False", "True")}
+    assert by_line[10] == {("bound", "a", "(a) + 1"), ("bound", "a", "(a) - 1")}
+    assert by_line[11] == {("assignment dropped", 'self.rows[i] = f"{a + b}"', "pass")}
+    assert by_line[13] == {
+        ("call dropped", "flush(a, b)", "pass"),
+        ("arguments swapped", "flush(a, b)", "flush(b, a)"),
+    }
+    assert ("handler passes it on", "tell(error)", "raise") in by_line[15]
+    assert by_line[16] == {
+        ("condition negated", "a < b and not deep", "(not (a < b and (not deep)))"),
+        ("and/or", "a < b and not deep", "(a < b or not deep)"),
+        ("comparison", "a < b", "(a <= b)"),
+        ("negation dropped", "not deep", "(deep)"),
+    }
+    assert ("return negated", "return values[: a - 1] == b", "return not (values[:a - 1] == b)") in by_line[
+        19
+    ]
+    assert ("arithmetic", "a - 1", "(a + 1)") in by_line[19]
+
+
+def test_a_planted_mutant_is_another_program_and_changes_nothing_else() -> None:
+    original = ast.dump(ast.parse(SOURCE))
+    for mutant in mutants("src/satrap/x.py", SOURCE):
+        planted = mutant.planted(SOURCE)
+        assert ast.dump(ast.parse(planted)) != original, mutant
+        assert planted.count(b"\n") == SOURCE.count(b"\n")
+        assert mutant.differs(SOURCE)
+        assert mutant.function == ("" if mutant.line == 5 else "take")
+
+
+def test_a_seed_is_a_sample_of_different_lines() -> None:
+    one, two, other = (draw({"src/satrap/x.py": SOURCE}, 6, seed) for seed in (1, 1, 2))
+    assert one == two != other
+    assert len({mutant.line for mutant in one}) == 6
+
+
+def test_the_mirrored_tests_come_first_and_the_others_as_long_as_there_is_time(tmp_path: Path) -> None:
+    files = {
+        "src/satrap/store/x.py": "def take(): ...\ndef _compiled(): ...\nuse = by_width(_compiled)\n",
+        "src/satrap/store/y.py": "def outer():\n    use(1)\n",
+        "tests/store/test_x.py": "",
+        "tests/test_a.py": "",
+        "tests/test_b.py": "from satrap.store.x import take",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    tests = ["tests/test_a.py::one", "tests/test_b.py::two", "tests/store/test_x.py::three"]
+    seconds = dict(zip(tests, (0.1, 0.2, 0.3), strict=True))
+    callers = {"src/satrap/store/x.py take": tests, "src/satrap/store/y.py outer": tests[:1]}
+    choice = Choice(tmp_path, Survey(seconds, callers))
+    [planted, *_] = mutants("src/satrap/store/x.py", b"def take():\n    return x + 1\n")
+    assert choice.tests(planted, budget=9) == tests[::-1]
+    assert choice.tests(planted, budget=0.45) == [tests[2], tests[0]]
+    [compiled, *_] = mutants("src/satrap/store/x.py", b"def _compiled():\n    return x + 1\n")
+    assert (
+        choice.tests(compiled, budget=9) == tests[:1]
+    )  # what calls it is compiled, too; nobody sees it called
+    [level, *_] = mutants("src/satrap/store/x.py", b"LIMIT = 8\n")
+    assert choice.tests(level, budget=9) == tests[::-1]
+
+
+def test_what_was_judged_equivalent_is_still_there() -> None:
+    for entry in tomllib.loads(REVIEWED.read_text(encoding="utf-8")).get("equivalent", []):
+        lines = (ROOT / entry["file"]).read_text(encoding="utf-8").splitlines()
+        assert entry["line"] in map(str.strip, lines), entry
+        assert len(entry["reason"]) > 20, entry

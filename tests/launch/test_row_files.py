@@ -1,0 +1,210 @@
+"""Rows in files of other programs: they are what the table needs, or an error, in little memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from satrap.data.hashing import hash_ids
+from satrap.errors import DataError
+from satrap.launch.row_files import Wanted, read_matrix, read_parquet
+
+WANTED = Wanted("item", {2: 3}, salt=5)
+
+
+FLOAT = pa.float32()
+
+
+def lists(*rows: Any, kind: pa.DataType = FLOAT) -> pa.Array:
+    return pa.array(rows, pa.list_(kind))
+
+
+def parquet(folder: Path, **columns: Any) -> Path:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float16(), 2)]
+)
+def test_rows_are_read(kind: pa.DataType, tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).normal(size=(40_000, 2)).astype(np.float16)
+    ids = np.arange(40_000, dtype=np.uint64) + np.uint64(2**63)
+    made = pa.array(weights.tolist(), kind)
+    path = parquet(tmp_path, more=ids, weights=made, id=ids, state=lists(*np.ones((40_000, 3)).tolist()))
+    found, values, state = read_parquet(path, WANTED)
+    np.testing.assert_array_equal(found, ids)
+    np.testing.assert_array_equal(values, weights.astype(np.float32))
+    assert state is not None
+    assert state.shape == (40_000, 3)
+    assert values.dtype == state.dtype == np.float32
+
+
+def test_ids_as_in_the_data_are_hashed(tmp_path: Path) -> None:
+    path = parquet(tmp_path, id=["a", "b"], weights=lists([1, 2], [3, 4]))
+    ids, _, state = read_parquet(path, WANTED, raw=True)
+    np.testing.assert_array_equal(ids, hash_ids(["a", "b"], 5))
+    assert state is None
+
+
+def test_a_matrix_of_any_floats_is_read(tmp_path: Path) -> None:
+    for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        save_file({"w": torch.arange(6, dtype=kind).reshape(3, 2)}, tmp_path / "m.safetensors")
+        ids, weights = read_matrix(tmp_path / "m.safetensors", WANTED)
+        np.testing.assert_array_equal(ids, hash_ids(np.arange(3, dtype=np.int64), 5))
+        np.testing.assert_array_equal(weights, np.arange(6, dtype=np.float32).reshape(3, 2))
+
+
+GOOD = lists([1, 2], [3, 4])
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no weights": ({"id": [1, 2]}, "cannot be read"),
+    "no id": ({"weights": GOOD}, "cannot be read"),
+    "boolean ids": ({"id": [True, False], "weights": GOOD}, "another kind"),
+    "ids with a point": ({"id": [1.0, 2.0], "weights": GOOD}, "another kind"),
+    "ids in lists": ({"id": GOOD, "weights": GOOD}, "another kind"),
+    "text for ids": ({"id": ["a", "b"], "weights": GOOD}, "another kind"),
+    "negative ids": ({"id": [-1, 2], "weights": GOOD}, "cannot be read"),
+    "a missing id": ({"id": [1, None], "weights": GOOD}, "has no id"),
+    "boolean weights": (
+        {"id": [1, 2], "weights": lists([True, False], [True, True], kind=pa.bool_())},
+        "another kind",
+    ),
+    "whole weights": ({"id": [1, 2], "weights": lists([1, 2], [3, 4], kind=pa.int64())}, "another kind"),
+    "text for weights": ({"id": [1, 2], "weights": ["a", "b"]}, "another kind"),
+    "weights in structures": ({"id": [1, 2], "weights": [{"a": 1.0}, {"a": 2.0}]}, "another kind"),
+    "no number": ({"id": [1, 2], "weights": lists([1, 2], [3, float("nan")])}, "row 2"),
+    "an infinite number": ({"id": [1, 2], "weights": lists([1, float("inf")], [3, 4])}, "row 1"),
+    "infinite in 32 bits": ({"id": [1, 2], "weights": lists([1, 1e300], [3, 4], kind=pa.float64())}, "row 1"),
+    "a missing number": ({"id": [1, 2], "weights": lists([1, None], [3, 4])}, "row 1"),
+    "a missing row": ({"id": [1, 2, 3], "weights": lists([1, 2], None, [3, 4])}, "same number"),
+    "rows of other lengths": ({"id": [1, 2], "weights": lists([1], [2, 3, 4])}, "same number"),
+    "wide rows": (
+        {"id": [1, 2], "weights": lists([1, 2, 3], [4, 5, 6])},
+        "have 3 weights, table 'item' has 2",
+    ),
+    "another state": (
+        {"id": [1, 2], "weights": GOOD, "state": GOOD},
+        "2 values of state, the optimizer has 3",
+    ),
+    "state that is no number": (
+        {"id": [1, 2], "weights": GOOD, "state": lists([1, 2, 3], [1, 2, float("nan")])},
+        "row 2",
+    ),
+    "no rows": ({"id": pa.array([], pa.uint64()), "weights": pa.array([], GOOD.type)}, "no rows"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_rows_that_do_not_fit_are_refused(wrong: str, tmp_path: Path) -> None:
+    columns, what = WRONG[wrong]
+    path = parquet(tmp_path, **columns)
+    with pytest.raises(DataError, match=what) as caught:
+        read_parquet(path, WANTED)
+    assert str(path) in caught.value.where
+
+
+@pytest.mark.parametrize(
+    ("tensors", "what"),
+    [
+        ({"w": torch.ones(3, 2, dtype=torch.bool)}, "no matrix of floating point"),
+        ({"w": torch.ones(3, 2, dtype=torch.int64)}, "no matrix of floating point"),
+        ({"w": torch.tensor([[1, 2], [float("nan"), 4]])}, "row 2"),
+        ({"w": torch.ones(3, 5)}, "5 weights, table 'item' has 2"),
+        ({"w": torch.ones(2)}, "0 matrices"),
+        ({"w": torch.ones(3, 2), "v": torch.ones(3, 2)}, "2 matrices"),
+    ],
+)
+def test_matrices_that_do_not_fit_are_refused(
+    tensors: dict[str, torch.Tensor], what: str, tmp_path: Path
+) -> None:
+    save_file(tensors, tmp_path / "m.safetensors")
+    with pytest.raises(DataError, match=what):
+        read_matrix(tmp_path / "m.safetensors", WANTED)
+    with pytest.raises(DataError):
+        read_matrix(tmp_path / "m.safetensors", WANTED, "nothing")
+
+
+@pytest.mark.parametrize("read", [read_matrix, read_parquet])
+def test_a_pipe_is_not_waited_for(read: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="a pipe or a device"):
+        read(tmp_path / "pipe", WANTED)
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path / "nothing", WANTED)
+
+
+LARGE = """
+import sys
+from pathlib import Path
+from satrap.errors import DataError
+from satrap.launch.row_files import Wanted, read_parquet
+try:
+    read_parquet(Path(sys.argv[1]), Wanted("item", {2: 3}, 0), raw=True)
+except DataError as error:
+    print(error.what)
+"""
+
+
+@pytest.mark.parametrize("column", ["weights", "id"])
+def test_a_value_of_400_megabytes_is_refused_before_it_is_read(column: str, tmp_path: Path) -> None:
+    """In a file of a few kilobytes; the process has less memory than the value needs."""
+    large = pa.array([np.zeros(100_000_000, np.float32)], GOOD.type) if column == "weights" else GOOD[:1]
+    path = parquet(tmp_path, id=["x" * 400_000_000 if column == "id" else "a"], weights=large)
+    del large
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (1200 << 20, 1200 << 20))
+
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, str(path)],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    expected = (
+        "the rows have 100000000 weights" if column == "weights" else "column id has values of another kind"
+    )
+    assert done.stdout.startswith(expected), done.stderr
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    state = lists([1, 2, 3], [4, 5, 6])
+    return parquet(
+        tmp_path_factory.mktemp("valid"), id=pa.array([1, 2], pa.uint64()), weights=GOOD, state=state
+    )
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_changed_bytes_are_an_error_or_rows_that_fit(valid: Path, data: st.DataObject) -> None:
+    whole = valid.read_bytes()
+    changed = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        new = data.draw(st.binary(max_size=4))
+        changed[at : at + data.draw(st.sampled_from([len(new), 0, 7]))] = new
+    path = valid.with_name("changed.parquet")
+    path.write_bytes(bytes(changed))
+    try:
+        ids, weights, state = read_parquet(path, WANTED)
+    except DataError:
+        return
+    assert weights.shape == (len(ids), 2)
+    assert np.isfinite(weights).all()
+    assert state is None or state.shape == (len(ids), 3)

@@ -1,0 +1,60 @@
+"""A listener in a thread that answers each message with itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from types import TracebackType
+
+from satrap.rpc import Bounds, Key, Listener, Message
+
+
+class Echo:
+    """Answers what it gets; a first part of b"trust me" makes its sender a client, b"forget me"
+    a stranger, b"stop" has it stopped.
+
+    Args:
+        bounds: of the listener.
+        key: of the listener.
+
+    Attributes:
+        listener: it.
+        seen: connections a message came from, one entry per message.
+        dropped: answers that were not taken.
+    """
+
+    def __init__(self, bounds: Bounds | None = None, key: Key | None = None) -> None:
+        self.seen: list[Hashable] = []
+        self.dropped, self.most_unsent, self.most_held = 0, 0, 0
+        self._ending = threading.Event()
+        self.listener = Listener("127.0.0.1:0", key=key, bounds=bounds, on_message=self._answer)
+        self.address = self.listener.address
+        self._thread = threading.Thread(target=self._run)
+
+    def _answer(self, number: Hashable, message: Message) -> None:
+        self.seen.append(number)
+        if message[0] == b"trust me":
+            self.listener.trust(number)
+        if message[0] == b"forget me":
+            self.listener.trust(number, False)
+        if message[0] == b"stop":
+            self.listener.stop(number)
+        self.dropped += not self.listener.send(number, message)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self.listener.poll(0.05)
+            self.most_unsent = max(self.most_unsent, self.listener.unsent)
+            self.most_held = max(self.most_held, self.listener.held)
+        self.listener.close(0.5)
+
+    def __enter__(self) -> Echo:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self.listener.ring()
+        self._thread.join()

@@ -1,0 +1,94 @@
+"""Real processes whose folders for machine code cannot be used, or hold damaged files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import satrap
+
+PROGRAM = """
+import sys
+import numpy as np
+import satrap
+from satrap.batch import Jagged
+from satrap.data.rows import take_jagged
+from satrap.store.hashes import bucket_of
+print(satrap.__file__.startswith(sys.argv[1]))
+taken = take_jagged(Jagged(np.arange(9, dtype=np.uint64), np.array([0, 2, 5, 9])), np.array([2, 0]))
+print(bucket_of("a", np.arange(3, dtype=np.uint64)).tolist(), taken.values.tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package beside whose files nothing can be written, also by root."""
+    folder = tmp_path_factory.mktemp("installed")
+    shutil.copytree(
+        Path(satrap.__file__).parent, folder / "satrap", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for path in [folder / "satrap", *(folder / "satrap").rglob("*")]:
+        if path.is_dir():
+            (path / "__pycache__").write_text("in the way")
+    return folder
+
+
+def start(package: Path, **environment: str) -> subprocess.Popen[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(package)],
+        env={**kept, "PYTHONPATH": str(package), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def check(process: subprocess.Popen[str], *, warns: bool) -> str:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert out.startswith("True\n[1633, 1270, 4008] [5, 6, 7, 8, 0, 1]"), out
+    assert err.count("compiled code cannot be kept") == warns, err
+    assert ("NUMBA_CACHE_DIR" in err) == warns
+    return out
+
+
+def test_without_a_folder_that_can_be_written_it_runs_and_says_so_once(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    homes = [str(tmp_path / "file"), "/proc/none"]
+    outs = {check(start(package, HOME=home), warns=True) for home in homes}
+    file = str(tmp_path / "file")
+    outs.add(check(start(package, HOME=str(tmp_path / "home"), NUMBA_CACHE_DIR=file), warns=True))
+    outs.add(check(start(package, HOME=str(tmp_path / "home")), warns=False))  # made by the first process
+    assert len(outs) == 1
+
+
+def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    both = [start(package, NUMBA_CACHE_DIR=str(folder)) for _ in range(2)]
+    first = {check(process, warns=False) for process in both}
+    for ending, damage in (("nbi", b"no index"), ("nbc", b"")):
+        files = list(folder.rglob(f"*.{ending}"))
+        assert len(files) >= 2
+        for path in files:
+            path.write_bytes(damage)
+        assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=True) in first
+        assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=False) in first  # whole again
+
+
+def test_a_full_disk_is_said_once(package: Path, tmp_path: Path) -> None:
+    """A file system of 16 KiB: the folders can be made, the machine code does not fit."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        check(start(package, NUMBA_CACHE_DIR=str(small)), warns=True)
+    finally:
+        subprocess.run(["umount", small], check=True)

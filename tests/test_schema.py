@@ -1,0 +1,81 @@
+"""A schema refuses what no table, reader or model could use, and comes back from plain data as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import satrap
+from satrap.errors import ConfigError
+from satrap.schema import Label, Schema, Table
+
+
+@pytest.mark.parametrize("name", [True, 3, None, ["user"]])
+def test_the_name_of_a_table_is_a_text(name: Any) -> None:
+    with pytest.raises(ConfigError, match="name of a table"):
+        Table(name, dim=4)
+
+
+@pytest.mark.parametrize("dim", [0, -1, 4097, True, 2.0, "4"])
+def test_a_dim_is_a_number_of_weights(dim: Any) -> None:
+    with pytest.raises(ConfigError, match="dim must be"):
+        Table("user", dim=dim)
+    with pytest.raises(ConfigError, match="dim must be"):
+        Schema(["y"], {"user": satrap.Categorical(dim=dim)})
+    assert Table("user", dim=4096).dim == 4096
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"pooling": "median"}, "pooling"),
+        ({"separator": "|"}, "multi: true"),
+        ({"max_values": 3}, "multi: true"),
+        ({"multi": True, "max_values": 0}, "max_values"),
+        ({"cross": ("a",)}, "cross"),
+        ({"boundaries": (2.0, 1.0)}, "ascend"),
+        ({"boundaries": (1.0, 1.0)}, "ascend"),
+        ({"buckets": 0}, "buckets"),
+    ],
+)
+def test_an_impossible_feature_is_named(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match="'user'") as caught:
+        Schema(["y"], {"user": satrap.Categorical(dim=4, **wrong)})
+    assert word in str(caught.value)
+
+
+def test_features_of_one_table_have_one_width() -> None:
+    shared = {"a": satrap.Categorical(dim=4, table="t"), "b": satrap.Categorical(dim=8, table="t")}
+    with pytest.raises(ConfigError, match="dims 4 and 8 differ"):
+        Schema(["y"], shared)
+
+
+def test_labels_have_names_of_their_own_and_there_are_features() -> None:
+    features = {"user": satrap.Categorical(dim=4)}
+    with pytest.raises(ConfigError, match="not unique"):
+        Schema(["y", Label(name="y", column="other")], features)
+    with pytest.raises(ConfigError, match="no features"):
+        Schema(["y"], {})
+
+
+def test_plain_data_gives_the_same_schema_back() -> None:
+    schema = Schema(
+        ["y", Label(name="z", positive=("yes", "si"), mask="known")],
+        {
+            "user": satrap.Categorical(dim=16, table="people", buckets=7),
+            "age": satrap.Categorical(dim=4, boundaries=(18.0, 65.0)),
+            "pair": satrap.Categorical(dim=4, cross=("user", "age")),
+            "price": satrap.Numeric(transform=["log1p", {"clip": [0, 5]}], missing=-1.0),
+        },
+        weight="w",
+        group="user",
+        salt=3,
+    )
+    again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+    assert again == schema
+    assert again.table_of("user") == "people"
+    assert again.table_of("age") == "age"
+    assert again.categorical["pair"].cross == ("user", "age")
+    assert again != schema.replace({"price": satrap.Numeric()})

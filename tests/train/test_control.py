@@ -1,0 +1,51 @@
+"""The rates drop with each evaluation that is no improvement; patience counts those in a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from satrap.train.control import PlateauControl
+
+
+def test_each_evaluation_without_improvement_drops_the_rates() -> None:
+    control = PlateauControl(factor=0.5)
+    scales = []
+    for value, better in [(0.6, True), (0.7, True), (0.7, False), (0.65, False), (0.71, True), (0.71, False)]:
+        assert control.improved(value) is better
+        scales.append(control.lr_scale)
+    assert scales == [1.0, 1.0, 0.5, 0.25, 0.25, 0.125]
+    assert control.best == 0.71
+    assert not control.exhausted
+
+
+def test_patience_counts_those_in_a_row() -> None:
+    control = PlateauControl(patience=2)
+    seen = []
+    for value in (0.6, 0.5, 0.7, 0.7, 0.6):
+        control.improved(value)
+        seen.append((control.bad, control.exhausted))
+    assert seen == [(0, False), (1, False), (0, False), (1, False), (2, True)]
+    assert control.lr_scale == 1.0
+
+
+def test_an_improvement_must_exceed_the_least_difference() -> None:
+    control = PlateauControl(min_delta=0.25)
+    assert control.improved(0.5)
+    assert not control.improved(0.75)
+    assert control.best == 0.5
+    assert control.improved(0.75 + 2**-20)
+
+
+def test_the_least_difference_is_a_millionth() -> None:
+    control = PlateauControl()
+    assert control.improved(-5.0)  # anything is better than nothing
+    assert not control.improved(-5.0 + 0.9e-6)
+    assert control.improved(-5.0 + 1.1e-6)
+
+
+@pytest.mark.parametrize("evaluations", [1, 1000])
+def test_without_patience_training_goes_on(evaluations: int) -> None:
+    control = PlateauControl()
+    for _ in range(evaluations):
+        control.improved(0.5)
+    assert not control.exhausted

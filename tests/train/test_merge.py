@@ -1,0 +1,80 @@
+"""What several workers found is what one would have found; what one tells another arrives whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from satrap.checkpoint import Checkpoint
+from satrap.dense import Workers
+from satrap.metrics import BinaryMetrics
+from satrap.train.merge import merged, pack_worker, shared, shared_with_extras, unpack_worker
+from tests.dense.threads import together
+
+
+def seen(rows: slice) -> BinaryMetrics:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (300, 2)).astype(np.float32)
+    scores = rng.random((300, 2)).astype(np.float32)
+    groups = rng.integers(0, 9, 300).astype(np.uint64)
+    metrics = BinaryMetrics(("a", "b"), grouped=True)
+    metrics.update(labels[rows], scores[rows], groups=groups[rows])
+    return metrics
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_metrics_of_shares_are_those_of_all_samples(world: int) -> None:
+    def work(workers: Workers) -> dict[str, float]:
+        return merged(seen(slice(workers.rank, None, workers.world)), workers)
+
+    found = together(world, work)
+    expected = seen(slice(None)).compute()
+    assert expected["a/auc"] != seen(slice(0, 150)).compute()["a/auc"]
+    for each in found:
+        assert each == found[0]
+        assert each == pytest.approx(expected, rel=1e-12)
+
+
+def test_plain_data_and_tensors_arrive_whole() -> None:
+    tensors = {"empty": torch.zeros(0, 3), "bytes": torch.arange(5, dtype=torch.uint8)}
+    plain = {"place": {"cursor": [1, 2.5, None]}, "é": "ü" * 300}
+    text, found = unpack_worker(pack_worker(plain, tensors))
+    assert text == plain
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert unpack_worker(pack_worker({}, {})) == ({}, {})
+
+
+def checkpoint() -> Checkpoint:
+    return Checkpoint(
+        {"steps": 7, "peers": [{}, {}]},
+        {"weight": torch.arange(6.0).view(2, 3)},
+        {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 0.5, "params": [0]}]},
+        ("chunk",),
+        extra={"own": torch.tensor([0])},
+        others=[{"own": torch.tensor([1])}, {"own": torch.tensor([2])}],
+    )
+
+
+def test_all_workers_get_the_checkpoint_of_rank_0_and_only_rank_0_its_rows() -> None:
+    def work(workers: Workers) -> tuple[Checkpoint, Any]:
+        return shared_with_extras(checkpoint() if workers.rank == 0 else None, workers)
+
+    for rank, (found, extras) in enumerate(together(3, work)):
+        assert found.settings == checkpoint().settings
+        assert torch.equal(found.model["weight"], checkpoint().model["weight"])
+        assert found.optimizer["param_groups"] == [{"lr": 0.5, "params": [0]}]
+        assert found.optimizer["state"][0]["step"] == 3
+        assert found.chunks == (("chunk",) if rank == 0 else ())
+        assert [int(extra["own"]) for extra in extras] == [0, 1, 2]
+
+
+def test_one_worker_keeps_its_own() -> None:
+    own = checkpoint()
+    assert shared(own, Workers()) is own
+    found, extras = shared_with_extras(own, Workers())
+    assert found is own
+    assert [int(extra["own"]) for extra in extras] == [0, 1, 2]

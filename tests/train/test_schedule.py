@@ -1,0 +1,48 @@
+"""Lookup t + τ is issued before item t is handed out, and no later one."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+
+from satrap.errors import ConfigError
+from satrap.train.schedule import lookahead, staleness_of
+
+
+@pytest.mark.parametrize(("mode", "given", "expected"), [("sync", 4, 0), ("hybrid", 4, 4), ("async", 0, 0)])
+def test_staleness_is_that_of_the_mode(mode: str, given: int, expected: int) -> None:
+    assert staleness_of(mode, given) == expected
+
+
+def test_what_is_no_mode_or_no_number_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'fast' is unknown") as caught:
+        staleness_of("fast", 0)
+    assert "sync, hybrid, async" in str(caught.value)
+    for mode in ("sync", "hybrid"):
+        with pytest.raises(ConfigError, match="must be >= 0, got -1"):
+            staleness_of(mode, -1)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3, 10])
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_each_item_comes_once_in_order_after_the_lookups_it_may_miss(staleness: int, count: int) -> None:
+    order: list[tuple[str, int]] = []
+
+    def issue(item: int) -> str:
+        order.append(("lookup", item))
+        return f"rows {item}"
+
+    ahead: deque[tuple[int, str]] = deque()
+    for item, rows in lookahead(range(count), issue, staleness, ahead):
+        assert rows == f"rows {item}"
+        assert list(ahead) == [(n, f"rows {n}") for n in range(item + 1, min(item + 1 + staleness, count))]
+        order.append(("step", item))
+    assert [item for kind, item in order if kind == "step"] == list(range(count))
+    for item in range(count):
+        before = [n for kind, n in order[: order.index(("step", item))] if kind == "lookup"]
+        assert before == list(range(min(item + staleness + 1, count)))
+
+
+def test_the_queue_is_hidden_if_nobody_wants_to_see_it() -> None:
+    assert list(lookahead("abc", str.upper, 2)) == [("a", "A"), ("b", "B"), ("c", "C")]

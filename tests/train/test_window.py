@@ -1,0 +1,60 @@
+"""The AUC of each full window against scikit-learn's, and what a checkpoint keeps of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from satrap.batch import Batch
+from satrap.train.window import WINDOW_SAMPLES, AUCWindow
+
+
+def drawn(size: int, seed: int) -> tuple[Batch, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (size, 1)).astype(np.float32)
+    logits = torch.from_numpy((labels + rng.normal(0, 1 + seed, (size, 1))).astype(np.float32))
+    return Batch(size, {}, labels=labels), logits
+
+
+def test_the_value_is_that_of_the_last_full_window() -> None:
+    window, half = AUCWindow(("y",)), WINDOW_SAMPLES // 2
+    values, expected = [], []
+    for seed in range(5):
+        batch, logits = drawn(half, seed)
+        values.append(window.add(batch, logits))
+        expected.append((batch.labels, logits.numpy()))
+    assert math.isnan(values[0])
+    assert values[1] == values[2] != values[3]
+    assert values[3] == values[4] == window.value
+    for last in (1, 3):
+        labels, scores = (np.concatenate(parts) for parts in zip(*expected[last - 1 : last + 1], strict=True))
+        assert values[last] == pytest.approx(roc_auc_score(labels, scores), abs=2e-3)
+
+
+def test_masks_and_weights_count() -> None:
+    batch, logits = drawn(WINDOW_SAMPLES, 1)
+    assert batch.labels is not None
+    rng = np.random.default_rng(5)
+    mask, weights = rng.random((batch.size, 1)) < 0.5, rng.uniform(0, 9, batch.size).astype(np.float32)
+    wrong = np.where(mask, batch.labels, 1 - batch.labels)
+    value = AUCWindow(("y",)).add(
+        Batch(batch.size, {}, labels=wrong, label_mask=mask, weights=weights), logits
+    )
+    known = mask[:, 0]
+    expected = roc_auc_score(batch.labels[known], logits.numpy()[known], sample_weight=weights[known])
+    assert value == pytest.approx(expected, abs=2e-3)
+
+
+def test_a_restored_window_goes_on_where_it_was() -> None:
+    first, second = AUCWindow(("y",)), AUCWindow(("y",))
+    first.add(*drawn(WINDOW_SAMPLES, 0))
+    first.add(*drawn(WINDOW_SAMPLES - 1, 1))
+    second.restore(first.state())
+    assert second.value == first.value
+    last = drawn(1, 2)
+    before = first.value
+    assert second.add(*last) == first.add(*last) != before
