@@ -8,7 +8,6 @@ import select
 import socket
 import threading
 import time
-from types import TracebackType
 
 from tests.rpc import plain
 
@@ -39,9 +38,7 @@ class MessageProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._stopping.set()
         self._thread.join()
         self._listener.close()

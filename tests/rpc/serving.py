@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from types import TracebackType
 
 from satrap.rpc import Bounds, Key, Listener, Message
 
 
 class Echo:
-    """Answers what it gets; a first part of b"trust me" makes its sender a client, b"forget me"
-    a stranger, b"stop" has it stopped.
+    """Answers what it gets.
+
+    A first part of b"trust me" makes its sender a client, b"forget me" a stranger; b"stop" has it stopped.
 
     Args:
         bounds: of the listener.
@@ -19,8 +19,10 @@ class Echo:
 
     Attributes:
         listener: it.
+        address: HOST:PORT it listens on.
         seen: connections a message came from, one entry per message.
         dropped: answers that were not taken.
+        most_unsent, most_held: the most bytes the listener had after a round.
     """
 
     def __init__(self, bounds: Bounds | None = None, key: Key | None = None) -> None:
@@ -52,9 +54,7 @@ class Echo:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._ending.set()
         self.listener.ring()
         self._thread.join()

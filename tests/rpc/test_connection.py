@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import pytest
 
@@ -27,12 +28,11 @@ def pair() -> Iterator[tuple[Connection, socket.socket]]:
 def received(connection: Connection, *, once: bool = False) -> list[list[bytes]]:
     """Wait until something can be read; return the messages, or the first of them."""
     assert select.select([connection], [], [], 5)[0], "nothing to read"
-    found = []
-    for message in connection.receive():
-        found.append([bytes(part) for part in message])
-        if once:
-            break
-    return found
+    return taken(connection, 1 if once else None)
+
+
+def taken(connection: Connection, most: int | None = None) -> list[list[bytes]]:
+    return [[bytes(part) for part in message] for message in islice(connection.receive(), most)]
 
 
 def test_who_leaves_after_the_first_message_still_hears_of_the_next() -> None:
@@ -58,11 +58,7 @@ def test_a_burst_ends_so_that_others_have_their_turn() -> None:
             plain.send(other, [bytes(3000), b"%d" % i])
         found: list[list[bytes]] = []
         while len(found) < 100:
-            got = (
-                received(connection)
-                if not connection.more
-                else [[bytes(p) for p in m] for m in connection.receive()]
-            )
+            got = taken(connection) if connection.more else received(connection)
             assert len(got) < 40
             found += got
         assert [int(m[1]) for m in found] == list(range(100))

@@ -20,18 +20,19 @@ parts = st.lists(st.binary(max_size=60) | st.integers(0, 3 * LARGE).map(bytes), 
 def read(stream: bytes, cuts: Sequence[int], *, in_place: bool = True, limit: int = LIMIT) -> list[Message]:
     """Give a reader a stream in pieces, in place where it asks for that."""
     reader, messages, data = Reader(limit), [], memoryview(stream)
-    sizes = iter(cuts)
-    while len(data):
-        piece, data = data[: (n := next(sizes, len(data)))], data[n:]
+    for size in [*cuts, len(stream)]:
+        piece, data = data[:size], data[size:]
         while len(piece):
             space = reader.space() if in_place else None
             if space is None:
-                messages += reader.feed(piece[: (n := 64 if in_place else len(piece))])
+                count = 64 if in_place else len(piece)
+                messages += reader.feed(piece[:count])
             else:
-                space[: (n := min(len(space), len(piece)))] = piece[: len(space)]
-                if (message := reader.filled(n)) is not None:
+                count = min(len(space), len(piece))
+                space[:count] = piece[:count]
+                if (message := reader.filled(count)) is not None:
                     messages.append(message)
-            piece = piece[n:]
+            piece = piece[count:]
     return messages
 
 

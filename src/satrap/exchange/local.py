@@ -114,10 +114,8 @@ class LocalExchange:
         try:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, so that the error is not lost
-            if not finite:
-                self.shard.check_gradients(
-                    [r.group for r in requests], gradients
-                )  # all of a step, or nothing
+            if not finite:  # all of a step, or nothing
+                self.shard.check_gradients([r.group for r in requests], gradients)
             for request, gradient in zip(requests, gradients, strict=True):
                 _, slots = self._slots.pop(id(request), (request, None))
                 self.shard.update_group(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,10 +194,9 @@ def test_a_refused_hello_leaves_nothing() -> None:
     assert code(desk.send(1, 1)) == Code.UNKNOWN_CLIENT
 
 
-@pytest.mark.parametrize("clients", [64])
-def test_sessions_come_and_go_in_several_threads(clients: int) -> None:
+def test_sessions_come_and_go_in_several_threads() -> None:
     """Lanes finish hellos in threads of their own while messages are received."""
-    desk = Desk(clients=clients, settle=0.0)
+    desk = Desk(clients=64, settle=0.0)
     ended = threading.Event()
 
     def finish() -> None:

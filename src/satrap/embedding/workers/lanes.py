@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -60,7 +61,7 @@ class Lanes(Turns):
         **_: Any,
     ) -> None:
         super().__init__(service, finish, wait=wait, has_room=has_room)
-        self._sessions_of, self._answered = service.session, finish
+        self._sessions_of, self._tell = service.session, partial(finish, last=False)
         self._lanes: dict[int, _Lane] = {}
         self._lock = threading.Lock()
         service.stop = self.stop
@@ -107,11 +108,11 @@ class Lanes(Turns):
             self.refused += answer.header.kind == FAILURE
             job.session.parked -= 1
             job.session.parked_bytes -= job.size
-        self._answered(job, answer)
+        self._finish(job, answer)
 
     def tell(self, job: Job, answer: Answer) -> None:
         """Hand over what is not the last answer to a job."""
-        self._answered(job, answer, last=False)
+        self._tell(job, answer)
 
     def may_begin(self, job: Job) -> bool:
         """Return whether there is room for the answer to a job, or none is needed."""
@@ -177,12 +178,12 @@ class _Lane:
             job, begun = item
             try:
                 with _answerable(job):
-                    answer = self._answered(job, begun)
+                    answer = self._answer_to(job, begun)
             except SatrapError as error:
                 answer = failure(job.header, error_code(error), error)
             self._lanes.answered(job, answer)
 
-    def _answered(self, job: Job, begun: Future[Begun]) -> Answer:
+    def _answer_to(self, job: Job, begun: Future[Begun]) -> Answer:
         future, make = self._patiently(job, begun)
         found = self._patiently(job, future)
         started = time.perf_counter()

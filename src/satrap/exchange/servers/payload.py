@@ -39,8 +39,6 @@ MAX_SECTIONS = (MAX_PARTS - 1) // 2
 """Table groups of a message, at most; each takes a part for its ids and one for its rows."""
 MAX_INDEX = 4 << 20
 """Longest index part, 4 MiB: a million tables."""
-
-
 _SHOWN = 40
 """Characters of a value that an error shows."""
 

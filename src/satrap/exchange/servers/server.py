@@ -221,9 +221,7 @@ class ShardServer:
         answer = self._sessions.receive(number, head, message[1:], time.monotonic())
         if answer is None or answer.header.kind != FAILURE:
             self._listener.trust(number)
-        if (
-            answer is not None and number not in self._unsent
-        ):  # it would overtake answers and look like a loss
+        if number not in self._unsent:  # else it would overtake answers and look like a loss
             self._send(number, answer)
         if not self._has_room():
             self._stopped.add(number)
@@ -262,7 +260,7 @@ class ShardServer:
     def _send(self, number: Hashable, answer: Answer | None) -> bool:
         """Send an answer; return False if the connection has gone, or takes no more for now.
 
-        What a slow reader is to get waits in its session: None when it is not wanted any more.
+        What a slow reader is to get waits in its session. Of None, which is no answer, nothing is sent.
         """
         if answer is None:
             return True

@@ -44,13 +44,13 @@ MISSED = 100
 """Generations of workers a shard may not hear of: all of them died before they greeted it."""
 MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
+SETTLE_SECONDS = 0.01
+"""Between two looks whether rows have been read."""
 T = TypeVar("T", int, str, bool)
 _SHOWN = 8
 """Characters of a run's identity that an error shows: enough to tell runs apart, not to join one."""
 _LARGEST = float(np.finfo(np.float32).max)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
-SETTLE_SECONDS = 0.01
-"""Between two looks whether rows have been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,7 @@ class Service:
 
     role = "shard"
 
-    def __init__(
-        self,
-        config: ShardConfig | None = None,
-        *,
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
         self.config, self.max_bytes = config, max_bytes
         self.observe: Callable[[], Mapping[str, Any]] = dict
         self.board = StepBoard()

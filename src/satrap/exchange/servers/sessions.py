@@ -177,9 +177,9 @@ class Sessions:
             self.counters.received_bytes += _size(parts)
             self._ahead(parts)
             return None
-        return self._number(identity, session, Job(session, header, parts, _size(parts), now, head))
+        return self._admit(identity, session, Job(session, header, parts, _size(parts), now, head))
 
-    def _number(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
+    def _admit(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
         header = job.header
         if session.identity != identity:  # it may be somebody else: what it says of answers does not count
             header = replace(header, acknowledged=0)
