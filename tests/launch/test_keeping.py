@@ -74,7 +74,25 @@ def test_with_no_place_at_all_the_error_says_what_there_is(
         save_model(trainer, RunFolder(tmp_path / "run"))
     assert "No space left" in caught.value.what
     assert "train again" in caught.value.fix
-    assert list(temporary.rglob("*.safetensors")) == []
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_without_a_temporary_folder(
+    full: bool, trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(**_: object) -> str:
+        raise FileNotFoundError(2, "No usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", missing)
+    folder = RunFolder(tmp_path / "run")
+    if not full:
+        save_model(trainer, folder)
+        Trainer.load(str(folder.model), model=trainer.model).close()
+        return
+    with faults.armed("disk.create", FULL, every=1), pytest.raises(CheckpointError) as caught:
+        save_model(trainer, folder)
+    assert "No space left" in caught.value.what
 
 
 @pytest.fixture
@@ -90,17 +108,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread
-def test_a_run_on_a_disk_that_becomes_full(small_disk: Path, tmp_path: Path) -> None:
-    """Its last kilobytes go when training begins: history, snapshots and model find no room."""
+@pytest.mark.parametrize("patience", ["null", "2"])
+def test_a_run_on_a_disk_that_becomes_full(patience: str, small_disk: Path, tmp_path: Path) -> None:
+    """Its last kilobytes go when training begins: history, snapshots, best weights and model find no room."""
     run, ballast = small_disk / "run", small_disk / "ballast"
     recipe = make_recipe(
-        tmp_path, RECIPE.replace("epochs: 2", "epochs: 2, patience: null") + "checkpoint: {every_steps: 10}\n"
+        tmp_path,
+        RECIPE.replace("epochs: 2", f"epochs: 2, patience: {patience}") + "checkpoint: {every_steps: 10}\n",
     )
     with mock.patch.object(local, "make_trainer", filling(ballast)):
         answer = satrap("train", recipe, "--output", run)
     answer.assert_refused("the trained model could not be saved in the run folder", code=1)
     assert "No space left on device" in answer.err
     assert "the history has gaps" in answer.err
+    assert answer.err.count("the best weights could not be kept") == (patience != "null")
     ballast.unlink()
     subprocess.run(re.findall(r"then: (.*)", answer.err)[0], shell=True, check=True)  # as the user does
     assert satrap("evaluate", run, "--json").code == 0

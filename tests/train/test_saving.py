@@ -417,26 +417,17 @@ def test_a_stop_saves_at_once_and_can_be_resumed(at: int, tmp_path: Path) -> Non
     trainer.close()
 
 
-@pytest.mark.parametrize("plan", [True, False])
-def test_a_stop_that_shall_not_save_is_an_interrupt_after_the_step(plan: bool, tmp_path: Path) -> None:
-    class Ask(Observer):
-        def step(self, progress: Progress) -> None:
-            if progress.step == 3:
-                trainer.request_stop(save=False)
-
+def test_a_stop_without_a_place_to_save_is_an_interrupt_after_the_step() -> None:
     trainer = make_trainer()
     with pytest.raises(KeyboardInterrupt) as caught:
-        trainer.fit(
-            train_data(), checkpoint=Checkpointing(str(tmp_path)) if plan else None, observers=[Ask()]
-        )
+        trainer.fit(train_data(), observers=[StopAt(trainer, 3)])
     assert type(caught.value) is KeyboardInterrupt
     assert trainer.run.steps == 4
     assert not trainer.fitting
-    assert Series(str(tmp_path)).steps() == []
     trainer.close()
 
 
-def test_an_interrupt_ends_an_evaluation(tmp_path: Path) -> None:
+def test_a_stop_ends_an_evaluation(tmp_path: Path) -> None:
     read = 0
 
     class Asking(Batches):
@@ -444,14 +435,15 @@ def test_an_interrupt_ends_an_evaluation(tmp_path: Path) -> None:
             nonlocal read
             for batch in self.items:
                 read += 1
-                trainer.request_stop(save=False)
+                trainer.request_stop()
                 yield batch
 
     trainer = make_trainer()
     validation = Asking(list(validation_data().batches()))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(train_data(), validation=validation, checkpoint=Checkpointing(str(tmp_path)))
+    plan = Checkpointing(str(tmp_path))
+    assert trainer.fit(train_data(), validation=validation, checkpoint=plan).stopped == "stopped"
     assert read == 1
+    assert Series(str(tmp_path)).steps() == [STEPS]
     trainer.close()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,22 +24,26 @@ def save_model(trainer: Trainer, folder: RunFolder) -> None:
     Raises:
         CheckpointError: the folder cannot be written; it says where the result is, and how to bring it back.
     """
-    spare = Path(tempfile.mkdtemp(prefix="satrap-")) / "model"
-    try:
-        kept = trainer.save(str(folder.model), spare=str(spare))
-    except CheckpointError as error:
+    kept, error = trainer.save_in_one_of(_places(folder))
+    if error is None:
+        return
+    if not kept:
         raise _lost(trainer, folder, error) from error
-    finally:
-        with suppress(OSError):
-            spare.parent.rmdir()  # unless the model is there
-    if kept != str(folder.model):
-        target = shlex.quote(str(folder.model))
-        raise CheckpointError(
-            "the trained model could not be saved in the run folder",
-            where=str(folder.model),
-            why=f"it was kept in another place: {kept}",
-            fix=f"make room, then: mkdir -p {target} && cp -r {shlex.quote(kept)}/. {target}",
-        )
+    target = shlex.quote(str(folder.model))
+    raise CheckpointError(
+        "the trained model could not be saved in the run folder",
+        where=str(folder.model),
+        why=f"it was kept in another place: {kept}",
+        fix=f"make room, then: mkdir -p {target} && cp -r {shlex.quote(kept)}/. {target}",
+    ) from error
+
+
+def _places(folder: RunFolder) -> Iterator[str]:
+    yield str(folder.model)
+    with suppress(OSError):  # no temporary folder: no other place
+        spare = Path(tempfile.mkdtemp(prefix="satrap-"))
+        yield str(spare / "model")
+        shutil.rmtree(spare, ignore_errors=True)  # only if it cannot be written to either
 
 
 def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> CheckpointError:

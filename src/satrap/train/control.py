@@ -36,6 +36,10 @@ class PlateauControl:
             self.lr_scale *= self.factor
         return False
 
+    def forget_best(self) -> None:
+        """Let the next evaluation be the best so far: the weights of the best one are lost."""
+        self.best = -math.inf
+
     @property
     def exhausted(self) -> bool:
         """True when patience has run out."""

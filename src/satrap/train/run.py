@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,7 @@ class Run:
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._best_place: str | None = None
         self._kept_is_current = False
+        self._said = ""
         self.pauses: Sequence[float] = ()
         self._exchange: Exchange | None = None
         self._asker = ThreadPoolExecutor(1, "satrap-statistics")
@@ -221,21 +222,38 @@ class Run:
         [samples] = self.workers.count([self.progress.samples])
         self.progress.samples = int(samples)
 
-    def keep_best(self, trainer: Trainer) -> None:
-        """Keep the present weights and rows as the best: beside the snapshots, else on the local disk."""
+    def keep_best(self, trainer: Trainer) -> str:
+        """Keep the present weights and rows as the best: beside the snapshots, else in the temporary folder.
+
+        Where neither can be written, the present ones stay the result until the next evaluation, which then
+        counts as the best so far.
+
+        Returns:
+            A warning if they cannot be kept as they should; empty if they are, or it was said last time.
+        """
+        place, error = trainer.save_in_one_of(self._places_of_best())
+        self._best_place, self._kept_is_current = place or None, True
+        if not place:
+            trainer.control.forget_best()
+        instead = f"until the run ends they are in {place}" if place else "the next evaluation counts anew"
+        said, self._said = self._said, "" if place and error is None else instead
+        if self._said in ("", said):
+            return ""
+        why = "there is no temporary folder" if error is None else error.what
+        return f"warning: the best weights could not be kept: {why}; {instead}"
+
+    def _places_of_best(self) -> Iterator[str]:
         if self.snapshots is not None:
-            self._best_place = self.snapshots.place(self.steps, best=True)
-        elif self._kept is None:
-            self._kept = tempfile.TemporaryDirectory(prefix="satrap-best-")
-            self._best_place = str(Path(self._kept.name) / "best")
-        assert self._best_place is not None
-        trainer.save(self._best_place)
-        self._kept_is_current = True
+            yield self.snapshots.place(self.steps, best=True)
+        with suppress(OSError):
+            self._kept = self._kept or tempfile.TemporaryDirectory(prefix="satrap-best-")
+            yield str(Path(self._kept.name) / "best")
 
     @property
     def best_name(self) -> str | None:
         """Name of the best weights beside the snapshots, None if none are kept there."""
-        return self._best_place.rsplit("/", 1)[-1] if self.snapshots and self._best_place else None
+        folder, _, name = (self._best_place or "").rpartition("/")
+        return name if self.snapshots is not None and folder == self.snapshots.url else None
 
     def restore_best(self, trainer: Trainer) -> None:
         """Bring back what `keep_best` kept, unless nothing was or the trainer still has it."""

@@ -117,10 +117,10 @@ class Saver:
         """Yield the batches of the current pass that are not trained yet.
 
         Raises:
-            StopRequested, KeyboardInterrupt: before the first one, if a stop was asked for.
+            StopRequested: before the first one, if a stop was asked for.
         """
         if self._plan is not None and self._any(self._trainer.stopping):
-            raise self._stop()
+            raise StopRequested
         return self.reading.batches(data, self.epoch)
 
     def stoppable(self, data: Data) -> Data:
@@ -131,29 +131,20 @@ class Saver:
         """Take note that the samples of an evaluation are read: of several workers, by all of them.
 
         Raises:
-            StopRequested, KeyboardInterrupt: a stop was asked for, so that they may not be all.
+            StopRequested: a stop was asked for, so that they may not be all.
         """
         if self._plan is None:
             return
         self._workers.meet("end of the evaluation")
         if self._any(self._trainer.stopping):
-            raise self._stop()
-
-    def _stop(self) -> KeyboardInterrupt:
-        """Return what ends a run that was asked to stop; several workers always save."""
-        alone = self._workers.world == 1
-        return KeyboardInterrupt() if alone and not self._trainer.saves_stop else StopRequested()
+            raise StopRequested
 
     def __enter__(self) -> Saver:
         self._trainer.fitting = True
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Save and swallow a `StopRequested`; in any case wait for what is being written.
-
-        Raises:
-            KeyboardInterrupt: a stop was asked for after the last step, and nothing shall be saved.
-        """
+        """Save and swallow a `StopRequested`; in any case wait for what is being written."""
         self._trainer.fitting = False
         stopped = isinstance(error, StopRequested)
         if stopped:
@@ -162,8 +153,6 @@ class Saver:
         self.finish()
         if error is None and self.series is not None and self._workers.rank == 0:
             self.series.prune(finished=True)
-        if error is None and self._trainer.stopping and not self._trainer.saves_stop:
-            raise self._stop()
         return stopped
 
     def stepped(self, turn: Turn, *, stop: bool) -> None:
@@ -175,7 +164,7 @@ class Saver:
 
         Raises:
             StopRequested: it is, and a snapshot will be saved.
-            KeyboardInterrupt: it is, and there is nowhere to save, or nothing shall be.
+            KeyboardInterrupt: it is, and there is nowhere to save.
         """
         if turn.ticket is not None:
             self.reading.trained(turn.ticket.batch)
@@ -191,7 +180,7 @@ class Saver:
         if self._apart:
             self._stepped_apart(stop)
         elif stop:
-            raise self._stop()
+            raise StopRequested
         elif self._due and not self._any(self._writer.busy):  # a late one waits: training does not
             self._start()
 
@@ -223,7 +212,7 @@ class Saver:
         """Meet the others, wherever they are, and take the cut that was called for."""
         self._workers.meet("council")
         if self._any(stop):
-            raise self._stop()
+            raise StopRequested
         self._start()
 
     def pass_trained(self) -> None:
@@ -285,6 +274,12 @@ class Saver:
         except BaseException:
             self.series.unfollow()
             raise
+
+    def keep_best(self) -> None:
+        """Have the present weights kept as the best; a full disk is told, and training goes on."""
+        warning = self._trainer.run.keep_best(self._trainer)
+        if warning and self._workers.rank == 0:
+            (self._plan.notice if self._plan else _warn)(warning)
 
     def save(self) -> None:
         """Write a snapshot now.
@@ -418,6 +413,8 @@ class Saver:
         run, extra = (runs[rank], extras[rank]) if same else (_common(runs, rank, trainer.mode), extras[0])
         trainer.control.best, trainer.control.bad = run["control"]
         best = settings.get("best")
+        if best is None and trainer.control.patience is not None:
+            trainer.control.forget_best()
         assert series is not None
         trainer.run.restore(run, _part(extra, "run."), f"{series.url}/{best}" if best else None)
         self.epoch = run["epoch"]

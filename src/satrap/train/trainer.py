@@ -180,7 +180,6 @@ class Trainer:
             _check_clipping(self.exchange)
         self.run = Run(schema.label_names)
         self.stopping = self.fitting = self._seeded = False
-        self.saves_stop = True
         self._saver = Saver(self, None)
 
     def fit(
@@ -261,15 +260,13 @@ class Trainer:
         self.dense.refresh(self.exchange)
         self.workers.broadcast(list(self.model.buffers()))
 
-    def request_stop(self, *, save: bool = True) -> None:
+    def request_stop(self) -> None:
         """End `fit` after the step, or amid an evaluation, on all workers; safe in a signal handler.
 
-        With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt.
-
-        Args:
-            save: False: raise KeyboardInterrupt in any case; of a worker that is alone.
+        With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt after
+        the step.
         """
-        self.saves_stop, self.stopping = save, True
+        self.stopping = True
 
     def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         for batch in batches:
@@ -331,7 +328,7 @@ class Trainer:
         if improved or not keeping:
             self.run.best = metrics
         if improved and keeping:
-            self.run.keep_best(self)
+            self._saver.keep_best()
         self.run.evaluated(metrics)
 
     def evaluate(self, data: Data) -> dict[str, float]:
@@ -385,35 +382,44 @@ class Trainer:
                 logits = as_matrix(self.model(batch), len(self.schema.labels))
                 yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
 
-    def save(self, url: str, *, spare: str | None = None) -> str:
+    def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
 
         An older snapshot there stays readable until the new one is complete.
 
-        Args:
-            url: the place.
-            spare: another one, for when that cannot be written to.
-
-        Returns:
-            Which of them has it; of several workers, rank 0 knows.
-
         Raises:
             CheckpointError: it cannot be written.
         """
-        places = [url] if spare is None else [url, spare]
+        _, error = self.save_in_one_of([url])
+        if error is not None:
+            raise error
+
+    def save_in_one_of(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
+        """Write what `save` writes to the first of some places that can be written to.
+
+        Args:
+            places: folders or fsspec URLs; of several workers, rank 0 reads them, none more than it needs.
+
+        Returns:
+            (the place that has it, empty if there is none; why the first one has not). Other ranks than 0
+            know no reason.
+        """
+        kept, errors = "", list[CheckpointError]()
 
         def write() -> None:
-            try:
-                write_checkpoint(places[0], self._checkpoint())
-            except CheckpointError:
-                if len(places) == 1:
-                    raise
-                del places[0]
-                write()
+            nonlocal kept
+            for place in places:
+                try:
+                    write_checkpoint(place, self._checkpoint())
+                except CheckpointError as error:
+                    errors.append(error)
+                else:
+                    kept = place
+                    return
 
         self._settle("before saving")
         self.workers.solo("saving", write)
-        return places[0]
+        return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
 
     def _checkpoint(self) -> Checkpoint:
         checkpoint = self.describe()
