@@ -8,22 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 
+from satrap import faults
 from satrap.checkpoint import Checkpoint, manifest, write_checkpoint
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer, payload, recovery
+from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind, digest, encode
+from satrap.exchange.servers.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
+from satrap.exchange.servers.snapshots import unpack_result
 from satrap.store import Admission, Eviction, Shard, Tier
 from tests.contract.parties import (
     Process,
     assert_equal_contents,
     connect,
+    contents,
     gradients_for,
     local,
     random_requests,
@@ -271,6 +275,10 @@ def test_a_hello_that_is_refused_leaves_the_journal_as_it_was(tmp_path: Path) ->
         assert after[part] == state[part]
 
 
+def no_memory(*_: Any, **__: Any) -> None:
+    raise MemoryError
+
+
 def test_a_new_group_for_which_there_is_no_memory_leaves_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,12 +287,8 @@ def test_a_new_group_for_which_there_is_no_memory_leaves_the_journal(
         bench.send(header, parts)
     rows = bench.rows()
     header, [text] = hello(2)
-
-    def too_little(_: ShardConfig) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(ShardConfig, "open", too_little)
+        patch.setattr(ShardConfig, "open", no_memory)
         answer = bench.send(header, [pack_text(unpack_text(text) | {"generation": 1})])
     assert answer is not None
     assert answer.header.kind == FAILURE
@@ -308,6 +312,103 @@ def test_what_was_refused_is_still_refused_after_a_restart(tmp_path: Path) -> No
     assert answer.header.kind == FAILURE
     assert unpack_text(answer.parts[0])["code"] == Code.STORE
     assert bench.sessions.known[1].next == 4
+
+
+def test_a_client_goes_on_after_refusals_that_no_journal_holds(tmp_path: Path) -> None:
+    """It has heard of them, so that it neither sends them again nor waits for them."""
+    bench = Bench(tmp_path)
+    bench.send(*hello(1))
+    for sequence in (1, 2):
+        bench.send(Header(Kind.EXPORT, 1, 1, sequence, sequence), [pack_text({"table": "nobody"})])
+    bench.die()
+    for sequence in (3, 4):
+        bench = Bench(tmp_path)
+        answer = bench.send(Header(Kind.FLUSH, 1, 1, sequence, 3))
+        assert answer is not None
+        assert answer.header.kind == Kind.FLUSH | ANSWER
+        assert bench.sessions.known[1].next == sequence + 1
+        bench.die()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, bench: Bench, name: str, group: int, *messages: Any) -> None:
+    """Send requests of client 1 for which there is no memory in a group of tables."""
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.service.store.groups[group], name, no_memory)
+        for kind, parts in messages:
+            place = bench.sessions.known[1].next
+            answer = bench.send(Header(kind, 1, 1, place, place), parts)
+            assert answer is not None
+            assert answer.header.kind == FAILURE
+            assert "too little memory" in unpack_text(answer.parts[0])["what"]
+
+
+def test_what_failed_for_want_of_memory_and_changed_nothing_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the memory is there, it would succeed."""
+    rng, bench = np.random.default_rng(2), Bench(tmp_path)
+    for header, parts in traffic(rng, 1, 20):
+        bench.send(header, parts)
+    before, size, updates = bench.rows(), bench.journal.size, bench.journal.segments[0].updates
+    failing(monkeypatch, bench, "lookup", 0, (Kind.LOOKUP, sections(rng, gradients=False)))
+    failing(monkeypatch, bench, "update", 0, (Kind.UPDATE, sections(rng, gradients=True)))
+    [chunk] = bench.service.store.export("a")
+    failing(monkeypatch, bench, "write", 0, (Kind.LOAD, pack_chunk(chunk)))
+    failing(monkeypatch, bench, "clear", 0, (Kind.CLEAR, []))
+    assert (bench.journal.size, bench.journal.segments[0].updates) == (size, updates)
+    assert bench.rows() == before
+    bench.die()
+    bench = Bench(tmp_path)
+    assert bench.rows() == before
+    assert bench.recovery.updates == updates
+
+
+def test_what_failed_halfway_is_repeated_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have seen its first half, and its client was told no more than that there may be one."""
+    rng, bench = np.random.default_rng(2), Bench(tmp_path / "a")
+    whole = Bench(tmp_path / "b")
+    for header, parts in traffic(rng, 1, 60):
+        bench.send(header, parts)
+        whole.send(header, parts)
+    before, update = bench.rows(), sections(rng, gradients=True)
+    place = bench.sessions.known[1].next
+    failing(monkeypatch, bench, "update", 1, (Kind.UPDATE, update))
+    whole.send(Header(Kind.UPDATE, 1, 1, place, place), update)
+    half, all_of_it = bench.rows(), whole.rows()
+    assert half["a"] == all_of_it["a"] != before["a"]
+    assert half["b"] == before["b"] != all_of_it["b"]
+    bench.die()
+    assert Bench(tmp_path / "a").rows() == all_of_it
+    whole.die()
+
+
+def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: Path) -> None:
+    """Its client has heard that it failed. What it had read is gone; what was asked since stays."""
+    place, folder = str(tmp_path / "step-1"), tmp_path / "journal"
+    with ShardServer("127.0.0.1:0", journal=folder) as server:
+        exchange = connect([server.address])
+        train(exchange, steps=6, seed=1)
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
+        exchange.clear()
+        broken = faults.fail(lambda: OSError(5, "the store does not answer"))
+        with (
+            faults.armed("shard.chunk", broken, at=2),
+            pytest.raises(CheckpointError, match="does not answer"),
+        ):
+            exchange.read(place)
+        assert exchange.statistics()["rows"] == 0
+        with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
+            exchange._raise_first([unpack_result(exchange._one(0, Kind.JOB, [pack_text({})]).result())])
+        train(exchange, steps=2, seed=2)
+        before = contents(exchange)
+    with ShardServer(server.address, journal=folder):
+        after = contents(exchange)
+        for table, columns in before.items():
+            for mine, theirs in zip(columns, after[table], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+        exchange.read(place)
+        assert exchange.statistics()["rows"] > sum(len(ids) for ids, *_ in before.values())
+        exchange.close()
 
 
 @pytest.mark.parametrize("kind", [Kind.READ, Kind.UPDATE, Kind.LOOKUP])

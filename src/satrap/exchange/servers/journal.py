@@ -85,7 +85,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, limit: int | None = None) -> None:
         self.folder, self.limit = folder, limit
-        self._broken, self._last = False, 0
+        self._broken, self._last = False, (0, False)
         self._lock = _lock(folder)
         try:
             self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
@@ -129,14 +129,16 @@ class Journal:
         faults.hit("journal.written")
         segment.end += size
         segment.records += 1
-        segment.updates += head[_KIND] == Kind.UPDATE
-        self._last = size
+        update = head[_KIND] == Kind.UPDATE
+        segment.updates += update
+        self._last = size, update
 
     def take_back(self) -> None:
-        """Remove the record that was appended last, which is no UPDATE: its request has changed nothing."""
-        segment = self.segments[-1]
-        segment.end -= self._last
+        """Remove the record that was appended last: its request has changed nothing."""
+        segment, (size, update) = self.segments[-1], self._last
+        segment.end -= size
         segment.records -= 1
+        segment.updates -= update
         self._take_back(segment)
 
     def _take_back(self, segment: Segment) -> None:

@@ -23,7 +23,6 @@ from satrap.exchange.servers.unexpected import answerable
 
 Load = Callable[[Service], None]
 
-_MOST_STEP = 1 << 63
 STATE = 0
 """Kind of the record that begins a segment after a cut."""
 
@@ -129,14 +128,27 @@ def committed(journal: Journal, segment: Segment) -> str | None:
     return None
 
 
+def begin_segment(journal: Journal, job: Job, service: Service, sessions: Sessions) -> None:
+    """Begin a segment if one begins with a request that has just been executed.
+
+    With a cut: see `rotate`. With the answer that a reading has failed, since it might succeed when repeated.
+
+    Raises:
+        StoreError: there is no room; the journal goes on as it was.
+    """
+    if job.header.kind == Kind.CUT:
+        rotate(journal, unpack_text(job.parts[0])["number"], service, sessions)
+    elif service.emptied:
+        service.emptied = False
+        journal.begin(*remember(service, sessions))
+
+
 def rotate(journal: Journal, number: int, service: Service, sessions: Sessions) -> None:
     """Begin a segment at a cut, and let go what lies before the cut of the last committed snapshot.
 
     Raises:
         StoreError: there is no room; the journal goes on as it was.
     """
-    if not 0 <= number < _MOST_STEP:
-        return
     for segment in reversed(journal.segments):
         if segment.step is not None and committed(journal, segment):
             journal.forget(segment.step)

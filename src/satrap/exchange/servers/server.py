@@ -17,8 +17,7 @@ from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.executor import Executor
 from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
 from satrap.exchange.servers.journal import Journal
-from satrap.exchange.servers.payload import unpack_text
-from satrap.exchange.servers.recovery import Recovery, rotate
+from satrap.exchange.servers.recovery import Recovery, begin_segment
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
@@ -231,10 +230,9 @@ class ShardServer:
         """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
         if last:
             self._sessions.finished(job, answer)
-        if self._journal is not None and job.header.kind == Kind.CUT and answer.header.kind != FAILURE:
-            number = int(unpack_text(job.parts[0])["number"])
+        if self._journal is not None and answer.header.kind != FAILURE:
             with contextlib.suppress(StoreError):  # without room it goes on as it was
-                rotate(self._journal, number, self._service, self._sessions)
+                begin_segment(self._journal, job, self._service, self._sessions)
         self._answers.append((job, answer, last))
         self._listener.ring()
 

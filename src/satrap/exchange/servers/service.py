@@ -79,6 +79,7 @@ class Service:
         repeating: requests come from a journal; what they wrote elsewhere is not written again.
         generation: of the group of workers that it serves.
         run: identity of the run that it serves.
+        emptied: it has let all rows go since a reading failed, and a journal does not know that yet.
     """
 
     role = "shard"
@@ -87,7 +88,7 @@ class Service:
         self.config, self.max_bytes = config, max_bytes
         self.observe: Callable[[], Mapping[str, Any]] = dict
         self.board = StepBoard()
-        self.repeating = False
+        self.repeating = self.emptied = False
         self._updates = 0
         self._store: Shard | None = None if config is None else config.open()
         self._exports: dict[int, Iterator[Chunk]] = {}
@@ -112,6 +113,12 @@ class Service:
         """Return how many updates have been applied: (of a session, of all)."""
         waiting = session.open_step == self.board.completed  # its share of the open step waits for others
         return session.updates - waiting, self._updates
+
+    def changes(self) -> object:
+        """Return something that is another once a request has begun to change rows or steps."""
+        groups = () if self._store is None else self._store.groups
+        rows = [(g.updates, g.directory.step, g.directory.slots, g.directory.reassigned) for g in groups]
+        return self.board.progress, self._updates, rows
 
     def statistics(self) -> dict[str, Any]:
         """Return the store's counters, empty without tables, and the server's; any thread may call it."""
@@ -234,7 +241,7 @@ class Service:
         assert self.config is not None
         snapshots, config, store = self._snapshots, self.config, self.store
         if kind == Kind.JOB:
-            return _telling(snapshots.saved if asked.get("save") is True else snapshots.result)
+            return _telling(snapshots.saved if asked.get("save") is True else self._result)
         url = _value(asked, "url", str)
         if kind == Kind.READ:
             number = None if asked.get("number") is None else _number(asked)
@@ -253,6 +260,13 @@ class Service:
             return _telling(snapshots.stop)
         snapshots.check(config, number)
         return _telling(partial(snapshots.write, config, number, url, folder))
+
+    def _result(self) -> Mapping[str, Any]:
+        """Tell how far a job is; once a reading has failed, the rows that it had read are let go."""
+        if self._snapshots.spoilt():
+            self.store.clear()
+            self.emptied = True
+        return self._snapshots.result()
 
     def forget(self, gone: Callable[[int], bool]) -> None:
         """Let go what clients hold that are gone: an export or a cut keeps rows as they were."""

@@ -107,9 +107,15 @@ class Session:
         self._forget(self._acknowledged)
         self.acknowledged_bytes += before - self.bytes
 
+    def _pass_over(self, header: Header) -> None:
+        """Expect no more what was refused before a restart: it is in no journal, but its client knows."""
+        if self.done == self.next < header.acknowledged <= header.sequence:
+            self.next = self.done = header.acknowledged
+
     def admit(self, header: Header) -> Verdict:
         """Take note of a request's header; only NEW ones are to be executed."""
         with self._lock:
+            self._pass_over(header)
             self._acknowledge(header.acknowledged)
             if header.sequence == self.next:
                 self.next += 1
@@ -126,6 +132,7 @@ class Session:
     def full(self, header: Header) -> bool:
         """Whether a new request would be one too many without an acknowledged answer."""
         with self._lock:
+            self._pass_over(header)
             self._acknowledge(header.acknowledged)
             return header.sequence == self.next and self.next - self._acknowledged >= WINDOW
 

@@ -55,6 +55,7 @@ class Snapshots:
         self._number = 0
         self._job: _Job | None = None
         self._saving: _Job | None = None
+        self._reading: _Job | None = None
         self._state: State = {}
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
@@ -164,7 +165,16 @@ class Snapshots:
             exact: take over, before them, what else the store needs to go on exactly.
         """
         stopping = threading.Event()
-        return self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
+        started = self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
+        self._reading = self._job
+        return started
+
+    def spoilt(self) -> bool:
+        """Return whether a reading has failed, so that the store has some of its rows; once of each."""
+        failed = self._reading is not None and "error" in self._reading.result
+        if failed:
+            self._reading = None
+        return failed
 
     def _start(self, work: Callable[[], Result], stopping: threading.Event) -> Result:
         self._stop_job()
@@ -205,7 +215,7 @@ class Snapshots:
         self._cut, self._state = None, {}
         if self._job is not None:
             self._job.stopping.set()
-            self._job = None
+            self._job = self._reading = None
 
 
 class _Job:

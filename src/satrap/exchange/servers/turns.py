@@ -190,7 +190,8 @@ def fenced() -> ExchangeError:
 def execute(service: Service, job: Job, journal: Journal | None = None) -> Answer:
     """Check a request, write it to the journal, execute it; return its answer, which may be an error.
 
-    Whatever is raised, the request is answered. A request that is refused by the check is in no journal.
+    Whatever is raised, the request is answered. The journal keeps none that was refused by the check, or that
+    failed before it changed anything. One that failed halfway stays, and is repeated whole.
     """
     own, every = service.seen(job.session)
     where = f"{service.role}: {name_of(job.header.kind)}"
@@ -200,19 +201,19 @@ def execute(service: Service, job: Job, journal: Journal | None = None) -> Answe
             if journal is not None:
                 journal.append(job.head, job.parts)
         with answerable(where, begun=True):
-            parts = _run(work, job, journal)
+            parts = work.run() if journal is None else _run(work, job, journal, service)
             return Answer.of(job.header.answer(acknowledged=own, step=every), parts)
     except SatrapError as error:
         return failure(job.header, error_code(error), error)
 
 
-def _run(work: Work, job: Job, journal: Journal | None) -> list[Buffer]:
-    if journal is None or job.header.kind != Kind.HELLO:
-        return work.run()
+def _run(work: Work, job: Job, journal: Journal, service: Service) -> list[Buffer]:
+    before = service.changes()
     try:
         parts = work.run()
     except BaseException:
-        journal.take_back()  # repeated where it might be accepted, it would make an end of what is there
+        if job.header.kind == Kind.HELLO or service.changes() == before:
+            journal.take_back()  # repeated where it succeeds, it would do what it has not done here
         raise
     if work.renews:
         with suppress(StoreError):  # without room what lies before it stays, and is repeated with it
