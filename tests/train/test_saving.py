@@ -346,6 +346,40 @@ def test_steps_end_the_run_at_the_same_step(tmp_path: Path) -> None:
     assert_same(undisturbed(fit), killed_and_resumed(tmp_path, 8, 31, fit))
 
 
+def test_a_stop_amid_the_last_evaluation_leaves_it_to_the_resumed_run(tmp_path: Path) -> None:
+    """Also where `steps` end the run, and all of them are done."""
+
+    class Stopping:
+        def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+            for batch in validation_data().batches(epoch, position):
+                if trainer.run.steps == 33:
+                    trainer.request_stop()
+                yield batch
+
+    fit: dict[str, Any] = {"epochs": 9, "steps": 33, "checkpoint": Checkpointing(str(tmp_path))}
+    trainer = make_trainer()
+    assert trainer.fit(train_data(), **fit, validation=Stopping()).stopped == "stopped"
+    trainer.close()
+    trainer = make_trainer()
+    result = trainer.fit(train_data(), **fit, validation=validation_data(), resume=True)
+    left = everything(trainer, result)
+    trainer.close()
+    del fit["checkpoint"]
+    assert_same(undisturbed({**fit, "validation": validation_data()}), left)
+
+
+def test_fewer_steps_than_there_are_end_the_run_with_an_evaluation(tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path))
+    trainer = make_trainer()
+    trainer.fit(train_data(), epochs=9, checkpoint=plan, observers=[StopAt(trainer, 20)])
+    trainer.close()
+    trainer = make_trainer()
+    fit: dict[str, Any] = {"epochs": 9, "steps": 18, "validation": validation_data()}
+    result = trainer.fit(train_data(), **fit, checkpoint=plan, resume=True)
+    trainer.close()
+    assert (result.steps, result.stopped, len(result.history)) == (21, "steps", 1)
+
+
 def test_data_without_positions_is_counted(tmp_path: Path) -> None:
     from tests.train.test_trainer import make_trainer as make_plain
 

@@ -96,6 +96,7 @@ class Saver:
 
     Attributes:
         epoch: the pass that is under way or comes next.
+        amid_pass: whether a resumed run has yet to end, and evaluate, the pass that was under way.
         ahead: lookups in flight, which the schedule keeps here.
         pauses: seconds that training waited for each cut.
     """
@@ -103,7 +104,7 @@ class Saver:
     def __init__(self, trainer: Trainer, plan: Checkpointing | None) -> None:
         self._trainer, self._plan, self._workers = trainer, plan, trainer.workers
         self.series = None if plan is None else Series(plan.url, keep=plan.keep)
-        self.epoch = 0
+        self.epoch, self.amid_pass = 0, False
         self.reading = Reading(self._workers.rank, self._workers.world)
         self.ahead: deque[tuple[Turn, Pending | None]] = deque()
         self.pauses: list[float] = []
@@ -226,7 +227,7 @@ class Saver:
 
     def epoch_ended(self) -> None:
         """Take note that a pass and its evaluation are over."""
-        self.epoch += 1
+        self.epoch, self.amid_pass = self.epoch + 1, False
         self.reading.begin()
 
     def replayed(self, requests: Sequence[Request]) -> tuple[Future[list[Rows]], int] | None:
@@ -418,6 +419,7 @@ class Saver:
         assert series is not None
         trainer.run.restore(run, _part(extra, "run."), f"{series.url}/{best}" if best else None)
         self.epoch = run["epoch"]
+        self.amid_pass = any(stream["done"] for one in runs for stream in one["streams"])
         self.reading.restore([one["streams"] for one in runs])
         if rank < len(runs):
             self._restore_random(extras[rank])

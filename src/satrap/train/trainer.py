@@ -220,10 +220,12 @@ class Trainer:
         run.snapshots = saver.series
         self._begin(resume)
         with run.watching(self.exchange, data), saver:
-            while saver.epoch < epochs and not run.done(steps, self.control):
+            while saver.epoch < epochs and (saver.amid_pass or not run.done(steps, self.control)):
                 run.begin_epoch(saver.epoch)
                 self.model.train()
-                batches = itertools.islice(saver.batches(data), None if steps is None else steps - run.steps)
+                batches = itertools.islice(
+                    saver.batches(data), None if steps is None else max(steps - run.steps, 0)
+                )
                 turns = self._turns(batches)
                 waited = reading(turns, run.stages, run.progress)
                 for turn, pending in lookahead(waited, self._look_up, self.staleness, saver.ahead):
