@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.errors import ConfigError
-from satrap.exchange import Exchange
+from satrap.errors import ConfigError, StoreError
+from satrap.exchange import Exchange, Request
 from satrap.store import Admission, Eviction, Tier
 from tests.contract.parties import assert_equal_contents, connect, contents, local, request, threads, train
 
@@ -51,6 +51,22 @@ def test_admission_is_that_of_one_store_to_the_bit(kind: str, admission: Admissi
             assert mine["dropped"] == theirs["dropped"] > 0
             assert mine["created"] == theirs["created"] > 0
     other.close()
+
+
+@pytest.mark.parametrize("kind", ["local", "servers-1"])
+def test_a_lookup_that_is_refused_makes_rows_of_no_group(kind: str) -> None:
+    """Of another group it may be that there is no room, or that the request is wrong."""
+    for exchange in opened(kind, memory=MEMORY):
+        good, ids = request(0, [1, 2], [3]), np.arange(3, dtype=np.uint64)
+        for bad in (request(1, list(range(100_000))), request(9, [1]), Request(1, ids, np.array([0, 2]))):
+            with pytest.raises(StoreError):
+                exchange.lookup([good, bad], create=True).result()
+            assert exchange.statistics()["rows"] == 0
+        exchange.lookup([good, request(1, list(range(1000)))], create=True).result()
+        full = request(1, list(range(999_000, 1_100_000)))
+        with pytest.raises(StoreError, match="no room for 101000 more rows"):
+            exchange.lookup([request(0, [4], []), full], create=True).result()
+        assert exchange.statistics()["rows"] == 1003
 
 
 @pytest.mark.parametrize("kind", KINDS)

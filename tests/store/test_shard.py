@@ -5,6 +5,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Shard, bucket_of
+from satrap.store.shard import check_lookups
 from tests.store.oracle import DictShard
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), RowWiseAdagrad(lr=0.1), Adam(lr=0.01)]
@@ -238,6 +239,23 @@ def test_a_full_budget_refuses_new_rows_and_changes_nothing():
     shard.lookup("a", keys)
     assert shard.statistics()["rows"] == 4000
     assert shard.statistics()["bytes"] <= 256 * 1024
+
+
+def test_lookups_of_several_groups_are_checked_before_one_makes_a_row():
+    shard = Shard([Table("a", dim=4), Table("b", dim=8)], optimizer=SGD(lr=0.5), memory=512 * 1024)
+    known, new = np.arange(3000, dtype=U), np.arange(3000, 53_000, dtype=U)
+    first, splits = (0, ids(1, 2, 3), np.array([0, 3])), np.array([0, 3000])
+    for wrong in ((1, new, np.array([0, 50_000])), (2, known, splits), (1, known, np.array([0, 2]))):
+        with pytest.raises(StoreError):
+            check_lookups(shard, [first, wrong])
+    for at in range(0, 3000, 500):
+        shard.lookup("b", known[at : at + 500])
+    counts = shard.statistics()["tables"]
+    with pytest.raises(StoreError, match="no room for 50000 more rows"):
+        check_lookups(shard, [first, (1, new, np.array([0, 50_000]))])
+    check_lookups(shard, [first, (1, known, splits)])
+    assert shard.statistics()["tables"] == counts
+    assert (counts["a"]["rows"], counts["b"]["rows"]) == (0, 3000)
 
 
 def test_clear_forgets_rows_and_starts_again():

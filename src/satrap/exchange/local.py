@@ -15,6 +15,7 @@ from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk, Delta, Shard, Slots
+from satrap.store.shard import check_lookups
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -66,6 +67,7 @@ class LocalExchange:
     def _lookup(self, requests: Sequence[Request], create: bool, done: Done) -> list[Rows]:
         try:
             if create:
+                check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in requests))
                 self._traffic.looked_up(requests, 0, (self._applied, self._applied))
                 return [self._lookup_one(request) for request in requests]
             return [self._peek_one(request) for request in requests]

@@ -211,7 +211,7 @@ class Group:
         new = missing
         if away is not None:
             missing = np.union1d(missing, away.positions)
-        self._check_room(ids, splits, missing)
+        check_room(self, ids, splits, missing)
         pieces = self._cuts or self.tracker is not None or self.cold is not None
         piece = self.directory.piece if pieces else len(missing)
         for i in range(0, len(missing), max(1, piece)):
@@ -264,20 +264,6 @@ class Group:
         if away is not None:
             served = np.union1d(served, away.positions[slots[away.positions] < 0])
         self.cold.shift("refused", -self._per_table(served, splits))
-
-    def _check_room(self, ids: Ids, splits: Offsets, missing: Offsets) -> None:
-        room = self.directory.room
-        if self.directory.evicts or len(missing) <= room:
-            return
-        tables = np.searchsorted(splits, missing, side="right")
-        wanted = len(np.unique(np.rec.fromarrays([tables, ids[missing]])))
-        if wanted > room:
-            raise StoreError(
-                f"no room for {wanted} more rows: {int(self.directory.counters()['rows'].sum())} rows use "
-                f"{self.bytes} bytes",
-                why="the memory budget is used up; the request was refused and changed nothing",
-                fix="set embedding.memory to more (without it ulimit -v counts), evict rows, or add shards",
-            )
 
     def _initialize(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse, rows: Rows) -> None:
         row_kernels.initialize(
@@ -550,3 +536,30 @@ class Group:
 
     def _count(self, name: str, amounts: Offsets) -> None:
         self.counters[COUNTERS.index(name)] += amounts
+
+
+def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
+    """Refuse ids for which a group that does not evict has no room.
+
+    Args:
+        group: that is asked.
+        ids, splits: as in `Shard.lookup_group`.
+        missing: positions of those without a row that are to get one; None: all without a row.
+
+    Raises:
+        StoreError: there is no room for all.
+    """
+    room = group.directory.room
+    if group.directory.evicts or len(ids if missing is None else missing) <= room:
+        return
+    if missing is None:
+        _, missing = group.directory.find(ids, splits, use=False)
+    tables = np.searchsorted(splits, missing, side="right")
+    wanted = len(np.unique(np.rec.fromarrays([tables, ids[missing]])))
+    if wanted > room:
+        raise StoreError(
+            f"no room for {wanted} more rows: {int(group.directory.counters()['rows'].sum())} rows use "
+            f"{group.bytes} bytes",
+            why="the memory budget is used up; the request was refused and changed nothing",
+            fix="set embedding.memory to more (without it ulimit -v counts), evict rows, or add shards",
+        )

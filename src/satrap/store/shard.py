@@ -16,7 +16,7 @@ from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
 from satrap.store.directory import OVERHEAD
 from satrap.store.eviction import Eviction
-from satrap.store.group import Group
+from satrap.store.group import Group, check_room
 from satrap.store.hashes import BUCKETS
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.limits import address_bytes
@@ -439,6 +439,25 @@ class Shard:
         splits = np.zeros(len(self.groups[g].tables) + 1, np.int64)
         splits[t + 1 :] = len(ids)
         return g, splits, ids
+
+
+def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) -> None:
+    """Raise what `Shard.lookup_group` would for one of these requests, before any of them makes a row.
+
+    Whether there is room is not known before where some new ids are not admitted.
+
+    Args:
+        shard: that is asked.
+        requests: group, ids and splits of each, as in `Shard.lookup_group`.
+
+    Raises:
+        StoreError: wrong dtype or shape, unknown group, or no room for a new row.
+    """
+    checked = [shard._request(*request) for request in requests]
+    with shard._lock:
+        for group, ids, splits in checked:
+            if group.gate is None:
+                check_room(group, ids, splits)
 
 
 def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[Optimizer, list[Table]]]:

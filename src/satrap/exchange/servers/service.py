@@ -35,6 +35,7 @@ from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
 from satrap.store import Chunk, Shard
+from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
 Rows = npt.NDArray[np.float32]
@@ -341,6 +342,8 @@ class Service:
     def _lookup(self, session: Session, header: Header, sections: Sequence[Section]) -> Work:
         code = self._forward[session.client]
         self._check(sections, ITEM[code])
+        if header.kind == Kind.LOOKUP:
+            check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._look_up, session, header, sections, code))
 
     def _look_up(
