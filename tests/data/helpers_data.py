@@ -1,6 +1,7 @@
-"""Shared by the data tests: schemas, comparison of batches, an independent XXH64."""
+"""Shared by the data tests: schemas, comparison of batches, what is copied, an independent XXH64."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from satrap import Batch, Categorical, Numeric, Schema
@@ -47,6 +48,25 @@ def error_of(run) -> DataError:
         run()
     assert len(str(caught.value).splitlines()) <= 4
     return caught.value
+
+
+class Counted:
+    """A table that notes in `copied` how many columns each table has that is made of it."""
+
+    def __init__(self, table, copied):
+        self.table, self.copied = table, copied
+
+    def __getattr__(self, name):
+        found = getattr(self.table, name)
+
+        def call(*arguments, **keywords):
+            answer = found(*arguments, **keywords)
+            if not isinstance(answer, pa.Table):
+                return answer
+            self.copied.append(answer.num_columns)
+            return Counted(answer, self.copied)
+
+        return call if callable(found) else found
 
 
 def _rotl(x, r):

@@ -3,12 +3,13 @@ import io
 
 import numpy as np
 import pandas as pd
+import pyarrow.csv
 import pytest
 
 from satrap import Categorical, Label, Numeric, Schema
 from satrap.data import CsvOptions, hash_ids, read
 from satrap.errors import ConfigError
-from tests.data.helpers_data import click_schema, error_of, ids_schema, numbers
+from tests.data.helpers_data import Counted, click_schema, error_of, ids_schema, numbers
 
 A = Schema([], {"a": Categorical(dim=4), "x": Numeric()})
 
@@ -47,6 +48,18 @@ def test_text_of_categories_stays_text(tmp_path):
     ids, _ = all_rows(read(path, A))
     assert np.array_equal(ids, hash_ids(["007", "7", "7"]))
     assert len(set(ids.tolist())) == 2
+
+
+def test_truth_values_as_numbers_cost_no_copy_of_the_table_per_column(tmp_path, monkeypatch):
+    parse, copied, names = pyarrow.csv.read_csv, [], [f"c{i}" for i in range(60)]
+    monkeypatch.setattr(pyarrow.csv, "read_csv", lambda *a: Counted(parse(*a), copied))
+    rows = [[n * i % 7 for i in range(60)] for n in range(4)]
+    lines = [",".join([*names, "y"]), *(",".join(map(str, [*row, n > 1])) for n, row in enumerate(rows))]
+    schema = Schema(["y"], {name: Numeric() for name in names})
+    (batch,) = read(put(tmp_path, "\n".join(lines)), schema)
+    assert batch.numeric.tolist() == rows
+    assert batch.labels[:, 0].tolist() == [0, 0, 1, 1]
+    assert sum(copied) <= 2 * 61
 
 
 def test_the_adult_way_of_writing(tmp_path):

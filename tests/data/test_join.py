@@ -1,10 +1,13 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from satrap import Categorical, Numeric, Schema
 from satrap.data import Join, hash_ids, read
+from satrap.data.dataset import open_source
+from satrap.data.join import SideTable
 from satrap.errors import ConfigError
-from tests.data.helpers_data import error_of
+from tests.data.helpers_data import Counted, error_of
 
 SIDE = {
     "id": [1, 2, 3],
@@ -43,6 +46,17 @@ def test_side_table_from_csv_with_prefix_and_several_pieces(tmp_path):
     batches = list(read({"book": keys}, schema, join=[join], batch_size=4096))
     expected = hash_ids([f"k{k % 3}" if k < 1000 else None for k in keys])
     assert np.array_equal(np.concatenate([b.ids["kind"].values for b in batches]), expected)
+
+
+def test_many_joined_columns_cost_no_copy_of_the_table_each():
+    names, copied = [f"c{i}" for i in range(60)], []
+    source = open_source({"id": [2, 1], **{name: [i, -i] for i, name in enumerate(names)}})
+    side = SideTable(Join(source=None, on="id"), source)
+    table = side.attach(Counted(pa.table({"id": [1, 2, 3]}), copied), names)
+    assert table.column_names == ["id", *names]
+    for i, name in enumerate(names):
+        assert table.column(name).to_pylist() == [-i, i, None]
+    assert sum(copied) <= 2 * 61
 
 
 def test_the_joined_columns_are_not_among_the_original_ones():

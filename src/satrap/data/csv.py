@@ -62,7 +62,7 @@ class CsvOptions:
                 raise ConfigError(f"csv: {name} must be one ASCII character, got {value!r}")
         try:
             codecs.getincrementaldecoder(self.encoding)
-            "a".encode(self.encoding)
+            "a".encode(self.encoding)  # refused by codecs from bytes to bytes, such as base64
         except (LookupError, ValueError) as error:
             raise ConfigError(
                 f"csv: {self.encoding!r} is no known text encoding",
@@ -236,17 +236,9 @@ class _Parser:
         origin = Origin(self._file.name, block.row + chosen)
         text = self._text(block, chosen)
         types = {name: pa.float64() for name in scan.numbers} | {name: pa.string() for name in scan.ids}
-        try:
-            table = self._parse(text, types, self._options.missing, origin)
-        except pa.ArrowInvalid as error:
-            table = self._reread(text, types, origin, error)
-        raw = None
+        table, raw = self._converted(text, types, self._options.missing, origin), None
         if scan.raw:
-            every = dict.fromkeys(self._names, pa.string())
-            try:
-                raw = self._parse(text, every, (), origin)
-            except pa.ArrowInvalid as error:
-                raw = self._reread(text, every, origin, error)
+            raw = self._converted(text, dict.fromkeys(self._names, pa.string()), (), origin)
         return Piece(table, origin, cursor, raw)
 
     def _text(self, block: Block, chosen: npt.NDArray[np.int64]) -> pa.Buffer:
@@ -301,13 +293,20 @@ class _Parser:
             fix="correct the row, or give the right separator, quote or columns in CsvOptions",
         )
 
-    def _reread(self, text: pa.Buffer, types: dict[str, Any], origin: Origin, error: Exception) -> pa.Table:
-        """Read text with numbers that pyarrow does not know, such as "True"; name the value that is none."""
+    def _converted(
+        self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
+    ) -> pa.Table:
+        """Parse text, also numbers that pyarrow does not know, such as "True"; name a value that is none."""
         try:
-            found = self._parse(text, dict.fromkeys(types, pa.binary()), self._options.missing, origin)
+            return self._parse(text, types, missing, origin)
+        except pa.ArrowInvalid as first:
+            error = first
+        try:
+            found = self._parse(text, dict.fromkeys(types, pa.binary()), missing, origin)
         except pa.ArrowInvalid:
             raise DataError(f"the text cannot be parsed: {error}", where=self._file.name) from error
-        for index, (name, kind) in enumerate(types.items()):
+        columns: dict[str, pa.Array] = {}  # one table of all at the end: each change of a table copies it
+        for name, kind in types.items():
             column = found.column(name).combine_chunks()
             try:
                 column = column.cast(pa.string())
@@ -315,8 +314,8 @@ class _Parser:
                     column = pa.array(to_floats(column), from_pandas=True)
             except pa.ArrowInvalid:
                 raise self._wrong(column, origin, name) from error
-            found = found.set_column(index, name, column)
-        return found
+            columns[name] = column
+        return pa.table(columns)
 
     def _wrong(self, column: pa.Array, origin: Origin, name: str) -> DataError:
         """Return the error for the first value that is no UTF-8, or else no number."""

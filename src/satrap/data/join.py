@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from satrap.batch import Ids
 from satrap.data.csv import CsvOptions
 from satrap.data.encode import Missing
 from satrap.data.hashing import hash_ids
-from satrap.data.origin import missing_column
+from satrap.data.origin import check_columns
 from satrap.data.source import Scan, Source
 from satrap.errors import ConfigError, DataError
 from satrap.schema import MISSING_ID
@@ -56,19 +55,17 @@ class SideTable:
     def __init__(self, join: Join, source: Source) -> None:
         key = join.key or join.on
         columns = list(join.columns or (name for name in source.names if name != key))
-        for name in (key, *columns):
-            if name not in source.names:
-                raise missing_column(name, source.names, source.label)
+        check_columns((key, *columns), source.names, source.label)
         pieces = source.scan(Scan(ids=[key, *columns], numbers=[]), None)
         tables = [piece.table for piece in pieces]
         if not tables:
             raise DataError("the side table has no rows", where=source.label)
         table = pa.concat_tables(tables, promote_options="permissive")
-        hashed = hash_ids(table.column(key).combine_chunks(), missing=_missing(join))
+        self.on, self._missing = join.on, Missing((join.csv or CsvOptions()).missing, 0).ids
+        hashed = hash_ids(table.column(key).combine_chunks(), missing=self._missing)
         self._order = np.argsort(hashed, kind="stable")
         self._keys = hashed[self._order]
         _refuse_duplicates(self._keys, self._order, table.column(key), f"{source.label}, column {key!r}")
-        self.on, self._missing = join.on, _missing(join)
         self.columns = {join.prefix + name: _flat(table.column(name)) for name in columns}
 
     def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -80,18 +77,11 @@ class SideTable:
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         missing = (self._keys[place] != keys) | (keys == np.uint64(MISSING_ID))
         indices = pa.array(self._order[place].astype(np.int32), mask=missing)
-        for name in wanted:
-            values = self.columns[name]
-            if pa.types.is_nested(values.type):
-                column = values.take(indices)
-            else:
-                column = pa.DictionaryArray.from_arrays(indices, values)
-            table = table.append_column(name, column)
-        return table
-
-
-def _missing(join: Join) -> Ids:
-    return Missing((join.csv or CsvOptions()).missing, 0).ids
+        added = []  # to one new table of all: each change of a table copies it
+        for values in map(self.columns.__getitem__, wanted):
+            nested = pa.types.is_nested(values.type)
+            added.append(values.take(indices) if nested else pa.DictionaryArray.from_arrays(indices, values))
+        return pa.Table.from_arrays([*table.columns, *added], [*table.column_names, *wanted])
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
