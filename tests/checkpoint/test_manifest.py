@@ -259,13 +259,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
 
 
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("valid") / "run"
-    write_checkpoint(str(place), make_checkpoint())
-    return place
-
-
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_any_other_value_is_an_error_or_a_correct_load(valid: Path, data: st.DataObject) -> None:

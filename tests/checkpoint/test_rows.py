@@ -89,13 +89,6 @@ def put(place: Path, name: str, data: bytes) -> None:
     write_manifest(storage, replace(manifest, files={**manifest.files, name: entry}))
 
 
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("valid") / "run"
-    write_checkpoint(str(place), make_checkpoint())
-    return place
-
-
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_changed_bytes_with_right_checksums_are_an_error_or_rows(valid: Path, data: st.DataObject) -> None:

@@ -18,16 +18,10 @@ from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.turns import Job, execute
 from tests.data.test_remote import SCHEMA, columns, loader, remote
+from tests.exchange.servers.requests import misplace, opening
 
 HUGE = 10**400
-ASKED: dict[str, Any] = {
-    "part": "train",
-    "schema": SCHEMA.to_dict(),
-    "epoch": 0,
-    "position": None,
-    "worker": 0,
-    "workers": 1,
-}
+ASKED = opening(SCHEMA)
 OPENS: dict[str, dict[str, Any]] = {
     "epoch endless": {"epoch": float("inf")},
     "epoch huge": {"epoch": HUGE},
@@ -85,7 +79,7 @@ def taken(line: Line) -> Any:
 
 
 def test_a_position_that_makes_no_sense_ends_the_pass_with_an_error(rows: data.Dataset) -> None:
-    [batch] = [batch for batch, _ in zip(rows.batches(), range(1), strict=False)]
+    batch = next(iter(rows.batches()))
     position = dict(batch.position) | {"skip": "x", "cursor": [HUGE]}
     with loader({"train": rows}) as (server, _):
         with pytest.raises(SatrapError):
@@ -118,19 +112,11 @@ VALUES = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_value_in_any_place_of_an_open(rows: data.Dataset, data: st.DataObject) -> None:
-    asked: Any = unpack_text(pack_text(ASKED))
-    target = asked
-    while isinstance(target, dict | list) and target:
-        keys = sorted(target) if isinstance(target, dict) else list(range(len(target)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(target[key], dict | list) or not target[key] or data.draw(st.booleans()):
-            target[key] = data.draw(VALUES)
-            break
-        target = target[key]
+    asked = opening(SCHEMA)
+    misplace(data, VALUES, asked)
     service = LoaderService(lambda _, schema: rows.with_options(schema=schema))
     session = Session(1, b"")
-    for sequence, (kind, parts) in enumerate(
-        [(Kind.OPEN, [pack_text(asked)]), (Kind.NEXT, []), (Kind.BYE, [])]
-    ):
+    sent: list[tuple[Kind, list[Any]]] = [(Kind.OPEN, [pack_text(asked)]), (Kind.NEXT, []), (Kind.BYE, [])]
+    for sequence, (kind, parts) in enumerate(sent):
         job = Job(session, Header(kind, sequence=sequence), parts, 0, 0.0)
         assert execute(service, job).header.kind in (FAILURE, kind | 0x80)

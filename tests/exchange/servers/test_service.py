@@ -20,6 +20,7 @@ from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_tex
 from satrap.exchange.servers.session import Answer
 from satrap.exchange.servers.wire import CODES
 from tests.exchange.servers.journaled import Bench, hello, sections
+from tests.exchange.servers.requests import misplace
 
 HUGE = 10**400
 ID = np.zeros(1, np.uint64).view(np.uint8)
@@ -361,14 +362,7 @@ def test_whatever_comes_is_answered_and_the_shard_comes_back(requests: list[Any]
 def test_hellos_with_any_value_in_any_place(data: st.DataObject) -> None:
     _, [text] = hello(1, memory=1 << 20)
     plain = unpack_text(text)
-    target: Any = plain
-    while isinstance(target, dict | list) and target:
-        keys = sorted(target) if isinstance(target, dict) else list(range(len(target)))
-        key = data.draw(st.sampled_from(keys))
-        if not isinstance(target[key], dict | list) or not target[key] or data.draw(st.booleans()):
-            target[key] = data.draw(VALUES)
-            break
-        target = target[key]
+    misplace(data, VALUES, plain)
     with bench() as shard:
         answer = shard.send(Header(Kind.HELLO, 1, 1), [json.dumps(plain).encode()])
         assert answer is not None
