@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -60,8 +62,9 @@ def test_labels_have_names_of_their_own_and_there_are_features() -> None:
         Schema(["y"], {})
 
 
-def test_plain_data_gives_the_same_schema_back() -> None:
-    schema = Schema(
+@pytest.fixture
+def schema() -> Schema:
+    return Schema(
         ["y", Label(name="z", positive=("yes", "si"), mask="known")],
         {
             "user": satrap.Categorical(dim=16, table="people", buckets=7),
@@ -73,9 +76,19 @@ def test_plain_data_gives_the_same_schema_back() -> None:
         group="user",
         salt=3,
     )
+
+
+def test_plain_data_gives_the_same_schema_back(schema: Schema) -> None:
     again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
     assert again == schema
     assert again.table_of("user") == "people"
     assert again.table_of("age") == "age"
     assert again.categorical["pair"].cross == ("user", "age")
     assert again != schema.replace({"price": satrap.Numeric()})
+
+
+def test_a_schema_can_be_copied_and_sent_to_another_process(schema: Schema) -> None:
+    sent = ForkingPickler.loads(ForkingPickler.dumps(schema))
+    for copied in (copy.copy(schema), copy.deepcopy(schema), sent):
+        assert copied == schema
+        assert list(copied.features) == list(schema.features)

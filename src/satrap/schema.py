@@ -126,10 +126,12 @@ class Table:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ConfigError(f"the name of a table must be a text, got {self.name!r}")
+            raise ConfigError(f"the name of a table must be text, got {self.name!r}")
         check_dim(self.dim, f"table {self.name!r}")
         if not 0 <= self.initial_scale <= LARGEST:
-            raise ConfigError(f"table {self.name!r}: initial_scale must be >= 0, got {self.initial_scale}")
+            raise ConfigError(
+                f"table {self.name!r}: initial_scale must be >= 0 in float32, got {self.initial_scale}"
+            )
         if self.dtype not in DTYPES:
             raise ConfigError(
                 f"table {self.name!r}: dtype {self.dtype!r} is unknown", fix=f"use one of {', '.join(DTYPES)}"
@@ -245,6 +247,9 @@ class Schema:
         return isinstance(other, Schema) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Schema.from_dict, (self.to_dict(),)  # the views of its features cannot be copied or sent
 
     def __repr__(self) -> str:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
