@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint import read_checkpoint, write_checkpoint
 from satrap.data.hashing import hash_ids
+from tests.checkpoint.states import make_checkpoint
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import RECIPE, make_recipe
 
@@ -67,6 +69,13 @@ def test_inspect(run: Path) -> None:
     text = satrap("checkpoint", "inspect", run / "model").out
     assert "model: step 48" in text
     assert "30 rows" in text
+
+
+@pytest.mark.parametrize("steps", [None, [7], "7"])
+def test_a_checkpoint_of_no_known_step_is_shown_without(steps: Any, tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path / "model"), replace(make_checkpoint(), settings={"steps": steps}))
+    answer = satrap("checkpoint", "inspect", tmp_path / "model")
+    assert answer.out.startswith("model: no step, "), answer
 
 
 def test_verify_and_repair(run: Path) -> None:

@@ -50,7 +50,8 @@ def inspect(folder: str, as_json: bool) -> None:
         return
     for name, one in shown.items():
         kind = "to go on from" if one["resumable"] else "weights"
-        click.echo(f"{name}: step {one['step'] or 0:,}, {one['bytes']:,} bytes, {kind}")
+        step = "no step" if one["step"] is None else f"step {one['step']:,}"
+        click.echo(f"{name}: {step}, {one['bytes']:,} bytes, {kind}")
         if one["delta"]:
             click.echo(f"  delta {one['delta']['number']}, changes since {one['delta']['follows']}")
         for table, rows in one["rows"].items():
