@@ -54,7 +54,9 @@ def test_a_rate_must_be_positive(kind, lr):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: SGD(lr=1e39), "lr must be > 0 in float32"),
         (lambda: SGD(lr=1, clip=0), "clip must be > 0"),
+        (lambda: SGD(lr=1, clip=1e39), "clip must be > 0 in float32"),
         (lambda: SGD(lr=1, bound=-1), "bound must be > 0"),
         (lambda: SGD(lr=1, bound=math.nan), "bound must be > 0"),
         (lambda: SGD(lr=1, weight_decay=-0.1), "weight_decay must be >= 0"),

@@ -36,9 +36,6 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             tell(error)
 
 
-_kept: Any = _Cache
-
-
 def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
 
@@ -54,7 +51,7 @@ def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
         before = _numba.config.CACHE_DIR
         try:
             _numba.config.CACHE_DIR = folder or before
-            dispatcher._cache = _kept(function)
+            dispatcher._cache = _Cache(function)
         except (RuntimeError, OSError) as error:
             tell(error)
         finally:

@@ -48,13 +48,14 @@ class Optimizer:
     bound: float | None = None
 
     def __post_init__(self) -> None:
-        _require(0 < self.lr <= LARGEST, self, "lr must be > 0", self.lr, "give a positive learning rate")
+        lr_is_right, fix = 0 < self.lr <= LARGEST, "give a positive learning rate"
+        _require(lr_is_right, self, "lr must be > 0 in float32", self.lr, fix)
         for key in ("clip", "bound"):
             value = getattr(self, key)
-            _require(value is None or 0 < value <= LARGEST, self, f"{key} must be > 0", value)
+            _require(value is None or 0 < value <= LARGEST, self, f"{key} must be > 0 in float32", value)
         for key in ("weight_decay", "initial_accumulator", "l1", "l2"):
             value = getattr(self, key, 0.0)
-            _require(0 <= value <= LARGEST, self, f"{key} must be >= 0", value)
+            _require(0 <= value <= LARGEST, self, f"{key} must be >= 0 in float32", value)
         for key in ("eps", "beta"):
             value = getattr(self, key, 1.0)
             _require(1e-37 <= value <= LARGEST, self, f"{key} must be > 0 in float32", value)

@@ -51,10 +51,10 @@ def test_the_mutants_of_a_file() -> None:
         ("comparison", "a < b", "(a <= b)"),
         ("negation dropped", "not deep", "(deep)"),
     }
-    assert ("return negated", "return values[: a - 1] == b", "return not (values[:a - 1] == b)") in by_line[
-        19
-    ]
-    assert ("arithmetic", "a - 1", "(a + 1)") in by_line[19]
+    assert by_line[19] >= {
+        ("return negated", "return values[: a - 1] == b", "return not (values[:a - 1] == b)"),
+        ("arithmetic", "a - 1", "(a + 1)"),
+    }
 
 
 def test_a_planted_mutant_is_another_program_and_changes_nothing_else() -> None:
@@ -91,10 +91,9 @@ def test_the_mirrored_tests_come_first_and_the_others_as_long_as_there_is_time(t
     [planted, *_] = mutants("src/satrap/store/x.py", b"def take():\n    return x + 1\n")
     assert choice.tests(planted, budget=9) == tests[::-1]
     assert choice.tests(planted, budget=0.45) == [tests[2], tests[0]]
+    # what calls this one is compiled, too, so that nobody sees it called
     [compiled, *_] = mutants("src/satrap/store/x.py", b"def _compiled():\n    return x + 1\n")
-    assert (
-        choice.tests(compiled, budget=9) == tests[:1]
-    )  # what calls it is compiled, too; nobody sees it called
+    assert choice.tests(compiled, budget=9) == tests[:1]
     [level, *_] = mutants("src/satrap/store/x.py", b"LIMIT = 8\n")
     assert choice.tests(level, budget=9) == tests[::-1]
 

@@ -177,12 +177,9 @@ def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, ch
             store.changes.follow()
             change(store, rng, 1, ids=9000)
         expected = rows_of(store)
-        chunks = (
-            store.changes.take(chunk_rows=chunk_rows).chunks
-            if delta
-            else store.snapshot(chunk_rows=chunk_rows)
-        )
-        seen = []
+        take = store.changes.take if delta else store.snapshot
+        taken, seen = take(chunk_rows=chunk_rows), []
+        chunks = taken.chunks if delta else taken
         for step, number in steps:
             draw = np.random.default_rng(number)
             if step == "read":
@@ -191,9 +188,8 @@ def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, ch
                 change(store, draw, ids=9000)
             elif step == "load":
                 ids = draw.choice(9000, 300, replace=False).astype(U)
-                store.load(
-                    "a", Chunk("a", ids, draw.random((300, 3), np.float32), np.ones((300, 7), np.float32))
-                )
+                weights, state = draw.random((300, 3), np.float32), np.ones((300, 7), np.float32)
+                store.load("a", Chunk("a", ids, weights, state))
             else:
                 store.peek("b", draw.integers(0, 9000, 300).astype(U))
         seen += list(chunks)

@@ -30,21 +30,23 @@ from satrap.machine_code import compiled
 U = np.uint64
 Bytes = npt.NDArray[np.uint8]
 TEXT, INTEGER, REWRITTEN, UNDECIDED = 0, 1, 2, 3
-"""What a text turned out to be: itself, an integer, or the canonical text that was written."""
+"""What a text turned out to be: itself, an integer, the canonical text that was written, or not known yet."""
 
 BUFFER = 1024
 """Bytes that canonical text may need."""
 _LONGEST = 400
 """Bytes of the longest number, and the largest exponent; what is beyond stays text."""
-_MINUS, _PLUS, _POINT, _ZERO, _COLON, _SPACE, _T, _Z, _E = 45, 43, 46, 48, 58, 32, 84, 90, 101
+_TENTH = U((2**64 - 1) // 10)
+"""2**64 - 1 without its last digit, which is a 5."""
+_MINUS, _PLUS, _POINT, _ZERO, _NINE, _COLON, _SPACE, _T, _Z, _E = 45, 43, 46, 48, 57, 58, 32, 84, 90, 101
 _jit = compiled(nogil=True)
 
 
 @_jit
-def _other(d: Bytes, i: int, start: int, end: int) -> int:
-    """Return whether a text can be a number or a time by its first byte that is no digit."""
+def _first_guess(d: Bytes, i: int, start: int, end: int) -> int:
+    """Return UNDECIDED if a text may be a number or a time by its first byte that is no digit, else TEXT."""
     byte = d[i]
-    if byte == _E or byte == _E - 32:
+    if byte | 32 == _E:
         undecided = i + 1 < end and (d[i + 1] == _PLUS or d[i + 1] == _MINUS)
     else:
         undecided = byte in (_POINT, _COLON) or (byte == _MINUS and end - start >= 16)
@@ -63,7 +65,7 @@ def integer(d: Bytes, start: int, end: int) -> tuple[int, Any]:
     for i in range(first, end):
         digit = U(d[i]) - U(_ZERO)
         if digit > U(9):
-            return _other(d, i, start, end), U(0)
+            return _first_guess(d, i, start, end), U(0)
         value = value * U(10) + digit
     digits = end - first
     if digits < 20:
@@ -81,11 +83,9 @@ def truth(d: Bytes, start: int, end: int) -> int:
     n = end - start
     if n != 4 and n != 5:
         return -1
-    upper = d[start + 1] < 97
-    if upper and d[start] > 90:
-        return -1
     word = b"true" if n == 4 else b"false"
-    if d[start] | 32 != word[0]:
+    upper = d[start + 1] == word[1] - 32
+    if d[start] != word[0] - 32 and (upper or d[start] != word[0]):
         return -1
     for k in range(1, n):
         if d[start + k] != (word[k] - 32 if upper else word[k]):
@@ -95,7 +95,7 @@ def truth(d: Bytes, start: int, end: int) -> int:
 
 @_jit
 def _digits(d: Bytes, i: int, end: int) -> int:
-    while i < end and _ZERO <= d[i] <= 57:
+    while i < end and _ZERO <= d[i] <= _NINE:
         i += 1
     return i
 
@@ -122,7 +122,7 @@ def _whole(out: Bytes, n: int, zeros: int, negative: bool, rounded: bool) -> tup
     value = U(0)
     for k in range(n + zeros):
         digit = U(out[k]) - U(_ZERO) if k < n else U(0)
-        if value > U(1844674407370955161) or (value == U(1844674407370955161) and digit > U(5)):
+        if value > _TENTH or (value == _TENTH and digit > U(5)):
             return False, U(0)
         value = value * U(10) + digit
     if rounded and value > U(1) << U(53):
@@ -151,7 +151,7 @@ def _fraction(out: Bytes, n: int, point: int, negative: bool) -> int:
             k += 1 + n - before
         if point < -3:
             power = 1 - point
-            out[k], out[k + 1] = 101, _MINUS
+            out[k], out[k + 1] = _E, _MINUS
             k += 2
             if power > 99:
                 out[k] = _ZERO + power // 100

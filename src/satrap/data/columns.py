@@ -28,7 +28,7 @@ def as_array(values: Any) -> pa.Array:
             return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
         try:
             array = pa.array(values, from_pandas=True)
-        except OverflowError:  # objects of 64 bits without a sign
+        except OverflowError:  # Python integers from 2**63 on
             array = pa.array(values, pa.uint64(), from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
         raise DataError(
@@ -75,6 +75,7 @@ def float_values(array: pa.Array) -> npt.NDArray[Any]:
 
 
 _TRUTH = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
+"""The first three are 1, the others 0."""
 
 
 def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[np.float64]:

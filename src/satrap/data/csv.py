@@ -321,7 +321,8 @@ class _Parser:
         """Return the error for the first value that is no UTF-8, or else no number."""
         for row, value in enumerate(column.to_pylist()):
             try:
-                _ = value.decode() if isinstance(value, bytes) else value
+                if isinstance(value, bytes):
+                    value.decode()
             except UnicodeDecodeError:
                 return _bad_encoding(origin.at(row, name))
         return not_a_number(column.cast(pa.string()), origin, name)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
-from satrap.data.hashing import NOTHING, cross_ids, hash_ids, split_ids
+from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.origin import Origin
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
@@ -20,8 +20,6 @@ from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema
 
 _MISSING = np.uint64(MISSING_ID)
 _NO_LIMIT = 2**62
-
-
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """Texts that mean "missing" unless the user names others."""
 
@@ -37,7 +35,7 @@ class Missing:
     def __init__(self, texts: Sequence[str], salt: int) -> None:
         self.texts = pa.array(texts, pa.string())
         ids = hash_ids(self.texts, salt)
-        self.ids = ids[ids != _MISSING] if len(ids) else NOTHING
+        self.ids = ids[ids != _MISSING]
         self.numbers = [number for text in texts if (number := _number(text)) is not None]
 
 

@@ -23,7 +23,7 @@ _BUFFER_BYTES = 1 << 20
 def _decoding(file: File, kind: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: of a column's name
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # a column's name may be no text
         raise DataError(
             f"this is no readable {kind} file: {str(error).splitlines()[0]}",
             where=file.name,

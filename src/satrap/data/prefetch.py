@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _EXIT_SECONDS = 10.0
-"""At most so long the end of the process waits for threads that are reading."""
+"""The end of the process waits at most so long for threads that are reading."""
 
 _running: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
 

@@ -33,7 +33,7 @@ class Aside:
     """
 
     def __init__(self, tables: Sequence[str], dim: int, width: int, rows: int) -> None:
-        record = 4 * (dim + width) + 16
+        record = 4 * (dim + width) + 16  # with its id and its words in `_nexts` and `_free`
         self.limit = max(1, min(rows, max(SMALLEST // record, -(-rows // SHARE))))
         self._dim = dim
         self._salts = np.array([hashes.index_salt(name) for name in tables], np.uint64)
@@ -75,12 +75,14 @@ class Aside:
         """Return (weights, state) of ids of table t that were copied, with their buckets."""
         kept, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
         order = np.argsort(kept)
-        at = np.minimum(np.searchsorted(kept, ids, sorter=order), len(kept) - 1)
-        rows = self._rows[places[order[at]]]
+        rows = self._rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
         return rows[:, : self._dim], rows[:, self._dim :]
 
     def let_go(self, t: int, buckets: int) -> None:
         """Forget table t's copies in buckets below `buckets`; none are needed there any more."""
-        first, last = (t * hashes.BUCKETS + bucket for bucket in (int(self._done[t]), buckets - 1))
-        aside.let_go(first, last, self._heads, self._nexts, self._free, self._counts)
+        first, base, free = int(self._done[t]), t * hashes.BUCKETS, int(self._counts[aside.FREE])
+        _, places, _ = self.find(t, first, buckets - 1)
+        self._free[free : free + len(places)] = places
+        self._counts[aside.FREE] += len(places)
+        self._heads[base + first : base + buckets] = 0
         self._done[t] = buckets

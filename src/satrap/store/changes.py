@@ -169,20 +169,18 @@ class Changes:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             full = full or not self.following
+            taken: list[tuple[Tracker, Taken]] = []
+            deleted: dict[str, Ids] = {}
+            marks: list[tuple[Bits | None, Bits | None]] = [(None, None)] * len(self._groups)
             try:
-                taken = (
-                    []
-                    if full
-                    else [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
-                )
-                deleted = {} if full else self._deleted([t for _, t in taken])
                 if full:
                     self.follow()
-                marks = [(None, None)] * len(self._groups) if full else [_unchanged(t) for _, t in taken]
-                cuts = [
-                    g.cut(list(range(len(g.tables))), *bits)
-                    for g, bits in zip(self._groups, marks, strict=True)
-                ]
+                else:
+                    taken = [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
+                    deleted = self._deleted([t for _, t in taken])
+                    marks = [_unchanged(t) for _, t in taken]
+                pairs = zip(self._groups, marks, strict=True)
+                cuts = [g.cut(list(range(len(g.tables))), *bits) for g, bits in pairs]
             except BaseException:
                 self.stop()  # what was taken is nowhere now: the next one is full
                 raise

@@ -195,7 +195,7 @@ class Cut:
             unread = int(waiting.buckets[0]) if len(waiting.ids) else last + 1
             if unread > done:
                 with lock:
-                    self._check().let_go(t, unread)
+                    self._copies().let_go(t, unread)
                     lock.notify_all()
                 done = unread
 
@@ -210,7 +210,8 @@ class Cut:
 
     def _collect(self, t: int, first: int, last: int) -> _Places:
         """Return the rows not read or copied yet, in any order."""
-        aside, found = self._check(), list[_Places]()
+        aside = self._copies()
+        found: list[_Places] = []
         for number, part in enumerate(self._parts):
             ids, slots, buckets = part.directory.collect(t, first, last)
             every = _Places(ids, slots, buckets, np.full(len(ids), number, np.int8))
@@ -222,7 +223,7 @@ class Cut:
 
     def _read(self, t: int, rows: _Places) -> Row:
         """Return (weights, state) of rows, from where they lie or from the copies."""
-        aside = self._check()
+        aside = self._copies()
         if len(self._parts) == 1:
             won = self._memory.claim(rows.slots)
             if len(won) == len(rows.slots):
@@ -242,7 +243,8 @@ class Cut:
             weights[at], state[at] = aside.read(t, rows.ids[at], rows.buckets[at])
         return weights, state
 
-    def _check(self) -> Aside:
+    def _copies(self) -> Aside:
+        """Return the copies; raise if the rest cannot be read any more."""
         if self._group.directory is not self._directory:
             raise StoreError("the store was cleared or closed while it was being exported")
         if self._aside is None:

@@ -436,7 +436,8 @@ class Group:
             uses: ids it may create, for which other rows may go.
             lock: held now; whoever reads a cut notifies it.
         """
-        lost = 2 * uses + self.directory.piece if uses and self.directory.evicts else 0
+        evicts = uses and self.directory.evicts
+        lost = 2 * uses + self.directory.piece if evicts else 0  # an id may push out two rows
         wait_for_room(self._cuts, changes + lost, lock)
 
     def cut(self, tables: list[int], without: Bits | None = None, without_cold: Bits | None = None) -> Cut:

@@ -60,7 +60,7 @@ def _container_limits(proc: Path) -> Iterator[int]:
             if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
                 root, folder = (_plain(text) for text in place.split()[3:5])
                 for _, controllers, path in groups:
-                    if (not controllers) if kind == "cgroup2" else "memory" in controllers.split(","):
+                    if ("" if kind == "cgroup2" else "memory") in controllers.split(","):
                         yield from _limits_up(Path(folder), root, path, _LIMIT_FILES[kind])
 
 

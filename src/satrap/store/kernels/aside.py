@@ -1,4 +1,4 @@
-"""Copies of rows, by fixed bucket: put aside, listed, and let go. See `satrap.store.aside`."""
+"""Copies of rows, by fixed bucket: put aside and listed. See `satrap.store.aside`."""
 
 from __future__ import annotations
 
@@ -82,22 +82,3 @@ def listed(
             count += 1
             place = nexts[place - 1]
     return count
-
-
-@kernel
-def let_go(
-    first: int,
-    last: int,
-    heads: npt.NDArray[np.int32],
-    nexts: npt.NDArray[np.int32],
-    free: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-) -> None:
-    """Free the places of all rows in heads first..last."""
-    for key in range(first, last + 1):
-        place = heads[key]
-        heads[key] = 0
-        while place > 0:
-            free[counts[FREE]] = place - 1
-            counts[FREE] += 1
-            place = nexts[place - 1]
