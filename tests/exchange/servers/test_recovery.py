@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.snapshots import unpack_result
 from satrap.store import Admission, Eviction, Shard, Tier
+from tests.cluster.runs import eventually
 from tests.contract.parties import (
     Process,
     assert_equal_contents,
@@ -408,6 +412,51 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
                 np.testing.assert_array_equal(mine, theirs)
         exchange.read(place)
         assert exchange.statistics()["rows"] > sum(len(ids) for ids, *_ in before.values())
+        exchange.close()
+
+
+def reading(tmp_path: Path, *, asked: bool) -> Path:
+    """Return the journal of a shard that reads a snapshot of three chunks, first of all and when asked."""
+    folder, place = tmp_path / "journal", str(tmp_path / "step-1")
+    with ShardServer("127.0.0.1:0", journal=folder) as server:
+        exchange = connect([server.address])
+        train(exchange, steps=6, seed=1)
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
+        if asked:
+            exchange.clear()
+            exchange.read(place)
+        exchange.close()
+    return folder
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_client_waits_for_a_shard_that_reads_rows_slowly(tmp_path: Path, asked: bool) -> None:
+    folder = reading(tmp_path, asked=asked)
+    with faults.armed("shard.chunk", lambda _: time.sleep(0.8), every=1), ExitStack() as stack:
+        server = stack.enter_context(ShardServer("127.0.0.1:0", journal=folder))
+        exchange = connect([server.address], deadline=1.5)
+        assert exchange.statistics()["rows"] > 100
+        exchange.close()
+
+
+@pytest.mark.parametrize(("asked", "last"), [(False, 2), (True, 5)])
+def test_a_shard_that_reads_rows_ends_when_it_is_asked_to(tmp_path: Path, asked: bool, last: int) -> None:
+    folder, chunks, go_on = reading(tmp_path, asked=asked), list[str](), threading.Event()
+
+    def slow(point: str) -> None:
+        chunks.append(point)
+        if len(chunks) == last:
+            go_on.wait(20)
+
+    with faults.armed("shard.chunk", slow, every=1):
+        server = ShardServer("127.0.0.1:0", journal=folder).start()
+        assert eventually(lambda: len(chunks) == last, 20)
+        threading.Timer(0.3, go_on.set).start()
+        server.stop()
+        assert len(chunks) == last
+    with ShardServer("127.0.0.1:0", journal=folder) as again:
+        exchange = connect([again.address])
+        assert exchange.statistics()["rows"] > 100
         exchange.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -20,6 +21,7 @@ from satrap.exchange.servers.sessions import Sessions
 from satrap.exchange.servers.steps import GroupUpdate, Share
 from satrap.exchange.servers.turns import Job, execute
 from satrap.exchange.servers.unexpected import answerable
+from satrap.faults import hit
 
 Load = Callable[[Service], None]
 
@@ -48,18 +50,21 @@ class Recovery:
     """
 
     def __init__(self, journal: Journal, load: Load | None = None) -> None:
-        step, self.origin, self._load = _start(journal, load)
+        step, self.origin, url = (journal.segments[0].step, "given rows", None) if load else _start(journal)
+        self._load = load or (partial(self._read, url) if url else None)
         self._journal, self._segments = journal, journal.since(step)
         self.updates = sum(segment.updates for segment in self._segments)
         self.records = sum(segment.records for segment in self._segments)
         self.done, self.active = 0, self.records > 0
+        self._stopping: Callable[[], bool] = lambda: False
+        self._rows: Callable[[], int] = lambda: 0
 
     def __str__(self) -> str:
         return f"{self.origin} + journal ({self.updates} updates)"
 
     def progress(self) -> int | None:
-        """Return how many records were repeated, None once all were."""
-        return self.done if self.active else None
+        """Return how many records were repeated and rows read from snapshots, None once all were."""
+        return self.done + self._rows() if self.active else None
 
     def run(self, service: Service, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
         """Repeat everything, or until `stopping` returns True; nothing is served then.
@@ -68,6 +73,7 @@ class Recovery:
             CheckpointError: the journal is damaged, or a record cannot be repeated.
         """
         service.repeating = True
+        self._stopping, self._rows = stopping, lambda: service.loaded
         for segment in self._segments:
             for number, (header, parts) in enumerate(self._journal.read([segment]), segment.first):
                 if stopping():
@@ -88,25 +94,26 @@ class Recovery:
         job = Job(sessions.recovered(header), header, parts, 0, 0.0)
         sessions.finished(job, execute(service, job))
         if header.kind == Kind.READ:
-            service.settle()
+            service.settle(self._stopping)
+
+    def _read(self, url: str, service: Service) -> None:
+        """Load the rows of a snapshot, or some of them: if it is to stop, nothing is served."""
+        from satrap.checkpoint.chain import read_buckets
+
+        assert service.config is not None
+        for chunk in read_buckets(url, service.config.map.buckets(service.config.shard)):
+            if self._stopping():
+                return
+            hit("shard.chunk")
+            service.load(chunk)
 
 
-def _start(journal: Journal, load: Load | None) -> tuple[int | None, str, Load | None]:
-    """Return (the cut to begin with, in words, what loads its rows)."""
-    if load is not None:
-        return journal.segments[0].step, "given rows", load
+def _start(journal: Journal) -> tuple[int | None, str, str | None]:
+    """Return (the cut to begin with, in words, the snapshot that has its rows)."""
     for segment in reversed(journal.segments):
         if url := committed(journal, segment):
-            return segment.step, f"snapshot {url.rpartition('/')[2]}", lambda service: _rows(service, url)
+            return segment.step, f"snapshot {url.rpartition('/')[2]}", url
     return None, "the start of the run", None
-
-
-def _rows(service: Service, url: str) -> None:
-    from satrap.checkpoint.chain import read_buckets
-
-    assert service.config is not None
-    for chunk in read_buckets(url, service.config.map.buckets(service.config.shard)):
-        service.store.load(chunk.table, chunk)
 
 
 def committed(journal: Journal, segment: Segment) -> str | None:

@@ -277,14 +277,26 @@ class Service:
         if gone(self._cutter):
             self._snapshots.let_go()
 
-    def settle(self) -> None:
-        """Wait until rows that are being read are there.
+    @property
+    def loaded(self) -> int:
+        """Rows that have been read from snapshots, also of one that is being read; any thread may ask."""
+        return self._snapshots.loaded
+
+    def load(self, chunk: Chunk) -> None:
+        """Load rows of the snapshot after which requests are to be repeated."""
+        self.store.load(chunk.table, chunk)
+        self._snapshots.loaded += len(chunk.ids)
+
+    def settle(self, stopping: Callable[[], bool]) -> None:
+        """Wait until rows that are being read are there, or until `stopping` returns True.
 
         Raises:
             CheckpointError: they cannot be read.
         """
         assert self.config is not None
         while not (result := self._snapshots.result())["done"]:
+            if stopping():
+                return
             time.sleep(SETTLE_SECONDS)
         if "error" in result:
             raise error_of(result["error"], f"shard {self.config.shard}")

@@ -104,8 +104,8 @@ class Sessions:
         counters: kept up to date.
         submit: called with each request that is to be executed, in order.
         epoch: returns the epoch of the shard map, None before it is known.
-        recovering: returns how many records were replayed so far while the shard recovers, None afterwards;
-            until then nothing is accepted.
+        recovering: returns a number that grows while the shard recovers, None afterwards; until then nothing
+            is accepted.
         ahead: called with the payload of each PREFETCH; must return at once, whatever it holds.
     """
 

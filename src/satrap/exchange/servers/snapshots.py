@@ -48,6 +48,7 @@ class Snapshots:
 
     Attributes:
         since: number of the cut, or of the reading, since which the store notes changes; None: it does not.
+        loaded: rows read so far, also by a job that goes on.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class Snapshots:
         self._state: State = {}
         self._taken: tuple[int, int | None, Delta] | None = None
         self.since: int | None = None
+        self.loaded = 0
 
     @property
     def followed(self) -> bool:
@@ -165,9 +167,34 @@ class Snapshots:
             exact: take over, before them, what else the store needs to go on exactly.
         """
         stopping = threading.Event()
-        started = self._start(lambda: _read(config, store, url, number, stopping, exact), stopping)
+        started = self._start(lambda: self._read(config, store, url, number, stopping, exact), stopping)
         self._reading = self._job
         return started
+
+    def _read(
+        self,
+        config: ShardConfig,
+        store: Shard,
+        url: str,
+        number: int | None,
+        stopping: threading.Event,
+        exact: bool,
+    ) -> Result:
+        from satrap.checkpoint.chain import read_buckets
+
+        def counted() -> Iterator[Chunk]:
+            for chunk in _until(read_buckets(url, buckets), stopping):
+                yield chunk
+                self.loaded += len(chunk.ids)
+
+        buckets = config.map.buckets(config.shard)
+        if exact:
+            restore(store, url, buckets)
+        rows, alone = load_rows(store, counted())
+        if number is None or not alone:
+            return {"rows": rows}
+        store.changes.follow()
+        return {"rows": rows, "follows": number}
 
     def spoilt(self) -> bool:
         """Return whether a reading has failed, so that the store has some of its rows; once of each."""
@@ -278,21 +305,6 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
         return _write(config, rows, url, folder, {}) if seen else {"files": None}
     except PermissionError:
         return {"files": None}
-
-
-def _read(
-    config: ShardConfig, store: Shard, url: str, number: int | None, stopping: threading.Event, exact: bool
-) -> Result:
-    from satrap.checkpoint.chain import read_buckets
-
-    buckets = config.map.buckets(config.shard)
-    if exact:
-        restore(store, url, buckets)
-    rows, alone = load_rows(store, _until(read_buckets(url, buckets), stopping))
-    if number is None or not alone:
-        return {"rows": rows}
-    store.changes.follow()
-    return {"rows": rows, "follows": number}
 
 
 def _plain(error: SatrapError) -> dict[str, str]:
