@@ -1,3 +1,5 @@
+import os
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -6,9 +8,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from satrap import launch
 from satrap.batch import Batch
+from satrap.checkpoint import Series
+from satrap.config import load
 from satrap.errors import DataError
+from satrap.launch.inputs import open_part
 from satrap.launch.scoring import _write, scored_tables
+from satrap.train import Observer, Progress, Trainer
+from tests.launch.runs import RECIPE, make_recipe
 
 
 class Half:
@@ -39,3 +47,37 @@ def test_each_row_gets_its_own_probability_however_far_the_trainer_reads_ahead()
 def test_nothing_to_write_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no rows"):
         _write(iter(()), tmp_path / "x", "x.csv")
+
+
+class TerminateAt(Observer):
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_run_that_was_stopped_is_scored_as_of_then(elsewhere: bool, tmp_path: Path) -> None:
+    """Wherever its snapshots are, and also if it had ended before and was to train more."""
+    text = RECIPE + (f"checkpoint: {{url: {tmp_path / 'snapshots'}}}\n" if elsewhere else "")
+    recipe, run = make_recipe(tmp_path, text), str(tmp_path / "run")
+    snapshots = Series(str(tmp_path / ("snapshots" if elsewhere else "run/checkpoints")))
+
+    def assert_of_the_newest() -> None:
+        folder = launch.RunFolder.open(run)
+        assert not elsewhere or not folder.checkpoints.exists()
+        trainer = Trainer.load(snapshots.place(snapshots.latest() or 0))
+        rows = open_part(load(recipe), trainer.schema, "test")
+        assert rows is not None
+        assert launch.evaluate(folder) == trainer.evaluate(rows)
+        trainer.close()
+
+    launch.train(load(recipe), run, observers=[TerminateAt(9)])
+    assert_of_the_newest()
+    ended = launch.train(None, run, resume=True)
+    assert launch.evaluate(launch.RunFolder.open(run)) == ended.test
+    more = load(recipe, ["training.epochs=3"])
+    launch.train(more, run, resume=True, observers=[TerminateAt(40)])
+    assert_of_the_newest()

@@ -104,18 +104,34 @@ class RunFolder:
             ConfigError: there is no run in it, or it has neither.
         """
         folder = cls(Path(path))
-        for needed in (folder.recipe_file, folder.model):
-            if not needed.exists() and not (needed == folder.model and folder.checkpoints.exists()):
-                raise ConfigError(
-                    f"not a run folder: it has no {needed.name}",
-                    where=str(path),
-                    fix="give the folder that satrap train printed at its end",
-                )
+        missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
+        if missing == [folder.model] and (
+            folder.checkpoints.exists() or folder.recipe().sections.checkpoint.url
+        ):
+            missing = []
+        if missing:
+            raise ConfigError(
+                f"not a run folder: it has no {missing[0].name}",
+                where=str(path),
+                fix="give the folder that satrap train printed at its end",
+            )
         return folder
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
         return load(self.recipe_file, overrides)
+
+    def snapshots(self, recipe: Recipe) -> str:
+        """Return where the snapshots of its run are: where the recipe says, else in the folder."""
+        return recipe.sections.checkpoint.url or str(self.checkpoints)
+
+    @property
+    def stopped(self) -> str:
+        """Why the run ended, as `metrics.json` says; empty if it does not."""
+        try:
+            return str(json.loads(self.metrics_file.read_text(encoding="utf-8"))["stopped"])
+        except (OSError, ValueError, KeyError):
+            return ""
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""

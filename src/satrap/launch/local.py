@@ -308,7 +308,8 @@ def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
         ConfigError: its rows do not fit.
     """
     memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
-    place = str(folder.model) if folder.model.exists() else newest(str(folder.checkpoints))
+    ended = folder.model.exists() and folder.stopped != "stopped"
+    place = str(folder.model) if ended else newest(folder.snapshots(recipe))
     try:
         trainer = Trainer.load(
             place,

@@ -37,7 +37,7 @@ def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], Non
     """Return where a run's snapshots go: where the recipe says, else `checkpoints` in the run folder."""
     keys = recipe.sections.checkpoint
     return Checkpointing(
-        keys.url or str(folder.checkpoints),
+        folder.snapshots(recipe),
         keys.every_steps,
         keys.keep or KEPT,
         notice,
@@ -80,7 +80,7 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
     kept = load(folder.recipe_file)
     chosen = recipe or kept
     _check_same(kept, chosen)
-    if _complete(folder) and chosen.resolved() == kept.resolved():
+    if folder.stopped in ("epochs", "steps", "patience") and chosen.resolved() == kept.resolved():
         raise nothing_to_resume(f"the run in {path} is complete")
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot")
@@ -105,14 +105,6 @@ def _newest(name: str) -> Path:
     if not name or not runs:
         raise nothing_to_resume(f"there is no run {RUNS}/{name or '<name>'}-<n>")
     return max(runs, key=lambda p: int(p.name.rsplit("-", 1)[1]))
-
-
-def _complete(folder: RunFolder) -> bool:
-    try:
-        stopped = json.loads(folder.metrics_file.read_text(encoding="utf-8"))["stopped"]
-    except (OSError, ValueError, KeyError):
-        return False
-    return stopped in ("epochs", "steps", "patience")
 
 
 def _check_same(kept: Recipe, given: Recipe) -> None:
