@@ -15,12 +15,10 @@ import time
 from pathlib import Path
 
 from satrap.launch.cluster import LOADER_RESTARTS
-from tests.chaos.process_kills import tail
+from tests.chaos.process_kills import WAIT, tail
 from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, children
 
-WAIT = 1500.0
-"""Seconds in which a run ends, also where a hundred processes share two cores; beyond that it hangs."""
 LEFT_SECONDS = 60.0
 """In which the processes of a run end after their launcher was killed, also on a busy machine."""
 

@@ -140,6 +140,13 @@ class StrangeError(Exception):
     """An error of a store's client: of no family that anybody else knows."""
 
 
+class ServerError(OSError):
+    """What s3fs makes of an error of the server: of a disk, it would say that the bytes are lost."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.EIO, what)
+
+
 class Ticking:
     """Something of which the call that brings a count to nothing raises an error."""
 
@@ -166,7 +173,7 @@ class Ticking:
         return call
 
 
-RAISED = [StrangeError, KeyError, PermissionError, TimeoutError, NotImplementedError]
+RAISED = [StrangeError, ServerError, KeyError, PermissionError, TimeoutError, NotImplementedError]
 
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda kind: kind.__name__)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from satrap.launch.keeping import save_model
 from satrap.launch.local import make_trainer as make_trainer_of_recipe
 from satrap.train import Trainer
 from tests.cli.command import satrap
+from tests.disks import fill, small_disk
 from tests.launch.runs import RECIPE, make_recipe
 from tests.train.test_saving import make_trainer, train_data
 
@@ -95,36 +94,25 @@ def test_without_a_temporary_folder(
     assert "No space left" in caught.value.what
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB, where we may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's thread
 @pytest.mark.parametrize("patience", ["null", "2"])
-def test_a_run_on_a_disk_that_becomes_full(patience: str, small_disk: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_disk_that_becomes_full(patience: str, tmp_path: Path) -> None:
     """Its last kilobytes go when training begins: history, snapshots, best weights and model find no room."""
-    run, ballast = small_disk / "run", small_disk / "ballast"
     recipe = make_recipe(
         tmp_path,
         RECIPE.replace("epochs: 2", f"epochs: 2, patience: {patience}") + "checkpoint: {every_steps: 10}\n",
     )
-    with mock.patch.object(local, "make_trainer", filling(ballast)):
-        answer = satrap("train", recipe, "--output", run)
-    answer.assert_refused("the trained model could not be saved in the run folder", code=1)
-    assert "No space left on device" in answer.err
-    assert "the history has gaps" in answer.err
-    assert answer.err.count("the best weights could not be kept") == (patience != "null")
-    ballast.unlink()
-    subprocess.run(re.findall(r"then: (.*)", answer.err)[0], shell=True, check=True)  # as the user does
-    assert satrap("evaluate", run, "--json").code == 0
+    with small_disk(tmp_path / "disk") as disk:
+        run, ballast = disk / "run", disk / "ballast"
+        with mock.patch.object(local, "make_trainer", filling(ballast)):
+            answer = satrap("train", recipe, "--output", run)
+        answer.assert_refused("the trained model could not be saved in the run folder", code=1)
+        assert "No space left on device" in answer.err
+        assert "the history has gaps" in answer.err
+        assert answer.err.count("the best weights could not be kept") == (patience != "null")
+        ballast.unlink()
+        subprocess.run(re.findall(r"then: (.*)", answer.err)[0], shell=True, check=True)  # as the user does
+        assert satrap("evaluate", run, "--json").code == 0
 
 
 def filling(ballast: Path) -> Any:
@@ -132,9 +120,7 @@ def filling(ballast: Path) -> Any:
 
     def make(*arguments: Any) -> Trainer:
         trainer = make_trainer_of_recipe(*arguments)
-        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
+        fill(ballast)
         return trainer
 
     return make

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from satrap.report import Curves, curves_available
 from satrap.train.observer import Progress
 
@@ -22,3 +24,32 @@ def test_curves_can_be_read_back(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(2, 0.5), (4, 0.25)]
     assert [(e.step, e.value) for e in events.Scalars("store/rows")] == [(2, 20.0), (4, 40.0)]
     assert [(e.step, e.value) for e in events.Scalars("validation/auc")] == [(4, 0.75)]
+
+
+def test_curves_that_cannot_be_written_end_and_the_run_does_not(tmp_path: Path) -> None:
+    said: list[str] = []
+    (tmp_path / "file").touch()
+    curves = Curves(tmp_path / "file" / "curves", every=1, notice=said.append)
+    curves.started(Progress())
+    curves.step(Progress(step=1))
+    curves.evaluated({"auc": 0.75}, Progress(step=1))
+    curves.close()
+    assert len(said) == 1
+    assert "the curves end here" in said[0]
+
+
+def test_curves_end_where_the_disk_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    curves = Curves(tmp_path, every=1, notice=said.append)
+    curves.started(Progress())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(curves._writer, "add_scalar", full)
+    for step in (1, 2):
+        curves.step(Progress(step=step))
+    curves.evaluated({"auc": 0.75}, Progress(step=2))
+    curves.close()
+    assert len(said) == 1
+    assert "No space left on device" in said[0]

@@ -14,6 +14,7 @@ import satrap
 from satrap.checkpoint import write_checkpoint
 from satrap.errors import CheckpointError
 from satrap.train import Checkpointing, Result, Trainer, window
+from satrap.train.run import Run
 from tests.train.test_saving import (
     StopAt,
     assert_same,
@@ -161,3 +162,12 @@ def test_all_workers_decide_alike(full: str, disk: Disk) -> None:
     assert answers[0].digest == answers[1].digest
     assert answers[0].result.metrics == answers[1].result.metrics
     assert said is None or len(said) == 1
+
+
+def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
+    before, run = Run(("y",)), Run(("y",))
+    before.stages.seconds |= {"read": 3.0, "push": 1.0}
+    run.restore(*before.state(), None)
+    run.stages.seconds["read"] += 2.0
+    assert run.progress.stage_seconds["read"] == run.stages.seconds["read"] == 5.0
+    assert run.progress.stage_seconds["push"] == run.stages.seconds["push"] == 1.0

@@ -126,11 +126,13 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
             values[name] = values.get(name, 0) + column.num_values
             id_bytes += column.total_uncompressed_size if name == "id" else 0
     wrong = [name for name in ("weights", "state") if name in kinds and not _is_floats(kinds[name])]
-    if not raw and not pa.types.is_integer(kinds["id"]):
+    kind = kinds["id"]
+    fits = not pa.types.is_nested(kind) if raw else pa.types.is_integer(kind)
+    if not fits or id_bytes > ID_BYTES * (rows + ID_BYTES):
         wrong.append("id")
-    if wrong or pa.types.is_nested(kinds["id"]) or id_bytes > ID_BYTES * (rows + ID_BYTES):
+    if wrong:
         raise DataError(
-            f"column {(wrong or ['id'])[0]} has values of another kind: {kinds[(wrong or ['id'])[0]]}",
+            f"column {wrong[0]} has values of another kind: {kinds[wrong[0]]}",
             where=str(path),
             fix="id is to be a whole number (with --raw also text), weights and state lists of float",
         )
