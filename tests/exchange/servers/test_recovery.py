@@ -13,18 +13,21 @@ import pytest
 
 from satrap import faults
 from satrap.checkpoint import Checkpoint, manifest, write_checkpoint
+from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ShardServer, payload, recovery
+from satrap.exchange.servers import ShardServer, payload
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.payload import pack_text, unpack_text
-from satrap.exchange.servers.recovery import Recovery
+from satrap.exchange.servers.recovery import Recovery, Rotation
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.snapshots import unpack_result
+from satrap.exchange.servers.turns import Job
 from satrap.store import Admission, Eviction, Shard, Tier
 from tests.cluster.runs import eventually
 from tests.contract.parties import (
@@ -223,23 +226,25 @@ def test_a_request_that_cannot_be_written_is_refused_and_changes_nothing(tmp_pat
     assert Bench(tmp_path).rows() == before
 
 
+def segments(folder: Path) -> int:
+    return len(list(folder.glob("*.journal")))
+
+
 def test_a_journal_begins_anew_with_each_snapshot(tmp_path: Path) -> None:
     """With real snapshots: short journals, and the shard comes back from the newest committed one."""
     folder, here = tmp_path / "journal", local()
-    sizes: list[int] = []
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
-        for n in range(4):
+        for n, kept in enumerate([2, 2, 2, 3]):
             train(exchange, steps=6, seed=n)
             train(here, steps=6, seed=n)
             cut = exchange.cut()
             if n == 2:
                 continue  # never written: the segment before goes on
             write_checkpoint(str(tmp_path / f"step-{n}"), Checkpoint({}, {}, {}, (), rows=cut.write))
-            sizes.append(len(list(folder.glob("*.journal"))))
+            assert eventually(lambda kept=kept: segments(folder) == kept, 20)
         train(exchange, steps=3, seed=9)
         train(here, steps=3, seed=9)
-    assert sizes == [2, 2, 3]
     with ShardServer(server.address, journal=folder) as again:
         assert str(again.recovery) == "snapshot step-3 + journal (3 updates)"
         assert_equal_contents(exchange, here)
@@ -248,6 +253,31 @@ def test_a_journal_begins_anew_with_each_snapshot(tmp_path: Path) -> None:
         assert_equal_contents(exchange, here)
         exchange.close()
     here.close()
+
+
+def test_a_store_that_is_slow_to_answer_holds_up_no_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked which snapshots there are, since the journal of those before the newest one can go."""
+    folder, go_on, read_manifest = tmp_path / "journal", threading.Event(), manifest.read_manifest
+
+    def slow(storage: Storage) -> Manifest:
+        go_on.wait(20)
+        return read_manifest(storage)
+
+    with ShardServer("127.0.0.1:0", journal=folder) as server:
+        exchange = connect([server.address])
+        train(exchange, steps=2, seed=0)
+        write_checkpoint(str(tmp_path / "step-0"), Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
+        monkeypatch.setattr(manifest, "read_manifest", slow)
+        started = time.monotonic()
+        exchange.cut()
+        train(exchange, steps=2, seed=1)
+        assert time.monotonic() - started < 15
+        assert segments(folder) == 3
+        go_on.set()
+        assert eventually(lambda: segments(folder) == 2, 20)
+        exchange.close()
 
 
 def test_a_hello_that_is_refused_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
@@ -601,6 +631,13 @@ def test_a_store_that_raises_what_it_likes_ends_no_shard(
         raise ZeroDivisionError("of a library")
 
     monkeypatch.setattr(manifest, "read_manifest", fail)
-    recovery.rotate(bench.journal, 2, bench.service, bench.sessions)
+    cut = [pack_text({"number": 2})]
+    rotation = Rotation(bench.journal)
+    rotation.executed(
+        Job(bench.sessions.known[1], Header(Kind.CUT), cut, 0, 0.0), bench.service, bench.sessions
+    )
+    assert rotation._thread is not None
+    rotation._thread.join()
+    rotation.tidy()
     assert [segment.step for segment in bench.journal.segments] == [None, 1, 2]
     bench.die()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -125,42 +126,63 @@ def committed(journal: Journal, segment: Segment) -> str | None:
         return None
     for parts in journal.of_kind(segment, Kind.WRITE):
         asked = unpack_text(parts[0])
-        # libraries of object stores raise errors of their own: what cannot be read is not committed
-        with suppress(SatrapError), answerable("looking for a snapshot", begun=False):
-            if (
-                asked["number"] == segment.step
-                and read_manifest(Storage(asked["url"])).data == asked["folder"]
-            ):
-                return str(asked["url"])
+        if asked["number"] == segment.step:
+            # libraries of object stores raise errors of their own: what cannot be read is not committed
+            with suppress(SatrapError), answerable("looking for a snapshot", begun=False):
+                if read_manifest(Storage(asked["url"])).data == asked["folder"]:
+                    return str(asked["url"])
     return None
 
 
-def begin_segment(journal: Journal, job: Job, service: Service, sessions: Sessions) -> None:
-    """Begin a segment if one begins with a request that has just been executed.
+class Rotation:
+    """Begins the segments of a journal while its shard serves, and lets go those that it needs no more.
 
-    With a cut: see `rotate`. With the answer that a reading has failed, since it might succeed when repeated.
+    Which snapshots are committed is asked for in a thread, since an object store may take long to answer. The
+    thread that executes requests calls all methods.
 
-    Raises:
-        StoreError: there is no room; the journal goes on as it was.
+    Args:
+        journal: of the shard.
     """
-    if job.header.kind == Kind.CUT:
-        rotate(journal, unpack_text(job.parts[0])["number"], service, sessions)
-    elif service.emptied:
-        service.emptied = False
-        journal.begin(*remember(service, sessions))
 
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._thread: threading.Thread | None = None
+        self._committed: int | None = None
 
-def rotate(journal: Journal, number: int, service: Service, sessions: Sessions) -> None:
-    """Begin a segment at a cut, and let go what lies before the cut of the last committed snapshot.
+    def executed(self, job: Job, service: Service, sessions: Sessions) -> None:
+        """Begin a segment if one begins with a request that has just been executed.
 
-    Raises:
-        StoreError: there is no room; the journal goes on as it was.
-    """
-    for segment in reversed(journal.segments):
-        if segment.step is not None and committed(journal, segment):
-            journal.forget(segment.step)
-            break
-    journal.rotate(number, *remember(service, sessions))
+        That is a cut, or the question after a reading that has failed: it might succeed when repeated.
+
+        Raises:
+            StoreError: there is no room; the journal goes on as it was.
+        """
+        if job.header.kind == Kind.CUT:
+            before = [segment for segment in self._journal.segments if segment.step is not None]
+            try:
+                number = unpack_text(job.parts[0])["number"]
+                self._journal.rotate(number, *remember(service, sessions))
+            finally:
+                self._look(before)
+        elif service.emptied:
+            service.emptied = False
+            self._journal.begin(*remember(service, sessions))
+
+    def tidy(self) -> None:
+        """Let go what lies before the cut of the last snapshot that is known to be committed."""
+        if self._committed is not None:
+            self._journal.forget(self._committed)
+            self._committed = None
+
+    def _look(self, segments: Sequence[Segment]) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._find, args=(segments,), daemon=True)
+            with suppress(RuntimeError):  # no more threads: after the next cut
+                self._thread.start()
+
+    def _find(self, segments: Sequence[Segment]) -> None:
+        with suppress(SatrapError, OSError):  # what cannot be read stays
+            self._committed = next((s.step for s in reversed(segments) if committed(self._journal, s)), None)
 
 
 def _unrepeatable(

@@ -17,7 +17,7 @@ from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.executor import Executor
 from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
 from satrap.exchange.servers.journal import Journal
-from satrap.exchange.servers.recovery import Recovery, begin_segment
+from satrap.exchange.servers.recovery import Recovery, Rotation
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
@@ -83,6 +83,7 @@ class ShardServer:
         self.limits, self.counters = limits or Limits(), Counters()
         self._journal = None if journal is None else Journal(journal)
         self.recovery = None if self._journal is None else Recovery(self._journal)
+        self._rotation = None if self._journal is None else Rotation(self._journal)
         self._service = service or Service(config, max_bytes=self.limits.message_bytes)
         self._service.observe = self._observe
         self._sessions = Sessions(
@@ -160,6 +161,8 @@ class ShardServer:
     def _sweep(self, now: float) -> None:
         self._sessions.sweep(now)
         self._service.forget(lambda client: self._sessions.absent(client, now))
+        if self._rotation is not None:
+            self._rotation.tidy()
 
     def _end(self) -> None:
         self._service.close()
@@ -230,9 +233,9 @@ class ShardServer:
         """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
         if last:
             self._sessions.finished(job, answer)
-        if self._journal is not None and answer.header.kind != FAILURE:
+        if self._rotation is not None and answer.header.kind != FAILURE:
             with contextlib.suppress(StoreError):  # without room it goes on as it was
-                begin_segment(self._journal, job, self._service, self._sessions)
+                self._rotation.executed(job, self._service, self._sessions)
         self._answers.append((job, answer, last))
         self._listener.ring()
 
