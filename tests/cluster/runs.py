@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,15 +19,23 @@ PATIENCE = 300.0
 LONG = RECIPE.replace("epochs: 2", "epochs: 100000, patience: null")
 
 
+ROLES = ("shard", "loader", "embedding-worker")
+
+
 def children(pid: int) -> dict[str, int]:
-    """Processes that a launcher has started, by their command: "shard 0", "loader 0", in order of start."""
+    """Processes that a launcher has started, by their command: "shard 0", "loader 0", in order of start.
+
+    A process that is not yet, or no longer, what it was started for has another command and is left out.
+    """
     found: dict[str, int] = {}
-    counts = {"shard": 0, "loader": 0, "embedding-worker": 0, "worker": 0}
-    for line in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        words = Path(f"/proc/{line}/cmdline").read_bytes().split(b"\0")
-        kind = next((k for k in ("shard", "loader", "embedding-worker") if k.encode() in words), "worker")
-        found[f"{kind} {counts[kind]}"] = int(line)
-        counts[kind] += 1
+    counts = dict.fromkeys((*ROLES, "worker"), 0)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            kind = "worker" if "satrap.launch" in words else next(filter(words.__contains__, ROLES), None)
+            if kind:
+                found[f"{kind} {counts[kind]}"] = int(child)
+                counts[kind] += 1
     return found
 
 

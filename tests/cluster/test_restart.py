@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,16 @@ EXACT = (
     + "restarts: 1000}\ncheckpoint: {every_steps: 11, keep: 2}\n"
 )
 """A run that ends with the same bytes whoever died."""
+
+
+@contextlib.contextmanager
+def started(recipe: Path, run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run under way; its launcher is killed at the end of the block, also where a check has failed."""
+    with start(recipe, run, False) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def model_of(run: Path) -> dict[str, str]:
@@ -60,16 +72,16 @@ def test_the_result_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, EXACT, frame(8000))
     expected, run = tmp_path / "expected", tmp_path / "run"
     assert start(recipe, expected, False).wait(PATIENCE) == 0
-    process = start(recipe, run, False)
-    shards: dict[str, int] = {}
-    newest: int | None = None
-    for times, name in enumerate(("worker 0", "worker 1", "worker 0"), 1):
-        kill_a_worker(run, process, name, newest)
-        newest = started_again(run, times)
-        found = {k: v for k, v in children(process.pid).items() if k.startswith("shard")}
-        shards = shards or found
-        assert found == shards
-    assert process.wait(PATIENCE) == 0
+    with started(recipe, run) as process:
+        shards: dict[str, int] = {}
+        newest: int | None = None
+        for times, name in enumerate(("worker 0", "worker 1", "worker 0"), 1):
+            kill_a_worker(run, process, name, newest)
+            newest = started_again(run, times)
+            found = {k: v for k, v in children(process.pid).items() if k.startswith("shard")}
+            shards = shards or found
+            assert found == shards
+        assert process.wait(PATIENCE) == 0
     assert model_of(run) == model_of(expected)
     assert (run / "metrics.jsonl").read_text().count('"validation"') == 12
     said = run.with_suffix(".log").read_text()
@@ -86,12 +98,11 @@ def test_deltas_bring_back_shards_workers_and_the_run(tmp_path: Path) -> None:
     assert keep in text
     recipe, expected, run = make_recipe(tmp_path, text, frame(8000)), tmp_path / "expected", tmp_path / "run"
     assert start(recipe, expected, False).wait(PATIENCE) == 0
-    process, series = start(recipe, run, False), Series(str(run / "checkpoints"))
-    for name, after in (("shard 1", 20), ("worker 0", 70)):
-        kill_a_worker(run, process, name, after)
-    assert eventually(lambda: (series.latest() or 0) > 130)
-    process.kill()
-    process.wait(PATIENCE)
+    series = Series(str(run / "checkpoints"))
+    with started(recipe, run) as process:
+        for name, after in (("shard 1", 20), ("worker 0", 70)):
+            kill_a_worker(run, process, name, after)
+        assert eventually(lambda: (series.latest() or 0) > 130)
     said = run.with_suffix(".log").read_text()
     assert "[shard 1] lost; restarting from snapshot step-" in said
     assert "worker 0 was killed by SIGKILL" in said
@@ -115,10 +126,10 @@ def test_deltas_bring_back_shards_workers_and_the_run(tmp_path: Path) -> None:
 def test_no_more_often_than_the_recipe_says(tmp_path: Path) -> None:
     text = EXACT.replace("restarts: 1000", "restarts: 1").replace("epochs: 12", "epochs: 1000")
     run = tmp_path / "run"
-    process = start(make_recipe(tmp_path, text), run, False)
-    kill_a_worker(run, process, "worker 1", 0)
-    kill_a_worker(run, process, "worker 0", started_again(run, 1))
-    assert process.wait(PATIENCE) == 1
+    with started(make_recipe(tmp_path, text), run) as process:
+        kill_a_worker(run, process, "worker 1", 0)
+        kill_a_worker(run, process, "worker 0", started_again(run, 1))
+        assert process.wait(PATIENCE) == 1
     assert "error: worker 0 was killed by SIGKILL" in run.with_suffix(".log").read_text()
     assert Series(str(run / "checkpoints")).latest() is not None
 
@@ -128,11 +139,9 @@ def test_a_run_goes_on_with_another_number_of_shards_or_workers(tmp_path: Path, 
     recipe = make_recipe(tmp_path, EXACT, frame(8000))
     expected, run = tmp_path / "expected", tmp_path / "run"
     assert start(recipe, expected, False).wait(PATIENCE) == 0
-    process = start(recipe, run, False)
     series = Series(str(run / "checkpoints"))
-    assert eventually(lambda: (series.latest() or 0) > 20)
-    process.kill()
-    process.wait(PATIENCE)
+    with started(recipe, run):
+        assert eventually(lambda: (series.latest() or 0) > 20)
     again = run_command("train", recipe, "--output", run, "--resume", "--set", change)
     assert again.code == 0, again
     before, after = (json.loads((folder / "metrics.json").read_text()) for folder in (expected, run))

@@ -63,3 +63,16 @@ def test_what_is_watched_is_reported_until_it_is_not() -> None:
         assert poller.wait(0) == []
     poller.close()
     poller.ring()  # nobody waits any more
+
+
+def test_an_item_has_one_turn_however_many_reasons_there_are() -> None:
+    """Otherwise one connection that sends much would have hundreds of turns before the next has one."""
+    poller: Poller[str] = Poller()
+    a, b = socket.socketpair()
+    with a, b:
+        poller.watch(a, READ | WRITE, "a")
+        b.send(b"x")
+        for _ in range(3):
+            poller.again("a")
+        assert poller.wait(5) == [("a", READ | WRITE)]
+    poller.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -27,7 +28,7 @@ class Poller(Generic[T]):
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[int, T]] = {}
-        self._again: list[T] = []
+        self._again: dict[T, None] = {}
         self._bell, self._ringer = socket.socketpair()
         for end in (self._bell, self._ringer):
             end.setblocking(False)
@@ -49,20 +50,21 @@ class Poller(Generic[T]):
 
     def again(self, item: T) -> None:
         """Have the next `wait` return an item to read at once: there is more, where no socket shows it."""
-        self._again.append(item)
+        self._again[item] = None
 
     def wait(self, seconds: float) -> list[tuple[T, int]]:
-        """Return the items for which something is possible, and what; none after so many seconds."""
-        found = [(item, READ) for item in self._again]
-        self._again = []
+        """Return each item for which something is possible, and what; none after so many seconds."""
+        found = dict.fromkeys(self._again, READ)
+        self._again = {}
         for key, events in self._selector.select(0 if found else max(seconds, 0)):
             if key.fd == self._bell.fileno():
                 with contextlib.suppress(BlockingIOError):
                     self._bell.recv(4096)
                 self._rung = False  # after it is silent: whoever rang before is looked after in this round
             elif key.fd in self._watched:
-                found.append((self._watched[key.fd][1], events))
-        return found
+                item = self._watched[key.fd][1]
+                found[item] = found.get(item, 0) | events
+        return list(found.items())
 
     def ring(self) -> None:
         """Have `wait` return soon; any thread may call it."""

@@ -7,6 +7,7 @@ client may, except to rows of the honest client's table: they update, load and c
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 import struct
@@ -30,6 +31,9 @@ from tests.chaos.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
 
 MANY = 1000
 """Messages of one send."""
+
+POLITE = 19
+"""Niceness of attackers: on a machine of their own they would take no processor time of those they attack."""
 
 NASTY: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 10**300, 1e308, float("nan"), float("inf"),
@@ -431,6 +435,7 @@ def attack(
     only: Sequence[str] = (),
 ) -> None:
     """Attack with one after another, drawn at random, until this process is ended."""
+    os.nice(POLITE)
     source = random.Random(seed)
     a = Attacker(role, address, read_key(key) if key else None, source, delivered)
     while True:
@@ -443,6 +448,7 @@ def attack(
 
 def attack_endpoint(address: str, seed: str, delivered: Synchronized[int]) -> None:
     """Attack a metrics endpoint until this process is ended."""
+    os.nice(POLITE)
     rng = random.Random(seed)
     pieces: list[Callable[[], bytes]] = [
         lambda: rng.randbytes(rng.randrange(1, 3000)),

@@ -45,21 +45,27 @@ class Experience:
         name: of the process it used.
         checked: rows, or batches of a loader, or metrics of an endpoint.
         wrong: of these.
-        seconds: of each request.
+        requests: when each began, in seconds of the clock that all processes share, and what it took.
         error: that ended it, "" if none did.
     """
 
     name: str
     checked: int = 0
     wrong: int = 0
-    seconds: list[float] = field(default_factory=list)
+    requests: list[tuple[float, float]] = field(default_factory=list)
     error: str = ""
 
     def timed(self, call: Callable[[], Any]) -> Any:
-        begun = time.perf_counter()
+        begun = time.monotonic()
         found = call()
-        self.seconds.append(time.perf_counter() - begun)
+        self.requests.append((begun, time.monotonic() - begun))
         return found
+
+    def percentiles(self, begin: float, end: float) -> tuple[int, float, float]:
+        """Return how many requests began between two instants, and half and 99 % of them took, in seconds."""
+        took = [seconds for at, seconds in self.requests if begin <= at < end] or [np.inf]
+        half, most = np.percentile(took, [50, 99])
+        return len(took), float(half), float(most)
 
 
 class Model:
@@ -163,7 +169,7 @@ def of_loader(
 def of_endpoint(seen: Experience, address: str, ended: Callable[[], bool]) -> None:
     """Read metrics; a connection that is refused because others hold all is tried again."""
     while not ended():
-        begun = time.perf_counter()
+        begun = time.monotonic()
         while not ended():
             try:
                 with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
@@ -173,9 +179,9 @@ def of_endpoint(seen: Experience, address: str, ended: Callable[[], bool]) -> No
                 continue
             seen.checked += 1
             seen.wrong += b"satrap_role_info" not in text
-            seen.seconds.append(time.perf_counter() - begun)
+            seen.requests.append((begun, time.monotonic() - begun))
             break
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
 def live(
@@ -192,9 +198,9 @@ def live(
 
     def ended() -> bool:
         nonlocal told
-        if not told and len(seen.seconds) >= WARM:
+        if not told and len(seen.requests) >= WARM:
             told = True
-            seen.seconds.clear()
+            seen.requests.clear()
             warm.release()
         return end.is_set()
 
