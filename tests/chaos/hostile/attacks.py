@@ -28,6 +28,7 @@ from satrap.exchange.servers.shard_map import ShardMap
 from satrap.rpc import Key, read_key
 from tests.chaos.hostile.link import SECONDS, Link, frame, message
 from tests.chaos.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
+from tests.exchange.servers.requests import opening
 
 MANY = 1000
 """Messages of one send."""
@@ -111,14 +112,6 @@ def requests(a: Attacker) -> list[tuple[Kind, list[bytes]]]:
     update = _raw(pack([Section(1, splits, ids, FLOAT32, 8, 1.0, rows)]))
     load = {"table": "theirs", "rows": 1, "columns": {}}
     batch = {"size": 1, "number": a.random.randrange(9), "replay": False}
-    opening = {
-        "part": "train",
-        "schema": SCHEMA.to_dict(),
-        "epoch": 0,
-        "position": None,
-        "worker": 0,
-        "workers": 1,
-    }
     return [
         (Kind.LOOKUP, lookup),
         (Kind.PEEK, lookup),
@@ -133,7 +126,7 @@ def requests(a: Attacker) -> list[tuple[Kind, list[bytes]]]:
         (Kind.PUT_BACK, [text({"number": 5})]),
         (Kind.WRITE, [text({"url": "/nowhere", "folder": "data-00000000", "number": 6})]),
         (Kind.READ, [text({"url": "/nowhere/at/all"})]),
-        (Kind.OPEN, [text(opening)]),
+        (Kind.OPEN, [text(opening(SCHEMA))]),
         (Kind.NEXT, []),
         (Kind.RECALL, [text({"number": 0})]),
         (Kind.LOOKUP, [text(batch), ids.tobytes()]),
