@@ -1,10 +1,10 @@
 """Real processes under attack, beside honest clients that check every row.
 
 `python -m tests.chaos.hostile --messages 10_000_000 --minutes 20` attacks a shard, a shard with a journal, a
-loader, an embedding worker and the shard behind that, each with its metrics endpoint, one after another: first
-without a key, then with one, by attackers without it, with a wrong one, and with the right one. It ends with
-exit code 1 if an honest client saw a wrong row or waited too long, or if a process ended, grew or talked too
-much.
+loader, an embedding worker and the shard behind that, each with its metrics endpoint, one after another:
+first without a key, then with one, by attackers without it, with a wrong one, and with the right one. It ends
+with exit code 1 if an honest client saw a wrong row or waited too long, or if a process ended, grew or talked
+too much.
 
 They take turns because they share a machine here: five processes that are flooded at once would wait for
 each other's processors, which they do not where each has its own.
