@@ -12,10 +12,10 @@ import pytest
 from satrap.exchange.servers.frames import FAILURE, Buffer, Code, Header, Kind
 from satrap.exchange.servers.payload import Section, pack, unpack_text
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer, Session
+from satrap.exchange.servers.session import WINDOW, Answer, Session
 from satrap.exchange.servers.turns import Job, Turns
 from satrap.store import Eviction, Tier
-from tests.exchange.servers.journaled import hello, sections
+from tests.exchange.servers.journaled import Bench, hello, sections
 
 
 class Desk:
@@ -77,6 +77,18 @@ def test_a_request_far_ahead_of_the_open_step_is_refused_at_once() -> None:
         text = unpack_text(answer.parts[0])
         assert text["code"] == Code.SEQUENCE
         assert text["what"] == f"a request of step {step} came while step 0 is open"
+
+
+def test_requests_that_wait_fill_a_window_whatever_else_was_answered(tmp_path: Path) -> None:
+    """A refusal overtakes what waits: who acknowledges it has not acknowledged the answers before it."""
+    bench = Bench(tmp_path)
+    for client in (1, 2):
+        bench.send(*hello(client, rank=client - 1, world=2, mode="sync"))
+    session = bench.sessions.known[1]
+    for n in range(3 * WINDOW):
+        bench.send(Header(Kind.FLUSH, 1, 1, session.next, session.done, 1 if n % 10 else 9))
+    assert WINDOW // 2 < session.parked <= WINDOW
+    bench.die()
 
 
 def test_a_client_without_room_for_answers_waits_until_it_has_and_its_updates_behind() -> None:

@@ -134,7 +134,8 @@ class Session:
         with self._lock:
             self._pass_over(header)
             self._acknowledge(header.acknowledged)
-            return header.sequence == self.next and self.next - self._acknowledged >= WINDOW
+            unanswered = max(self.next - self._acknowledged, self.parked)  # a refusal overtakes what waits
+            return header.sequence == self.next and unanswered >= WINDOW
 
     def keep(self, answer: Answer) -> None:
         """Remember the answer to a request that has been executed."""
