@@ -110,6 +110,12 @@ def test_missing_numbers():
     np.testing.assert_allclose(batch.numeric[:, 0], [-1, np.log1p(3), -1], rtol=1e-6)
 
 
+def test_texts_that_mean_missing_are_not_taken_for_the_wrong_one():
+    error = error_of(lambda: one({"n": ["1", "NA", "?", "oops", "NA"]}, n=Numeric()))
+    assert "value 'oops' is no number" in error.what
+    assert "row 4, column 'n'" in error.where
+
+
 @pytest.mark.parametrize(
     ("columns", "what"),
     [

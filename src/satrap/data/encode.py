@@ -181,7 +181,7 @@ class Chunk:
         try:
             values: Doubles = self._spread(column, "numbers", self._floats)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise not_a_number(array, self.origin, column) from error
+            raise not_a_number(array, self.origin, column, self._missing.texts) from error
         if np.isinf(values).any():
             raise self._bad(column, np.isinf(values), values, "is infinite", "a model cannot learn from it")
         return values
@@ -329,12 +329,12 @@ class Chunk:
         )
 
 
-def not_a_number(array: pa.Array, origin: Origin, column: str) -> DataError:
-    """Return the error that names the first value of a column that is no number."""
+def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array | None = None) -> DataError:
+    """Return the error that names the first value of a column that is no number, nor means "missing"."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     for row in range(len(array)) if is_text(array.type) else ():
         try:
-            to_floats(array.slice(row, 1))
+            to_floats(array.slice(row, 1), missing)
         except pa.ArrowInvalid:
             value = array[row].as_py()
             shown = value if isinstance(value, str) else repr(value)
