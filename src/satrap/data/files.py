@@ -80,7 +80,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise if there is something else than a file on this machine's disk: a pipe would be waited for.
+    """Raise if a path leads to neither a file nor a folder: a pipe would be waited for.
 
     Raises:
         DataError: it is a pipe, a device or a socket.

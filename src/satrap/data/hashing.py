@@ -308,7 +308,7 @@ def _hash_dictionary(array: pa.DictionaryArray, salt: int, missing: Ids) -> Ids:
 def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
     out = np.full(len(values), _MISSING, np.uint64)
     wide = values.astype(np.float64, copy=False)
-    # Programs write narrow floats in their shortest digits, from here on those of another whole number.
+    # Programs write the shortest digits of a float, which beyond this range may be another whole number.
     low, high = _WHOLE[values.itemsize]
     whole = (np.trunc(wide) == wide) & (wide >= low) & (wide < high)
     key = salt_key(salt)[0]

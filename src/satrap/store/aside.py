@@ -14,7 +14,7 @@ from satrap.store.types import Floats, Ids, Inverse
 SMALLEST = 256 << 20
 """Bytes of copies that a cut may always take."""
 SHARE = 4
-"""Else it may copy one row in so many of those that it has."""
+"""If its rows are many, it may copy one in so many of them."""
 
 
 class Aside:
@@ -23,7 +23,7 @@ class Aside:
     Args:
         tables: names of the group's tables.
         dim, width: float32 of weights and of state a row has.
-        rows: that the cut has, of which each may be copied once.
+        rows: how many the cut has; each may be copied once.
 
     Attributes:
         limit: most copies at a time: a quarter of the rows, or 256 MiB of them if that is more.
