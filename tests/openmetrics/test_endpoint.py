@@ -177,14 +177,64 @@ def test_those_who_wait_share_what_is_taken() -> None:
             time.sleep(0.01)
         for client in clients[1:]:
             client.start()
-        while threading.active_count() < len(clients) * 2:  # each is served by a thread that waits
-            time.sleep(0.01)
+        time.sleep(1.0)  # most have asked by then
         gate.set()
         for client in clients:
             client.join()
     assert sorted(found)[0] == 1
     assert len(found) == 20
     assert len(asked) < 10
+
+
+def test_who_asks_at_once_is_answered_however_many_only_connect() -> None:
+    """A crowd that fills every place before the endpoint has looked costs a complete request nothing."""
+    gate = threading.Event()
+
+    def slowly() -> dict[str, Any]:
+        gate.wait(30)
+        return {}
+
+    with Endpoint("127.0.0.1", 0, slowly) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+        first = socket.create_connection((host, int(port)), timeout=30)
+        stack.enter_context(first).sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        time.sleep(0.5)  # now it waits for the values
+        honest = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        honest.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for _ in range(3 * CONNECTIONS):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30)).sendall(b"G")
+        gate.set()
+        assert first.recv(100).startswith(b"HTTP/1.1 200")
+        assert honest.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_values_that_raise_end_nothing() -> None:
+    found: list[dict[str, Any]] = []
+
+    def failing() -> dict[str, Any]:
+        if not found:
+            found.append({})
+            raise KeyError("once")
+        return found[0]
+
+    with Endpoint("127.0.0.1", 0, failing) as endpoint:
+        assert answer(endpoint.address, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 500")
+        assert answer(endpoint.address, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_a_large_answer_to_a_slow_reader_is_sent_whole() -> None:
+    role = "x" * (16 << 20)  # more than the system takes at once
+    with Endpoint("127.0.0.1", 0, lambda: {"satrap_role": {"role": role}}) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            time.sleep(0.5)
+            text = b""
+            while data := client.recv(65536):
+                text += data
+    head, _, body = text.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}\r\n".encode() in head
+    assert role.encode() in body
 
 
 def test_clients_that_go_away_leave_nothing_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:

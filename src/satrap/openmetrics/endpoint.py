@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
-from socketserver import StreamRequestHandler, ThreadingTCPServer
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from satrap.errors import ConfigError
 from satrap.openmetrics.names import METRICS, Metric
+from satrap.rpc.poller import READ, WRITE, Poller
 
 Values = Mapping[str, Any]
 """Name of a metric -> its value, or label value -> value: a number; of a summary (count, sum); of a histogram
@@ -39,8 +40,8 @@ CONNECTIONS = 32
 REQUEST_BYTES, REQUEST_SECONDS = 8192, 3.0
 """That a request may have, and take to come."""
 
-_ROOM_SECONDS = 0.2
-"""For a connection that is closed to make room."""
+_TICK = 0.25
+"""Seconds between looks at connections that take too long."""
 
 
 class Endpoint:
@@ -48,8 +49,8 @@ class Endpoint:
 
     Whoever reaches the port can read counters and speeds, nothing else: no ids, rows, keys or file names.
     What a client may cost is bounded: `CONNECTIONS`, `REQUEST_BYTES`, `REQUEST_SECONDS`; values are taken
-    once for all who wait. The format is OpenMetrics for those who ask for it, else Prometheus' older text
-    format.
+    once for all who wait, and one thread serves them all. The format is OpenMetrics for those who ask for
+    it, else Prometheus' older text format.
 
     ```python
     with Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as endpoint:
@@ -59,7 +60,7 @@ class Endpoint:
     Args:
         host: to listen on.
         port: 0 takes a free one.
-        values: called when somebody asks, in the thread that answers.
+        values: called when somebody asks, in the thread that answers; if it raises, the answer is status 500.
 
     Attributes:
         address: HOST:PORT.
@@ -79,10 +80,10 @@ class Endpoint:
                 f"the metrics endpoint cannot listen on {host}:{port}: {error}",
                 fix="choose another address, or port 0 for a free port",
             ) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="satrap-metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, name="satrap-metrics", daemon=True)
         self._thread.start()
         shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._server.server_address[1]}"
+        self.address = f"{shown}:{self._server.port}"
 
     def __enter__(self) -> Endpoint:
         return self
@@ -92,101 +93,153 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
         self._thread.join()
 
 
-class _Server(ThreadingTCPServer):
-    """A thread for each of a few connections, each of which is answered once."""
+class _Caller:
+    """Somebody who has connected.
 
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 2 * CONNECTIONS
+    Args:
+        sock: never blocks.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket, self.until = sock, monotonic() + REQUEST_SECONDS
+        self.head, self.answer = b"", memoryview(b"")
+
+
+class _Server:
+    """Answers each connection once, and waits for none of them."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        self._registry, self._taking = registry, threading.Lock()
-        self._taken: dict[str, tuple[float, bytes]] = {}
-        self._room, self._open = threading.BoundedSemaphore(CONNECTIONS), dict[Any, None]()
-        super().__init__((host, port), _Handler)
-
-    def content(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics as of now, or later, and their type; those who wait share what is taken."""
-        asked = monotonic()
-        encode, kind = choose_encoder(accept)
-        with self._taking:
-            at, content = self._taken.get(kind, (-1.0, b""))
-            if at < asked:
-                at, content = monotonic(), encode(self._registry)
-                self._taken[kind] = at, content
-        return content, kind
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; if there is no room for it, make some, since the oldest is the slowest."""
-        if not self._room.acquire(blocking=False):
-            self._end_oldest()
-            if not self._room.acquire(timeout=_ROOM_SECONDS):
-                self.shutdown_request(request)
-                return
-        self._open[request] = None
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # the system gives no more threads
-            self._open.pop(request, None)
-            self._room.release()
-            self.shutdown_request(request)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, port))
+            self._socket.listen(4 * CONNECTIONS)
+            self._socket.setblocking(False)
+        except (OSError, OverflowError):
+            self._socket.close()
+            raise
+        self.port = self._socket.getsockname()[1]
+        self._registry, self._stopping = registry, False
+        self._open: dict[_Caller, None] = {}
+        self._asking: list[_Caller] = []
+        self._poller: Poller[_Caller | None] = Poller()
+        self._poller.watch(self._socket, READ, None)
+
+    def stop(self) -> None:
+        """Have `run` return soon; any thread may call it."""
+        self._stopping = True
+        self._poller.ring()
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        while not self._stopping:
+            for caller, _ in self._poller.wait(_TICK):
+                if caller is None:
+                    self._accept()
+                elif caller in self._open:
+                    self._go_on(caller)
+            self._answer()
+            for caller in [caller for caller in self._open if caller.until < monotonic()]:
+                self._end(caller)
+        for caller in list(self._open):
+            self._end(caller)
+        self._poller.close()
+        self._socket.close()
+
+    def _accept(self) -> None:
+        """Take in who has come; where there is no room, the oldest goes, since it is the slowest."""
+        for _ in range(CONNECTIONS):
+            try:
+                sock, _ = self._socket.accept()
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ECONNABORTED):  # no descriptors are left
+                    self._end_oldest()
+                    sleep(_TICK / 10)
+                return
+            if len(self._open) >= CONNECTIONS:
+                self._end_oldest()
+            sock.setblocking(False)
+            self._go_on(_Caller(sock))
+
+    def _go_on(self, caller: _Caller) -> None:
+        """Receive or send what can be without waiting."""
+        self._open[caller] = None
+        try:
+            if caller.answer:
+                caller.answer = caller.answer[caller.socket.send(caller.answer) :]
+                if not caller.answer:
+                    caller.socket.shutdown(socket.SHUT_WR)
+                    self._end(caller)
+                    return
+            else:
+                data = caller.socket.recv(REQUEST_BYTES)
+                caller.head += data
+                if b"\r\n\r\n" in caller.head or not data or len(caller.head) > REQUEST_BYTES:
+                    self._asking.append(caller)
+                    del self._open[caller]  # it is answered in this round, and makes room for nobody
+                    return
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._end(caller)
+            return
+        self._poller.watch(caller.socket, WRITE if caller.answer else READ, caller)
+
+    def _answer(self) -> None:
+        """Answer those whose requests have come, all with the same metrics."""
+        encoded: dict[str, bytes] = {}
+        for caller in self._asking:
+            caller.answer = memoryview(_answer(caller.head, partial(self._content, encoded)))
+            caller.until = monotonic() + REQUEST_SECONDS
+            self._go_on(caller)
+        self._asking.clear()
+
+    def _content(self, encoded: dict[str, bytes], accept: str) -> tuple[bytes, str]:
+        """Return the metrics and their type; they are taken once."""
+        encode, kind = choose_encoder(accept)
+        if kind not in encoded:
+            encoded[kind] = encode(self._registry)
+        return encoded[kind], kind
 
     def _end_oldest(self) -> None:
-        with suppress(OSError, StopIteration, RuntimeError):  # it may be ending at this moment
-            next(iter(self._open)).shutdown(socket.SHUT_RDWR)
+        for caller in self._open:
+            self._end(caller)
+            return
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer."""
+    def _end(self, caller: _Caller) -> None:
+        del self._open[caller]
+        self._poller.watch(caller.socket, 0, caller)
+        caller.socket.close()
+
+
+def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
+    """Answer a GET of /metrics or / with the metrics, and anything else with an error.
+
+    Args:
+        head: of the request, whole or not.
+        content: returns what is to be served to whoever accepts a type, and its type.
+    """
+    request, _, rest = head.partition(b"\r\n")
+    words = request.split(b" ")
+    body, kind = b"", "text/plain"
+    if b"\r\n\r\n" not in head or len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        status = "400 Bad Request"
+    elif words[0] != b"GET":
+        status = "405 Method Not Allowed"
+    elif words[1].partition(b"?")[0] not in (b"/metrics", b"/"):
+        status = "404 Not Found"
+    else:
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.pop(request, None)
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leave it at that: a client that goes away must not fill the log."""
-
-
-class _Handler(StreamRequestHandler):
-    """Reads one request and answers it."""
-
-    server: _Server
-
-    def handle(self) -> None:
-        """Answer a GET of /metrics or / with the metrics, and anything else with an error."""
-        head = self._head()
-        request, _, rest = head.partition(b"\r\n")
-        words = request.split(b" ")
-        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            self._answer("400 Bad Request")
-        elif words[0] != b"GET":
-            self._answer("405 Method Not Allowed")
-        elif words[1].partition(b"?")[0] not in (b"/metrics", b"/"):
-            self._answer("404 Not Found")
-        else:
-            self._answer("200 OK", *self.server.content(_header(rest, "accept")))
-
-    def _head(self) -> bytes:
-        """Return what came up to the first empty line; nothing if it is too much or takes too long."""
-        head, until = b"", monotonic() + REQUEST_SECONDS
-        while b"\r\n\r\n" not in head:
-            self.request.settimeout(max(until - monotonic(), 0.001))
-            data = self.request.recv(REQUEST_BYTES)
-            if not data or len(head := head + data) > REQUEST_BYTES:
-                return b""
-        return head
-
-    def _answer(self, status: str, content: bytes = b"", kind: str = "text/plain") -> None:
-        self.request.settimeout(REQUEST_SECONDS)
-        head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
-        self.request.sendall(head.encode() + b"Connection: close\r\n\r\n" + content)
+            (body, kind), status = content(_header(rest, "accept")), "200 OK"
+        except Exception:  # noqa: BLE001 -- whatever it is, others are served, and the role does its work
+            status = "500 Internal Server Error"
+    start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return start.encode() + b"Connection: close\r\n\r\n" + body
 
 
 def _header(lines: bytes, name: str) -> str:
