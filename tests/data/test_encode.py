@@ -1,8 +1,10 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from satrap import Categorical, Label, Numeric, Schema
 from satrap.data import hash_ids, read
+from satrap.data.encode import _same
 from satrap.data.hashing import cross_ids
 from satrap.schema import MISSING_ID
 from tests.data.helpers_data import error_of
@@ -21,6 +23,17 @@ def test_features_that_share_columns_and_tables():
         second=Categorical(dim=2, column="a", table="t"),
     )
     assert np.array_equal(batch.ids["first"].values, batch.ids["second"].values)
+
+
+def test_the_same_memory_read_in_another_way_is_not_the_same():
+    """Else a batch would get the ids of the dictionary before it."""
+    pool = pa.array([1, 2, 3, 4])
+    assert _same(pool, pool.slice(0))
+    assert _same(pool.slice(1, 2), pool.slice(1, 2))
+    assert not _same(pool, pa.array([1, 2, 3, 4]))
+    assert not _same(pool, pool.slice(0, 3))
+    assert not _same(pool.slice(0, 3), pool.slice(1, 3))
+    assert not _same(pool, pool.view(pa.float64()))
 
 
 def test_salt_changes_every_id():
@@ -125,6 +138,8 @@ def test_texts_that_mean_missing_are_not_taken_for_the_wrong_one():
         ({"y": [0, 1], "w": [1, None]}, "value nan is not a weight"),
         ({"y": [0, 1], "w": [1, np.inf]}, "value inf is infinite"),
         ({"y": ["0", "si"], "w": [1, 1]}, "value 'si' is no number"),
+        ({"y": ["0", "s" * 99], "w": [1, 1]}, f"value {'s' * 60!r} is no number"),
+        ({"y": [b"0", b"si"], "w": [1, 1]}, "value \"b'si'\" is no number"),
     ],
 )
 def test_bad_values_name_the_row(columns, what):

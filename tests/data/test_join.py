@@ -48,6 +48,21 @@ def test_side_table_from_csv_with_prefix_and_several_pieces(tmp_path):
     assert np.array_equal(np.concatenate([b.ids["kind"].values for b in batches]), expected)
 
 
+def test_missing_keys_join_nothing_however_many_there_are():
+    side = {"id": [1, None, None], "pages": [100, 7, 8]}
+    schema = Schema([], {"pages": Numeric(missing=-1)})
+    (batch,) = read({"book": [None, 1]}, schema, join=[Join(source=side, on="book", key="id")])
+    assert batch.numeric[:, 0].tolist() == [-1, 100]
+
+
+def test_a_side_table_of_many_rows():
+    count = 70_000
+    side = SideTable(Join(source=None, on="id"), open_source({"id": range(count), "pages": range(count)}))
+    keys = [0, 127, 128, 32_767, 32_768, 65_535, 65_536, count - 1, count]
+    table = side.attach(pa.table({"id": keys}), ["pages"])
+    assert table.column("pages").to_pylist() == [*keys[:-1], None]
+
+
 def test_many_joined_columns_cost_no_copy_of_the_table_each():
     names, copied = [f"c{i}" for i in range(60)], []
     source = open_source({"id": [2, 1], **{name: [i, -i] for i, name in enumerate(names)}})

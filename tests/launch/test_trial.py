@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
 from satrap.config import load
+from satrap.errors import SatrapError
 from satrap.launch.inputs import measured
 from satrap.launch.trial import try_out
 from tests.launch.runs import RECIPE, UNBOUNDED, make_recipe
 
+SHARDS = 8
 
-def test_a_shard_has_its_share_of_the_memory_and_of_the_tier(tmp_path: Path) -> None:
-    shards = 8
+
+@pytest.mark.parametrize(("memory", "enough"), [(240_000, True), (80_000, False)])
+def test_a_shard_has_its_share_of_the_memory_and_of_the_tier(
+    memory: int, enough: bool, tmp_path: Path
+) -> None:
     bounds = f"""\
 embedding:
   optimizer: {{name: adagrad, lr: 0.1}}
-  memory: {shards * 240_000}
+  memory: {SHARDS * memory}
   eviction: {{policy: lru}}
-  tier: {{path: {tmp_path}, size: {shards * 32_000}}}
-cluster: {{exchange: servers, shards: {shards}}}
+  tier: {{path: {tmp_path}, size: {SHARDS * 32_000}}}
+cluster: {{exchange: servers, shards: {SHARDS}}}
 """
     recipe = load(make_recipe(tmp_path, RECIPE.replace(UNBOUNDED, bounds)))
-    try_out(recipe, measured(recipe, recipe.schema()))
+    with nullcontext() if enough else pytest.raises(SatrapError, match="memory"):
+        try_out(recipe, measured(recipe, recipe.schema()))

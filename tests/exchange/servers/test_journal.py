@@ -6,14 +6,15 @@ import errno
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.exchange.servers.frames import Header, Kind, digest, encode
-from satrap.exchange.servers.journal import Journal
+from satrap.exchange.servers.frames import HEADER_BYTES, Header, Kind, digest, encode
+from satrap.exchange.servers.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
 
 Message = tuple[Header, list[bytes]]
 MESSAGES: list[Message] = [
@@ -89,6 +90,22 @@ def test_every_changed_byte_is_named(tmp_path: Path) -> None:
         assert "00000000.journal" in str(caught.value), at
         path.write_bytes(whole)
     assert read(Journal(tmp_path)) == MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("parts", "length"),
+    [(0, HEADER_BYTES - 1), (1, HEADER_BYTES + 7), (3, HEADER_BYTES + 23), (0, _MOST), (1, _MOST)],
+)
+def test_a_head_with_a_right_checksum_and_impossible_sizes_is_named(
+    parts: int, length: int, tmp_path: Path
+) -> None:
+    """Also at the end of the file, where it could be taken for a torn one."""
+    path = written(tmp_path)
+    fixed = _RECORD.pack(RECORD, parts, len(MESSAGES), length)
+    with path.open("ab") as file:
+        file.write(fixed + _CHECK.pack(zlib.crc32(fixed)) + bytes(200))
+    with pytest.raises(CheckpointError, match="record 4 stands where another belongs"):
+        Journal(tmp_path)
 
 
 def test_records_in_another_order_are_named(tmp_path: Path) -> None:
