@@ -20,11 +20,6 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.x509.oid import NameOID
-
 from satrap.errors import ConfigError
 
 _BYTES = 30
@@ -69,6 +64,12 @@ class Key:
 
 def _identity(secret: bytes) -> tuple[bytes, bytes]:
     """Return (certificate, private key) in PEM; the same for the same secret."""
+    # a fifth of a second, which only those who have a key need to spend
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.x509.oid import NameOID
+
     private = Ed25519PrivateKey.from_private_bytes(hmac.digest(secret, _PURPOSE, "sha256"))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "satrap")])
     certificate = (
