@@ -20,6 +20,7 @@ HANDED_OVER = {
     "exchange/servers/snapshots.py",
     "exchange/servers/unexpected.py",
     "machine_code.py",
+    "openmetrics/endpoint.py",
 }
 """Files whose one catch-all carries every error to whoever waits for the work of a thread or a server; that
 of `machine_code.py` is for damaged files, which may raise anything while Numba reads them.

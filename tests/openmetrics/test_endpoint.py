@@ -218,7 +218,9 @@ def test_values_that_raise_end_nothing() -> None:
         return found[0]
 
     with Endpoint("127.0.0.1", 0, failing) as endpoint:
-        assert answer(endpoint.address, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 500")
+        failed = answer(endpoint.address, b"GET / HTTP/1.1\r\n\r\n")
+        assert failed.startswith(b"HTTP/1.1 500")
+        assert failed.endswith(b"\r\n\r\nKeyError")
         assert answer(endpoint.address, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 

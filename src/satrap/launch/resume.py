@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -152,6 +153,19 @@ def rewind(history: History, plan: Checkpointing) -> None:
     os.replace(partial, history.path)
 
 
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Have SIGTERM raise KeyboardInterrupt, as Ctrl-C does: what was begun is put away, not left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Termination:
     """Signals while this context is open: SIGTERM and Ctrl-C ask the run to save and end.
 
@@ -177,7 +191,7 @@ class Termination:
             signal.signal(number, handler)
 
     def _terminate(self, number: int, _: FrameType | None) -> None:
-        signal.signal(number, self._before[number])
+        signal.signal(number, signal.SIG_DFL)
         self._terminated = True
         if self._trainer is not None:
             self._trainer.request_stop()

@@ -9,10 +9,11 @@ from satrap.launch import cluster, local
 from satrap.launch.folder import RunFolder
 from satrap.launch.inputs import changed_files, measured
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.resume import Termination, checkpointing, refuse_mixing, reopen
+from satrap.launch.resume import Termination, checkpointing, refuse_mixing, reopen, sigterm_interrupts
 from satrap.train import Observer
 
 
+@sigterm_interrupts()
 def train(
     recipe: Recipe | None,
     output: str | None = None,
@@ -38,7 +39,7 @@ def train(
         CheckpointError: the snapshot to resume from is damaged.
         TrainingError: the run had to stop.
         ExchangeError: a shard or worker was lost.
-        InterruptedRunError: Ctrl-C.
+        InterruptedRunError: Ctrl-C, or SIGTERM before the first step.
 
     Whatever is raised, a new run in which nothing was measured or saved leaves no folder behind.
     """

@@ -60,7 +60,8 @@ class Endpoint:
     Args:
         host: to listen on.
         port: 0 takes a free one.
-        values: called when somebody asks, in the thread that answers; if it raises, the answer is status 500.
+        values: called when somebody asks, in the thread that answers. If it raises, the answer is status 500
+            with the kind of the error.
 
     Attributes:
         address: HOST:PORT.
@@ -236,8 +237,8 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
     else:
         try:
             (body, kind), status = content(_header(rest, "accept")), "200 OK"
-        except Exception:  # noqa: BLE001 -- whatever it is, others are served, and the role does its work
-            status = "500 Internal Server Error"
+        except Exception as error:  # noqa: BLE001 -- whoever asks is told, others are served
+            body, status = type(error).__name__.encode(), "500 Internal Server Error"
     start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return start.encode() + b"Connection: close\r\n\r\n" + body
 
