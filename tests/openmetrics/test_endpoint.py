@@ -106,10 +106,15 @@ def answer(address: str, *pieces: bytes) -> bytes:
     with socket.create_connection((host, int(port)), timeout=30) as client:
         for piece in pieces:
             client.sendall(piece)
-        found = b""
-        with contextlib.suppress(ConnectionError):
-            while data := client.recv(65536):
-                found += data
+        return everything(client)
+
+
+def everything(client: socket.socket) -> bytes:
+    """What comes until the connection ends."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while data := client.recv(65536):
+            found += data
     return found
 
 
@@ -164,23 +169,23 @@ def test_those_who_wait_share_what_is_taken() -> None:
         gate.wait(30)
         return {"satrap_worker_steps": len(asked)}
 
-    with Endpoint("127.0.0.1", 0, slowly) as endpoint:
-        found: list[float] = []
-        clients = [
-            threading.Thread(
-                target=lambda: found.append(scrape(endpoint.address)["satrap_worker_steps_total"])
-            )
-            for _ in range(20)
-        ]
-        clients[0].start()
+    with Endpoint("127.0.0.1", 0, slowly) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+
+        def ask() -> socket.socket:
+            client = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            return client
+
+        clients = [ask()]
         while not asked:
             time.sleep(0.01)
-        for client in clients[1:]:
-            client.start()
-        time.sleep(1.0)  # most have asked by then
+        clients += [ask() for _ in range(19)]
         gate.set()
-        for client in clients:
-            client.join()
+        found = [
+            float(everything(client).split(b"satrap_worker_steps_total ")[-1].split()[0])
+            for client in clients
+        ]
     assert sorted(found)[0] == 1
     assert len(found) == 20
     assert len(asked) < 10
@@ -231,9 +236,7 @@ def test_a_large_answer_to_a_slow_reader_is_sent_whole() -> None:
         with socket.create_connection((host, int(port)), timeout=30) as client:
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
             time.sleep(0.5)
-            text = b""
-            while data := client.recv(65536):
-                text += data
+            text = everything(client)
     head, _, body = text.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}\r\n".encode() in head
     assert role.encode() in body
