@@ -71,6 +71,9 @@ EVERY, FULL_EVERY = 8, 32
 LEAST_MEMORY = 102_456
 """Bytes of index and pages of a shard's smallest store; more of them hold rows."""
 
+COUNTS = 4096
+"""Bytes of a store for counts of ids that are not admitted yet; part of its memory."""
+
 DENSE_ROW = 64 * 4 * 3 + 4 + OVERHEAD
 """Bytes that the network's table has per row in `async`, and by which it takes its share of the memory."""
 
@@ -204,7 +207,8 @@ def _bounds(c: Configuration, folder: Path) -> str:
     memory, lines = LEAST_MEMORY + kept // 2 * 64, []
     scale = 1 + DENSE_ROW / (2 * (record + OVERHEAD)) if c["mode"] == "async" else 1.0
     if c["admission"] != "none":
-        chosen = "min_count: 2, memory: 4096" if c["admission"] == "count" else "probability: 0.3"
+        chosen = f"min_count: 2, memory: {COUNTS}" if c["admission"] == "count" else "probability: 0.3"
+        memory += COUNTS if c["admission"] == "count" else 0
         lines.append(f"admission: {{{chosen}}}")
     if c["tier"] == "yes":
         slots = 2 * kept  # shards have not just as many rows each
