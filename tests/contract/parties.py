@@ -44,18 +44,19 @@ class Process:
     Args:
         listen: HOST:PORT.
         options: further arguments of the command.
-        lines: that it prints until it is ready.
 
     Attributes:
-        before: the lines before the last of these.
+        before: what it prints before the line that says it is ready.
     """
 
-    def __init__(self, listen: str = "127.0.0.1:0", *options: str, lines: int = 1) -> None:
+    def __init__(self, listen: str = "127.0.0.1:0", *options: str) -> None:
         command = [sys.executable, "-m", "satrap.exchange.servers.serve", listen, *options]
         self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.popen.stdout is not None
-        self.before = "".join(self.popen.stdout.readline() for _ in range(lines - 1))
-        self.line = self.popen.stdout.readline()
+        self.before = ""
+        while (line := self.popen.stdout.readline()) and " ready on " not in line:
+            self.before += line
+        self.line = line
         self.address = self.line.split()[4] if self.line else ""
 
     def __enter__(self) -> Process:

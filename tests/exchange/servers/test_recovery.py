@@ -515,7 +515,7 @@ def test_a_process_with_such_a_journal_ends_and_says_why(tmp_path: Path) -> None
     parts = [pack_text({"table": "a"})]
     bench.journal.append(encode(Header(Kind.EXPORT, 1, 5, 3), digest(parts)), parts)
     bench.die()
-    with Process("127.0.0.1:0", "--journal", str(tmp_path), lines=2) as process:
+    with Process("127.0.0.1:0", "--journal", str(tmp_path)) as process:
         assert process.popen.wait(20) == 1
         assert process.popen.stderr is not None
         told = process.popen.stderr.read()
@@ -601,7 +601,7 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
         work(exchange, 2), work(here, 2)
         assert_equal_contents(exchange, here)
         first.popen.kill()
-        with Process(first.address, "--journal", str(folder), lines=2) as again:
+        with Process(first.address, "--journal", str(folder)) as again:
             assert "recovering from snapshot step-1" in again.before
             if full:
                 assert abs(exchange.statistics()["rows"] / here.statistics()["rows"] - 1) < 0.05
