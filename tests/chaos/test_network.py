@@ -20,13 +20,17 @@ pytestmark = pytest.mark.chaos
 
 
 @contextmanager
-def killed_again_and_again(folder: Path, seed: int) -> Iterator[tuple[Process, list[str]]]:
-    """A shard with a journal that dies every second or so, and what it says when it comes back."""
-    rng, ended, said = random.Random(seed), threading.Event(), []
+def killed_again_and_again(folder: Path, seed: int) -> Iterator[tuple[Process, list[str], threading.Event]]:
+    """A shard with a journal that dies every second or so, and what it says when it comes back.
+
+    The first time is after the event is set: a client that was never served is refused in the end.
+    """
+    rng, begin, ended, said = random.Random(seed), threading.Event(), threading.Event(), []
     current = Process("127.0.0.1:0", "--journal", str(folder))
 
     def loop() -> None:
         nonlocal current
+        begin.wait()
         while not ended.wait(rng.uniform(0.3, 1.5)):
             current.popen.kill()
             current.end()
@@ -38,9 +42,10 @@ def killed_again_and_again(folder: Path, seed: int) -> Iterator[tuple[Process, l
     thread = threading.Thread(target=loop)
     thread.start()
     try:
-        yield current, said
+        yield current, said, begin
     finally:
         ended.set()
+        begin.set()
         thread.join()
         current.end()
 
@@ -54,7 +59,7 @@ def test_each_update_is_applied_once_whatever_dies_and_gets_lost(
         print(f"\nseed {seed}")
     reference = LocalExchange(Shard(TABLES, seed=SEED))
     with (
-        killed_again_and_again(tmp_path / "journal", seed) as (first, said),
+        killed_again_and_again(tmp_path / "journal", seed) as (first, said, begin),
         MessageProxy(first.address, seed=seed, fault=fault) as proxy,
     ):
         exchange = connect([proxy.address], wire=EXACT, heartbeat=0.1, deadline=60.0)
@@ -65,6 +70,7 @@ def test_each_update_is_applied_once_whatever_dies_and_gets_lost(
             for a, b in zip(mine, theirs, strict=True):
                 np.testing.assert_array_equal(a, b)
             rounds += 1
+            begin.set()
         assert_equal_contents(exchange, reference)
         assert all("recovering from the start of the run + journal (" in line for line in said)
         exchange.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from satrap import faults
 from satrap.checkpoint import Checkpoint, manifest, write_checkpoint
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
-from satrap.errors import CheckpointError, StoreError
+from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer, payload
 from satrap.exchange.servers.chunks import pack_chunk
@@ -641,3 +641,19 @@ def test_a_store_that_raises_what_it_likes_ends_no_shard(
     rotation.tidy()
     assert [segment.step for segment in bench.journal.segments] == [None, 1, 2]
     bench.die()
+
+
+def test_answers_wait_for_a_client_that_comes_back_late(tmp_path: Path) -> None:
+    """Since the shard recovered nobody could be heard: that is no silence after which answers are let go."""
+    with ShardServer("127.0.0.1:0", journal=tmp_path) as server:
+        exchange = connect([server.address], deadline=1.0)
+        exchange.lookup(random_requests(np.random.default_rng(0)), create=True).result()
+        with suppress(SatrapError):
+            server.stop()  # before the client can acknowledge its rows
+            exchange.close()
+    with ShardServer("127.0.0.1:0", journal=tmp_path) as server:
+        assert server.recovery is not None
+        while server.recovery.progress() is not None:
+            time.sleep(0.01)
+        time.sleep(0.7)  # several looks at what clients hold
+        assert server.statistics()["server"]["kept_bytes"] > 0

@@ -157,6 +157,7 @@ class ShardServer:
     def _recover(self) -> None:
         if self.recovery is not None:
             self.recovery.run(self._service, self._sessions, self._stopping.is_set)
+            self._sessions.resume_at(time.monotonic())
 
     def _sweep(self, now: float) -> None:
         self._sessions.sweep(now)

@@ -150,6 +150,11 @@ class Session:
         """Return the answer that was kept; None if it has just been let go."""
         return self._answers.get(sequence)
 
+    def resume_at(self, now: float) -> None:
+        """Count its silence, and the age of its answers, from a moment of the server's clock."""
+        with self._lock:
+            self.seen = self._kept_at = now
+
     def drop(self, before: float) -> None:
         """Let the answers go, if none of them has been acknowledged since a moment of the server's clock."""
         with self._lock:

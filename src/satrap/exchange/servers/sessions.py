@@ -249,6 +249,11 @@ class Sessions:
         with self._lock:
             self._sessions[session.client] = session
 
+    def resume_at(self, now: float) -> None:
+        """Take note that until now, while the shard recovered, no client could be heard."""
+        for session in self.known.values():
+            session.resume_at(now)
+
     def gone(self, identity: Hashable) -> None:
         """Take note that a connection has ended: its clients may go on from another one at once."""
         for session in self.known.values():
