@@ -13,10 +13,10 @@ import pytest
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[Path]:
-    """Give a file system of 1 MiB, where we may mount one; elsewhere, skip the test."""
+def small_disk(place: Path, size: str = "1m") -> Iterator[Path]:
+    """Give a file system of 1 MiB, or another size, where we may mount one; elsewhere, skip the test."""
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:

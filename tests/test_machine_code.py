@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import satrap
+from tests.disks import small_disk
 
 PROGRAM = """
 import sys
@@ -81,14 +82,5 @@ def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_pat
 
 def test_a_full_disk_is_said_once(package: Path, tmp_path: Path) -> None:
     """A file system of 16 KiB: the folders can be made, the machine code does not fit."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with small_disk(tmp_path / "small", "16k") as small:
         check(start(package, NUMBA_CACHE_DIR=str(small)), warns=True)
-    finally:
-        subprocess.run(["umount", small], check=True)
