@@ -45,9 +45,45 @@ def test_links_resolve(document: Path) -> None:
 
 def test_the_architecture_names_exactly_the_folders_that_exist() -> None:
     assert set(re.findall(r"^\| `(\w+)/` \|", ARCHITECTURE, flags=re.MULTILINE)) == top_level("folder")
+    assert set(re.findall(r'\["(\w+)/ ', diagram())) == top_level("folder")
+
+
+def diagram() -> str:
     drawn = re.search(r"```mermaid\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
     assert drawn is not None
-    assert set(re.findall(r'\["(\w+)/ ', drawn[1])) == top_level("folder")
+    return drawn[1]
+
+
+def imports() -> set[tuple[str, str]]:
+    """Pairs of folders under src/satrap of which the first imports the second, also inside functions."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        importer = path.relative_to(SOURCE).parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found |= {(importer, name.split(".")[1]) for name in names if name.startswith("satrap.")}
+    folders = top_level("folder")
+    return {(a, b) for a, b in found if a != b and {a, b} <= folders}
+
+
+def test_the_diagram_shows_imports_and_a_path_for_every_import() -> None:
+    arrows = set(re.findall(r'(\w+)(?:\[".*?"\])? --> (\w+)', diagram()))
+    assert arrows - imports() == set(), "drawn, but not imported"
+    paths = set(arrows)
+    while longer := {(a, d) for a, b in paths for c, d in arrows if b == c} - paths:
+        paths |= longer
+    assert imports() - paths == set(), "imported, but no path is drawn"
+
+
+def test_folders_do_not_import_what_the_architecture_says_they_do_not() -> None:
+    rows = re.findall(r"^\| `(\w+)/` \|[^|\n]*\|([^|\n]*)\|$", ARCHITECTURE, flags=re.MULTILINE)
+    assert {folder for folder, _ in rows} == top_level("folder")
+    said = {(folder, other) for folder, others in rows for other in re.findall(r"`(\w+)/`", others)}
+    assert {other for _, other in said} <= top_level("folder")
+    assert said & imports() == set()
 
 
 def test_the_architecture_names_exactly_the_modules_that_exist() -> None:
@@ -69,3 +105,18 @@ def test_commands_of_the_readme_are_targets_of_the_makefile() -> None:
         assert used, name
         assert used <= targets, name
     assert set(re.findall(r"make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))) <= targets
+
+
+def test_contributing_says_what_ci_runs() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    said = re.search(r"^`\.ci/run` runs (.*?)\.\n", contributing, re.MULTILINE | re.DOTALL)
+    assert said is not None
+    stages = re.findall(r"^stage (.+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
+    assert stages[-1].endswith("-m slow tests/cli")
+    assert re.findall(r"`(.+?)`", said[1]) == [*stages[:-1], "tests/cli"]
+
+
+def test_contributing_names_the_folders_of_tests_that_mirror_no_folder_of_the_source() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    folders = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
+    assert set(re.findall(r"`tests/(\w+)/`", contributing)) == folders - top_level("folder")
