@@ -22,8 +22,8 @@ from satrap.checkpoint.manifest import MANIFEST_BYTES, Link, Manifest, read_mani
 from satrap.checkpoint.rewrite import compact, forget, rewrite_rows
 from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
 from satrap.errors import CheckpointError
+from satrap.launch.checkpoint_rows import export, forget_everywhere
 from satrap.launch.reshard import reshard_everywhere
-from satrap.launch.tables import export, forget_everywhere
 from tests.checkpoint.forged import body_of, forge, signed
 from tests.checkpoint.states import make_checkpoint
 

@@ -16,7 +16,7 @@ from satrap.checkpoint.rewrite import forget
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.states import COUNTS
-from satrap.launch.tables import forget_everywhere
+from satrap.launch.checkpoint_rows import forget_everywhere
 from satrap.store import Eviction
 from tests.contract.parties import connect, contents, local, request, threads
 

@@ -10,7 +10,7 @@ import pytest
 
 from satrap.config import load
 from satrap.data.remote import RemoteData
-from satrap.launch.inputs import measured, open_part
+from satrap.launch.datasets import measured, open_part
 from tests.cli.command import SATRAP, satrap
 from tests.exchange.servers.test_batches import assert_same
 from tests.launch.runs import make_recipe

@@ -12,11 +12,11 @@ from satrap import launch
 from satrap.batch import Batch
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.errors import DataError
-from satrap.launch.inputs import open_part
-from satrap.launch.scoring import _write, scored_tables
+from satrap.errors import ConfigError, DataError
+from satrap.launch.datasets import open_part
+from satrap.launch.scoring import _write, load_trainer, scored_tables
 from satrap.train import Observer, Progress, Trainer
-from tests.launch.runs import RECIPE, make_recipe
+from tests.launch.runs import RECIPE, frame, make_recipe
 
 
 class Half:
@@ -81,3 +81,42 @@ def test_a_run_that_was_stopped_is_scored_as_of_then(elsewhere: bool, tmp_path: 
     more = load(recipe, ["training.epochs=3"])
     launch.train(more, run, resume=True, observers=[TerminateAt(40)])
     assert_of_the_newest()
+
+
+def test_without_any_rows_to_score_evaluate_asks_for_them(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path), ["data.split={modulo: 10}", "training.steps=3"])
+    outcome = launch.train(recipe, str(tmp_path / "run"))
+    assert (outcome.result.steps, outcome.result.stopped) == (3, "steps")
+    assert "auc" not in outcome.metrics
+    with pytest.raises(ConfigError, match="names no test or validation rows"):
+        launch.evaluate(outcome.folder)
+    frame(100, seed=3).to_csv(tmp_path / "more.csv", index=False)
+    assert 0 <= launch.evaluate(outcome.folder, [str(tmp_path / "more.csv")])["auc"] <= 1
+
+
+def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_path: Path) -> None:
+    rows = frame(3000)
+    rows["user"] = [f"u{i}" for i in range(3000)]
+    tier = f"embedding.tier={{path: {tmp_path}, size: 160000}}"
+    bounds = ["embedding.memory=330000", "embedding.eviction={policy: lru}", tier]
+    outcome = launch.train(load(make_recipe(tmp_path, rows=rows), bounds), str(tmp_path / "run"))
+    folder = outcome.folder
+    trainer = load_trainer(folder, folder.recipe())
+    found = trainer.statistics()
+    assert found["rows"] > found["tier"]["rows"] > 1500
+    trainer.close()
+    free = ["embedding.memory=null", "embedding.eviction=null", "embedding.tier=null"]
+    metrics = launch.evaluate(folder, overrides=free)
+    assert launch.evaluate(folder) == metrics == outcome.test
+    assert launch.evaluate(folder, overrides=["embedding.tier=null"]) == metrics  # all fit in memory
+    small = ["embedding.tier=null", "embedding.memory=120000"]
+    for output, overrides in (("a.csv", free), ("b.csv", ())):
+        launch.predict(folder, [str(tmp_path / "rows.csv")], tmp_path / output, overrides)
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
+    for too_small in (small, ["embedding.tier.size=40000", "embedding.memory=250000"]):
+        with pytest.raises(ConfigError, match="rows of the trained model do not fit") as caught:
+            launch.evaluate(folder, overrides=too_small)
+        assert "no room for" in caught.value.why
+        assert "--set embedding.memory=SIZE" in caught.value.fix
+    with pytest.raises(ConfigError, match=r"model\.name of a trained model cannot be set"):
+        launch.evaluate(folder, overrides=["model.name=dnn"])

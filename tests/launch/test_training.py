@@ -1,4 +1,4 @@
-"""What becomes of a run that is asked to end before it has begun."""
+"""What becomes of a run that is asked to end before it has begun, and what is said of one that begins."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from satrap import launch
+from satrap.config import load
 from tests.launch.runs import RECIPE, make_recipe
 
 STOPPED_WHILE_MEASURING = """
@@ -29,3 +31,11 @@ def test_sigterm_before_the_first_step_leaves_no_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done
     assert "nothing was kept" in done.stdout
     assert not output.exists()
+
+
+def test_notices(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, RECIPE + "about: {md5: {rows.csv: '0'}}\n"), ["training.steps=1"])
+    said: list[str] = []
+    launch.train(recipe, str(tmp_path / "run"), notice=said.append)
+    assert len(said) == 1
+    assert "rows.csv is not the file the figures in the recipe are for" in said[0]

@@ -10,7 +10,7 @@ import torch
 
 import satrap
 from satrap.errors import ConfigError
-from satrap.launch.local import make_trainer as trainer_of
+from satrap.launch.build import make_trainer as trainer_of
 from satrap.train import Trainer
 from tests.config.recipes import loaded, refused
 from tests.train.plain import Batches, make_batches

@@ -141,9 +141,9 @@ def export(folder: str, output: str, state: bool) -> None:
     Of a run folder the trained model is taken, else the newest snapshot.
     """
     from satrap.checkpoint.places import newest
-    from satrap.launch import tables
+    from satrap.launch import checkpoint_rows
 
-    for file in tables.export(newest(folder), output, state=state):
+    for file in checkpoint_rows.export(newest(folder), output, state=state):
         click.echo(str(file))
 
 
@@ -175,10 +175,10 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
     Row n of an embedding matrix becomes the row of the integer n in the data.
     """
     from satrap.checkpoint.places import newest
-    from satrap.launch import tables
+    from satrap.launch import checkpoint_rows
 
     place = newest(folder)
-    count = tables.import_rows(place, table, file, tensor=tensor, raw=raw)
+    count = checkpoint_rows.import_rows(place, table, file, tensor=tensor, raw=raw)
     click.echo(f"{count:,} rows of table {table} are now in {place}")
 
 
@@ -190,7 +190,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 @debug_option
 def forget(folder: str, table: str, id_: str, hashed: bool) -> None:
     """Remove the row of ID from TABLE in every checkpoint of DIR."""
-    from satrap.launch import tables
+    from satrap.launch import checkpoint_rows
 
-    for name, count in tables.forget_everywhere(folder, table, id_, hashed=hashed).items():
+    for name, count in checkpoint_rows.forget_everywhere(folder, table, id_, hashed=hashed).items():
         click.echo(f"{name}: {'removed' if count else 'had no such row'}")

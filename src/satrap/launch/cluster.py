@@ -24,12 +24,12 @@ from satrap.checkpoint import Series
 from satrap.config import Recipe
 from satrap.errors import ExchangeError, SatrapError, error_of
 from satrap.exchange.servers.serve import RECOVERING
+from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.folder import RunFolder
 from satrap.launch.messages import parse, result_of, tell
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.roles import Role
-from satrap.launch.trial import try_out
 from satrap.launch.worker import INTERRUPTED, PEER_LOST, Assignment
 from satrap.schema import Schema
 from satrap.train import Checkpointing, Observer
@@ -86,7 +86,7 @@ def run(
         InterruptedRunError: Ctrl-C, and the workers could not save in time; a second one kills at once.
         KeyboardInterrupt: before it.
     """
-    try_out(recipe, schema)
+    dry_run(recipe, schema)
     keys = recipe.sections.cluster
     with Launcher(notice, grace=keys.grace) as launcher:
         shutil.rmtree(folder.journals, ignore_errors=True)  # of an attempt before: this one begins anew

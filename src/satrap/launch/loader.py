@@ -9,7 +9,7 @@ from satrap.data import Dataset
 from satrap.data.loader import LoaderService
 from satrap.errors import ConfigError
 from satrap.exchange.servers.serve import serve
-from satrap.launch.inputs import PARTS, open_part
+from satrap.launch.datasets import PARTS, open_part
 from satrap.schema import Schema
 
 

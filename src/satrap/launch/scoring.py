@@ -15,19 +15,78 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from satrap.batch import Batch
+from satrap.checkpoint.places import newest
+from satrap.config import Recipe
 from satrap.data import Dataset
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, StoreError
+from satrap.launch.build import eviction_of, tier_of
+from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import open_part, open_sources
-from satrap.launch.local import load_trainer, scoring_recipe
 from satrap.train import Trainer
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
+
+SCORING_KEYS = ("embedding.memory", "embedding.eviction", "embedding.tier", "training.device")
+"""Keys of a recipe that may be overridden when its trained model is used: those that do not change it."""
 
 TellShares = Callable[[Mapping[str, float]], object]
 
 
 def _ignore(_: Mapping[str, float]) -> None: ...
+
+
+def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
+    """Return the recipe of a run, with overrides of what does not change its model.
+
+    Raises:
+        ConfigError: another key, or a wrong value.
+    """
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not any(key == known or key.startswith(f"{known}.") for known in SCORING_KEYS):
+            raise ConfigError(
+                f"{key} of a trained model cannot be set", fix=f"set one of {', '.join(SCORING_KEYS)}"
+            )
+    return folder.recipe(overrides)
+
+
+def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
+    """Return the trained trainer of a run folder, for evaluation and prediction: of its newest snapshot where
+    it was stopped before the end.
+
+    Its rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
+
+    Raises:
+        CheckpointError: the saved model cannot be read.
+        ConfigError: its rows do not fit.
+    """
+    memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
+    ended = folder.model.exists() and folder.stopped != "stopped"
+    place = str(folder.model) if ended else newest(folder.snapshots(recipe))
+    try:
+        trainer = Trainer.load(
+            place,
+            device=recipe.sections.training.device,
+            memory=memory,
+            eviction=None if tier is None else eviction_of(recipe),
+            tier=tier,
+        )
+    except StoreError as error:
+        raise _no_room(folder, error.what) from error
+    lost = sum(table["evicted"] for table in trainer.statistics()["tables"].values())
+    if lost:
+        trainer.close()
+        raise _no_room(folder, f"no room for {lost} rows")
+    return trainer
+
+
+def _no_room(folder: RunFolder, why: str) -> ConfigError:
+    return ConfigError(
+        "the rows of the trained model do not fit",
+        where=str(folder.model),
+        why=why,
+        fix="give more: --set embedding.memory=SIZE, --set 'embedding.tier={path: FOLDER, size: SIZE}'",
+    )
 
 
 def unseen(trainer: Trainer) -> dict[str, float]:

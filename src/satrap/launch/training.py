@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from satrap.config import Recipe
-from satrap.launch import cluster, local
+from satrap.launch import cluster
+from satrap.launch.datasets import changed_files, measured
+from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
-from satrap.launch.inputs import changed_files, measured
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import Termination, checkpointing, refuse_mixing, reopen, sigterm_interrupts
 from satrap.train import Observer
@@ -58,7 +59,7 @@ def train(
         if recipe.sections.cluster.exchange != "local":
             return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
         with Termination() as termination:
-            return local.run(
+            return fit(
                 recipe,
                 schema,
                 folder,

@@ -22,11 +22,11 @@ from satrap.embedding.workers import connect_pooled
 from satrap.errors import ConfigError, ExchangeError, SatrapError, error_values
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Key, ServersExchange, read_key
+from satrap.launch.build import OpenData, Place, rows_of, wire_of
+from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
-from satrap.launch.local import OpenData, Place, rows_of, run
 from satrap.launch.messages import Forward
 from satrap.launch.resume import checkpointing
-from satrap.launch.trial import wire_of
 from satrap.schema import Schema, Table
 from satrap.train import Trainer
 
@@ -183,7 +183,7 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
     """Train.
 
     Raises:
-        SatrapError: see `satrap.launch.local.run`.
+        SatrapError: see `fit`.
     """
     folder = RunFolder(Path(assignment.folder))
     recipe = load(folder.recipe_file)
@@ -196,7 +196,7 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
         else:
             _log(text)
 
-    outcome = run(
+    outcome = fit(
         recipe,
         Schema.from_dict(assignment.schema),
         folder,

@@ -23,7 +23,7 @@ from satrap.embedding.workers import connect_pooled
 from satrap.errors import SatrapError
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.launch.inputs import measured, open_part
+from satrap.launch.datasets import measured, open_part
 from satrap.rpc import Key, read_key
 from tests.chaos.hostile.targets import OPTIMIZER, RUN, SCHEMA, SEED, TABLES, WORLD
 

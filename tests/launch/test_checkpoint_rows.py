@@ -8,7 +8,7 @@ import pytest
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers.journal import Journal
-from satrap.launch.tables import remove_journals
+from satrap.launch.checkpoint_rows import remove_journals
 
 
 def test_journals_go_unless_a_shard_writes_them(tmp_path: Path) -> None:

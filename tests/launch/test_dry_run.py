@@ -9,8 +9,8 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import SatrapError
-from satrap.launch.inputs import measured
-from satrap.launch.trial import try_out
+from satrap.launch.datasets import measured
+from satrap.launch.dry_run import dry_run
 from tests.launch.runs import RECIPE, UNBOUNDED, make_recipe
 
 SHARDS = 8
@@ -30,4 +30,4 @@ cluster: {{exchange: servers, shards: {SHARDS}}}
 """
     recipe = load(make_recipe(tmp_path, RECIPE.replace(UNBOUNDED, bounds)))
     with nullcontext() if enough else pytest.raises(SatrapError, match="memory"):
-        try_out(recipe, measured(recipe, recipe.schema()))
+        dry_run(recipe, measured(recipe, recipe.schema()))

@@ -14,10 +14,10 @@ import pytest
 
 from satrap import faults
 from satrap.errors import CheckpointError
-from satrap.launch import local
+from satrap.launch import fit
+from satrap.launch.build import make_trainer as make_trainer_of_recipe
 from satrap.launch.folder import RunFolder
-from satrap.launch.keeping import save_model
-from satrap.launch.local import make_trainer as make_trainer_of_recipe
+from satrap.launch.save_model import save_model
 from satrap.train import Trainer
 from tests.cli.command import satrap
 from tests.disks import fill, small_disk
@@ -104,7 +104,7 @@ def test_a_run_on_a_disk_that_becomes_full(patience: str, tmp_path: Path) -> Non
     )
     with small_disk(tmp_path / "disk") as disk:
         run, ballast = disk / "run", disk / "ballast"
-        with mock.patch.object(local, "make_trainer", filling(ballast)):
+        with mock.patch.object(fit, "make_trainer", filling(ballast)):
             answer = satrap("train", recipe, "--output", run)
         answer.assert_refused("the trained model could not be saved in the run folder", code=1)
         assert "No space left on device" in answer.err

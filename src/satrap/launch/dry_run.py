@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from satrap.config import Recipe
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.launch.inputs import PARTS, open_part
-from satrap.launch.local import Place, make_trainer, rows_of
+from satrap.exchange.servers import ServersExchange, ShardServer
+from satrap.launch.build import Place, make_trainer, rows_of, wire_of
+from satrap.launch.datasets import PARTS, open_part
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8
@@ -18,15 +18,7 @@ COMPILE_SECONDS = 600.0
 """The first run on a machine compiles all kernels, which takes longer than a shard may."""
 
 
-def wire_of(recipe: Recipe) -> Wire:
-    """Return the number formats between workers and shards."""
-    if recipe.sections.training.mode == "async":  # dense weights travel there, which 16 bits would spoil
-        return Wire("float32", "float32")
-    wire = recipe.sections.cluster.wire
-    return Wire(wire.forward, wire.backward)
-
-
-def try_out(recipe: Recipe, schema: Schema) -> None:
+def dry_run(recipe: Recipe, schema: Schema) -> None:
     """Take one step over a shard in this process, with a few rows.
 
     What is wrong with the input is found here, where the recipe's lines are known; and the kernels are

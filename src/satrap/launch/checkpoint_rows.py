@@ -22,7 +22,7 @@ from satrap.data.hashing import hash_ids
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.servers.journal import Journal
 from satrap.launch.folder import RunFolder
-from satrap.launch.row_files import Floats, Wanted, read_matrix, read_parquet
+from satrap.launch.import_files import Floats, Wanted, read_matrix, read_parquet
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store import Chunk, Shard

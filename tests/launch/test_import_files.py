@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from satrap.data.hashing import hash_ids
 from satrap.errors import DataError
-from satrap.launch.row_files import Wanted, read_matrix, read_parquet
+from satrap.launch.import_files import Wanted, read_matrix, read_parquet
 
 WANTED = Wanted("item", {2: 3}, salt=5)
 
@@ -151,7 +151,7 @@ LARGE = """
 import sys
 from pathlib import Path
 from satrap.errors import DataError
-from satrap.launch.row_files import Wanted, read_parquet
+from satrap.launch.import_files import Wanted, read_parquet
 try:
     read_parquet(Path(sys.argv[1]), Wanted("item", {2: 3}, 0), raw=True)
 except DataError as error:

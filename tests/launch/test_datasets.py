@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from satrap.config import load
-from satrap.launch.inputs import changed_files, measured, open_part, open_sources
+from satrap.launch.datasets import changed_files, measured, open_part, open_sources
 from satrap.schema import Schema
 from tests.launch.runs import RECIPE, frame, make_recipe
 

@@ -1,0 +1,163 @@
+"""The objects that a recipe describes: model, trainer, optimizers, bounds of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from satrap import models
+from satrap.config import Recipe, unknown_value
+from satrap.dense import Workers
+from satrap.exchange import Exchange
+from satrap.exchange.servers import Wire
+from satrap.schema import Schema, Table
+from satrap.store import Admission, Eviction, Tier
+from satrap.train import Trainer
+from satrap.train.trainer import Data
+
+OpenData = Callable[[str], Data | None]
+Parameters = list[torch.nn.Parameter]
+
+WORKER_SEEDS = 1_000_003
+"""Between the seeds of two workers' random numbers."""
+
+DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run happens, as one of its workers sees it.
+
+    Args:
+        workers: who trains together; default one process alone.
+        exchange: given the tables, returns where their rows are; default a store in this process.
+        device: where the network computes; default what the recipe says.
+        threads: PyTorch's threads where the recipe says nothing; default as `Trainer`.
+        data: given "train", "validation" or "test", returns this worker's share of the rows, None if there
+            are none; default read here.
+    """
+
+    workers: Workers = field(default_factory=Workers)
+    exchange: Callable[[Sequence[Table]], Exchange] | None = None
+    device: str | None = None
+    threads: int | None = None
+    data: OpenData | None = None
+
+
+HERE = Place()
+"""One process that holds everything."""
+
+
+def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer:
+    """Return the untrained trainer of a recipe.
+
+    Args:
+        recipe: model, optimizers and schedule.
+        schema: labels and features, measured.
+        place: where the rows and the other workers are.
+
+    Raises:
+        ConfigError: the model or the device is impossible; the message names the recipe's line.
+    """
+    sections = recipe.sections
+    training = sections.training
+    model = make_model(recipe, schema)
+    if place.workers.rank > 0:  # equal weights, but not equal dropout
+        torch.manual_seed(training.seed + place.workers.rank * WORKER_SEEDS)
+    trainer: Trainer = recipe.located(
+        ("training",),
+        Trainer,
+        model,
+        schema,
+        embedding_optimizer=recipe.embedding_optimizer(),
+        dense_optimizer=dense_optimizer(recipe),
+        mode=training.mode,
+        staleness=training.staleness,
+        seed=training.seed,
+        device=place.device or training.device,
+        memory=sections.embedding.memory,
+        initial_scale=sections.embedding.initial_scale,
+        embedding_dtype=sections.embedding.dtype,
+        admission=admission_of(recipe),
+        eviction=eviction_of(recipe),
+        tier=tier_of(recipe),
+        lr_schedule=recipe.lr_schedule(),
+        clip_norm=training.clip_norm,
+        plateau=training.plateau,
+        patience=training.patience,
+        threads=training.threads or place.threads,
+        exchange=place.exchange,
+        workers=place.workers,
+    )
+    return trainer
+
+
+def rows_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what a recipe says about rows in shard servers, as arguments of `ServersExchange`."""
+    return {
+        "seed": recipe.sections.training.seed,
+        "memory": recipe.sections.embedding.memory,
+        "admission": admission_of(recipe),
+        "eviction": eviction_of(recipe),
+        "tier": tier_of(recipe),
+    }
+
+
+def admission_of(recipe: Recipe) -> Admission:
+    """Return which new ids get a row.
+
+    Raises:
+        ConfigError: impossible; the message names the recipe's line.
+    """
+    keys = recipe.sections.embedding.admission.model_dump()
+    return recipe.located(("embedding", "admission"), Admission, **keys)
+
+
+def eviction_of(recipe: Recipe) -> Eviction | None:
+    """Return which rows go when memory is full."""
+    keys = recipe.sections.embedding.eviction
+    return None if keys is None else Eviction(**keys.model_dump())
+
+
+def tier_of(recipe: Recipe) -> Tier | None:
+    """Return where evicted rows are kept."""
+    keys = recipe.sections.embedding.tier
+    return None if keys is None else Tier(**keys.model_dump())
+
+
+def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
+    """Return the untrained network of a recipe: the same weights in every process.
+
+    Raises:
+        ConfigError: the model is unknown or impossible; the message names the recipe's line.
+    """
+    sections = recipe.sections
+    torch.manual_seed(sections.training.seed)
+    name, arguments = sections.model.name, sections.model.model_extra or {}
+    if name not in models.names():
+        raise unknown_value(("model", "name"), name, models.names(), recipe.source)
+    return recipe.located(("model",), models.create, name, schema, **arguments)
+
+
+def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
+    """Return what makes the `torch.optim` optimizer of a recipe from the list of parameters."""
+    keys = recipe.sections.dense.optimizer.model_dump()
+    kind = DENSE_OPTIMIZERS[keys.pop("name")]
+    arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()}
+    return lambda parameters: kind(parameters, **arguments)
+
+
+def wire_of(recipe: Recipe) -> Wire:
+    """Return the number formats between workers and shards."""
+    if recipe.sections.training.mode == "async":  # dense weights travel there, which 16 bits would spoil
+        return Wire("float32", "float32")
+    wire = recipe.sections.cluster.wire
+    return Wire(wire.forward, wire.backward)

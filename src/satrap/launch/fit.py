@@ -1,0 +1,134 @@
+"""What each process that trains does: train a recipe, save the model, score the test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from satrap.config import Recipe
+from satrap.dense import Workers
+from satrap.launch.build import HERE, Place, make_trainer
+from satrap.launch.datasets import PARTS, open_part
+from satrap.launch.endpoints import worker_endpoint
+from satrap.launch.folder import RunFolder
+from satrap.launch.outcome import InterruptedRunError, Outcome
+from satrap.launch.resume import rewind
+from satrap.launch.save_model import save_model
+from satrap.report import Curves, History, curves_available
+from satrap.report.words import quality
+from satrap.schema import Schema
+from satrap.train import Checkpointing, Observer, Trainer
+from satrap.train.trainer import Data
+
+
+def fit(
+    recipe: Recipe,
+    schema: Schema,
+    folder: RunFolder,
+    *,
+    place: Place = HERE,
+    observers: Sequence[Observer] = (),
+    notice: Callable[[str], None] = lambda _: None,
+    started: Callable[[Trainer], None] = lambda _: None,
+    checkpoint: Checkpointing | None = None,
+    resume: bool = False,
+) -> Outcome:
+    """Train a recipe in this process, alone or as one of several workers; all of them call it.
+
+    Args:
+        recipe: what to do.
+        schema: labels and features, measured.
+        folder: of the run; rank 0 writes to it.
+        place: where the rows and the other workers are.
+        observers: told about every step and evaluation.
+        notice: called with a line of text about something the user should know.
+        started: called with the trainer before it trains.
+        checkpoint: where snapshots go; a stop that was asked for is then no error.
+        resume: go on from the newest one.
+
+    Raises:
+        ConfigError, DataError: the user's input.
+        TrainingError, ExchangeError: the run had to stop.
+        KeyboardInterrupt: stopped before the first step.
+        InterruptedRunError: stopped later.
+    """
+    workers = place.workers
+    parts = {part: _open(recipe, schema, part, place) for part in PARTS}
+    assert parts["train"] is not None
+    trainer = make_trainer(recipe, schema, place)
+    history = History(folder.history_file, notice=notice)
+    if resume and checkpoint is not None and workers.rank == 0:
+        rewind(history, checkpoint)
+    with ExitStack() as stack:
+        stack.callback(trainer.close)
+        stack.enter_context(worker_endpoint(recipe, trainer, notice))
+        started(trainer)
+        recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
+        try:
+            result = trainer.fit(
+                parts["train"],
+                validation=parts["validation"],
+                epochs=recipe.sections.training.epochs,
+                steps=recipe.sections.training.steps,
+                observers=[*recorders, *observers],
+                checkpoint=checkpoint,
+                resume=resume,
+            )
+            if result.stopped == "stopped":
+                return _record(Outcome(folder, result), history, workers)
+            save_model(trainer, folder)
+            test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
+        except KeyboardInterrupt as error:
+            raise _keep_interrupted(trainer, folder, history) from error
+    return _record(Outcome(folder, result, test), history, workers)
+
+
+def _open(recipe: Recipe, schema: Schema, part: str, place: Place) -> Data | None:
+    if place.data is not None:
+        return place.data(part)
+    return open_part(recipe, schema, part, worker=place.workers.rank, workers=place.workers.world)
+
+
+def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:
+    if workers.rank == 0:
+        if outcome.test:
+            history.write("test", {"step": outcome.result.steps, **outcome.test})
+        outcome.folder.write_metrics(outcome.metrics)
+    return outcome
+
+
+def _recorders(
+    stack: ExitStack, folder: RunFolder, history: History, notice: Callable[[str], None]
+) -> list[Observer]:
+    recorders: list[Observer] = [history]
+    if curves_available():
+        curves = Curves(folder.curves, notice=notice)
+        stack.callback(curves.close)
+        recorders.append(curves)
+    else:
+        notice("note: no TensorBoard curves; pip install 'satrap[tensorboard]' to have them")
+    return recorders
+
+
+def _keep_interrupted(
+    trainer: Trainer, folder: RunFolder, history: History
+) -> KeyboardInterrupt | InterruptedRunError:
+    """Save the present state of an interrupted run, and return the error that says so."""
+    if trainer.run.steps == 0:
+        return KeyboardInterrupt()
+    save_model(trainer, folder)
+    if trainer.workers.rank == 0:
+        folder.write_metrics(
+            {
+                **quality(history.validation),
+                "steps": trainer.run.steps,
+                "stopped": "interrupted",
+                "validation": history.validation,
+                "test": {},
+            }
+        )
+    return InterruptedRunError(
+        f"interrupted after step {trainer.run.steps:,}\n"
+        f"  kept: the model as of that step and the history, in {folder}\n"
+        f"  next: satrap evaluate {folder}"
+    )

@@ -1,0 +1,53 @@
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from satrap.config import load
+from satrap.config.keys import DENSE_OPTIMIZERS
+from satrap.launch.build import DENSE_OPTIMIZERS as KINDS
+from satrap.launch.build import dense_optimizer, make_trainer
+from tests.launch.runs import RECIPE, make_recipe
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "expected"),
+    [
+        (
+            "{name: sgd, lr: 0.5, momentum: 0.9, nesterov: true}",
+            torch.optim.SGD,
+            {"momentum": 0.9, "nesterov": True},
+        ),
+        ("{name: adagrad, lr: 0.5, eps: 1e-6}", torch.optim.Adagrad, {"eps": 1e-6}),
+        (
+            "{name: adam, lr: 0.5, betas: [0.8, 0.9]}",
+            torch.optim.Adam,
+            {"betas": (0.8, 0.9), "weight_decay": 0.0},
+        ),
+        ("{name: adamw, lr: 0.5}", torch.optim.AdamW, {"weight_decay": 0.01}),
+    ],
+)
+def test_dense_optimizers(tmp_path: Path, keys: str, kind: type, expected: Mapping[str, object]) -> None:
+    recipe = load(make_recipe(tmp_path), [f"dense.optimizer={keys}"])
+    made = dense_optimizer(recipe)([torch.nn.Parameter(torch.zeros(2))])
+    assert type(made) is kind
+    group = made.param_groups[0]
+    assert {key: group[key] for key in ("lr", *expected)} == {"lr": 0.5, **expected}
+
+
+def test_dense_optimizers_are_those_of_the_recipe() -> None:
+    assert set(KINDS) == set(DENSE_OPTIMIZERS)
+
+
+def test_a_trainer_has_what_the_recipe_says(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, RECIPE.replace("[log1p, standardize]", "log1p")), ["training.seed=9"])
+    trainer = make_trainer(recipe, recipe.schema())
+    assert (trainer.mode, trainer.staleness, trainer.seed) == ("hybrid", 2, 9)
+    assert trainer.embedding_optimizer == recipe.embedding_optimizer()
+    weights = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.close()
+    torch.manual_seed(123)
+    again = make_trainer(recipe, recipe.schema())
+    assert all(torch.equal(a, b) for a, b in zip(weights, again.model.parameters(), strict=True))
+    again.close()
