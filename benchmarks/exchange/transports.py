@@ -26,7 +26,7 @@ import zmq
 
 from satrap.memory import keep_freed_memory
 from satrap.rpc import Bounds, Dialer, Key, Listener, Message, Poller, create_key, read_key
-from satrap.rpc.poller import WRITE
+from satrap.rpc.transport.poller import WRITE
 
 IDS, ROWS = 480_000, 7_680_000
 LIMIT = 64 << 20

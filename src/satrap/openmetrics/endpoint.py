@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from satrap.errors import ConfigError
 from satrap.openmetrics.names import METRICS, Metric
-from satrap.rpc.poller import READ, WRITE, Poller
+from satrap.rpc.transport.poller import READ, WRITE, Poller
 
 Values = Mapping[str, Any]
 """Name of a metric -> its value, or label value -> value: a number; of a summary (count, sum); of a histogram

@@ -1,16 +1,16 @@
 """Messages between processes over TCP: lists of raw parts, bounded in every direction, encrypted with a key.
 
-Nothing here knows what a message means. `Listener` is the server's end, `Dialer` a client's; both are driven
-by one thread, through a `Poller`. `Key` is who may connect.
+Nothing here knows what a message means. `transport` carries parts: `Listener` is the server's end, `Dialer` a
+client's; both are driven by one thread, through a `Poller`. `Key` is who may connect.
 """
 
-from satrap.rpc.address import check_listen, is_loopback, split_address
-from satrap.rpc.connection import Connection, LostError
-from satrap.rpc.dialer import Dialer
-from satrap.rpc.framing import Buffer, Message
-from satrap.rpc.key import Key, create_key, read_key
-from satrap.rpc.listener import Bounds, Listener
-from satrap.rpc.poller import Poller
+from satrap.rpc.transport.address import check_listen, is_loopback, split_address
+from satrap.rpc.transport.connection import Connection, LostError
+from satrap.rpc.transport.dialer import Dialer
+from satrap.rpc.transport.framing import Buffer, Message
+from satrap.rpc.transport.key import Key, create_key, read_key
+from satrap.rpc.transport.listener import Bounds, Listener
+from satrap.rpc.transport.poller import Poller
 
 __all__ = [
     "Bounds",

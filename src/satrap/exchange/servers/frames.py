@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from satrap.errors import ExchangeError
 from satrap.exchange.servers import kernels
-from satrap.rpc.framing import Buffer as Buffer
+from satrap.rpc.transport.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
 VERSION = 2

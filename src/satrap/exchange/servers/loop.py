@@ -14,7 +14,7 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 from satrap.exchange.servers.peer import Message, Peer
 from satrap.rpc import Connection, Dialer, Key, LostError, Poller
-from satrap.rpc.poller import READ, WRITE
+from satrap.rpc.transport.poller import READ, WRITE
 
 Task = Callable[[], None]
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 
-from satrap.rpc.poller import READ, WRITE, Poller
+from satrap.rpc.transport.poller import READ, WRITE, Poller
 
 
 def test_no_ring_is_missed() -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from satrap.errors import ConfigError
-from satrap.rpc.address import split_address
-from satrap.rpc.connection import Connection, LostError, Pace
-from satrap.rpc.framing import Buffer, Message
-from satrap.rpc.key import Key
-from satrap.rpc.poller import READ, WRITE, Poller
+from satrap.rpc.transport.address import split_address
+from satrap.rpc.transport.connection import Connection, LostError, Pace
+from satrap.rpc.transport.framing import Buffer, Message
+from satrap.rpc.transport.key import Key
+from satrap.rpc.transport.poller import READ, WRITE, Poller
 
 _BACKLOG = 512
 _ACCEPTS = 16

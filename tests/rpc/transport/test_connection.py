@@ -10,7 +10,7 @@ from itertools import islice
 
 import pytest
 
-from satrap.rpc.connection import Connection, LostError, Pace
+from satrap.rpc.transport.connection import Connection, LostError, Pace
 from tests.rpc import plain
 
 

@@ -8,9 +8,9 @@ import socket
 import threading
 from collections.abc import Callable
 
-from satrap.rpc.address import split_address
-from satrap.rpc.connection import Connection, LostError, ending
-from satrap.rpc.key import Key
+from satrap.rpc.transport.address import split_address
+from satrap.rpc.transport.connection import Connection, LostError, ending
+from satrap.rpc.transport.key import Key
 
 _SECONDS = 10.0
 """That one attempt to connect may take, and its handshake."""

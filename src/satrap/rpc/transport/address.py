@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from satrap.errors import ConfigError
-from satrap.rpc.key import Key
+from satrap.rpc.transport.key import Key
 
 
 def split_address(address: str) -> tuple[str, int]:

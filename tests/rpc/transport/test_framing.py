@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from satrap.rpc.framing import LARGE, MAX_PARTS, FramingError, Message, Reader, prefix
+from satrap.rpc.transport.framing import LARGE, MAX_PARTS, FramingError, Message, Reader, prefix
 from tests.rpc import plain
 
 LIMIT = 1 << 20

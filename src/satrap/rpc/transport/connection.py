@@ -8,8 +8,8 @@ import ssl
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from satrap.rpc.framing import Buffer, FramingError, Message, Reader, prefix
-from satrap.rpc.poller import READ, WRITE
+from satrap.rpc.transport.framing import Buffer, FramingError, Message, Reader, prefix
+from satrap.rpc.transport.poller import READ, WRITE
 
 SMALL = 1 << 12
 """Parts of at most so many bytes are copied and sent with their neighbours."""
