@@ -1,4 +1,4 @@
-"""`satrap checkpoint`: look at snapshots, verify, repair, compact, reshard them, move rows, forget one."""
+"""`satrap checkpoint`: commands on the files of a saved run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ folder = click.argument("folder", metavar="DIR")
 
 @click.group()
 def checkpoint() -> None:
-    """Inspect, verify, repair, compact, reshard, export, import checkpoints; forget a row.
+    """Inspect, verify, repair, compact, reshard, export and change checkpoints.
 
-    DIR is a run folder, a folder of snapshots, or one checkpoint; a path or a URL.
+    DIR is the path or URL of a run folder, of a folder of snapshots, or of one checkpoint.
     """
 
 
@@ -26,7 +26,7 @@ def checkpoint() -> None:
 @json_option
 @debug_option
 def inspect(folder: str, as_json: bool) -> None:
-    """Show what is in DIR: steps, sizes, rows per table. Reads manifests only."""
+    """Show steps, sizes and rows per table of what is in DIR; reads manifests only."""
     from satrap.checkpoint.manifest import read_manifest
     from satrap.checkpoint.places import find
     from satrap.checkpoint.storage import Storage
@@ -110,10 +110,10 @@ def repair(folder: str) -> None:
 
 @checkpoint.command()
 @folder
-@click.option("--prune", is_flag=True, help="Remove the snapshots before it, which it no longer needs.")
+@click.option("--prune", is_flag=True, help="Then remove all older snapshots.")
 @debug_option
 def compact(folder: str, prune: bool) -> None:
-    """Make the newest snapshot, if it is a delta, a full one."""
+    """Make the newest snapshot full if it is a delta."""
     from satrap.checkpoint.places import series_in
     from satrap.checkpoint.rewrite import compact as compact_one
 
@@ -133,12 +133,12 @@ def compact(folder: str, prune: bool) -> None:
 @checkpoint.command()
 @folder
 @click.option("--output", required=True, metavar="DIR", help="New folder.")
-@click.option("--state", is_flag=True, help="With the optimizer state.")
+@click.option("--state", is_flag=True, help="Write the optimizer state, too.")
 @debug_option
 def export(folder: str, output: str, state: bool) -> None:
     """Write tables as Parquet (id, weights) and the network as safetensors.
 
-    Of a run folder the trained model is taken, else the newest snapshot.
+    For a run folder: those of the trained model or, without one, of the newest snapshot.
     """
     from satrap.checkpoint.places import newest
     from satrap.launch import checkpoint_rows
@@ -149,12 +149,12 @@ def export(folder: str, output: str, state: bool) -> None:
 
 @checkpoint.command()
 @folder
-@click.option("--shards", required=True, type=click.IntRange(1), help="Shards to write for.")
+@click.option("--shards", required=True, type=click.IntRange(1), help="Number of shards.")
 @debug_option
 def reshard(folder: str, shards: int) -> None:
-    """Rewrite every checkpoint in DIR as that many shards would have written it.
+    """Rewrite every checkpoint in DIR as that many shards would write it.
 
-    Not needed to go on with another number of shards: they read what others wrote.
+    Resuming does not need this: any number of shards reads what any other number wrote.
     """
     from satrap.launch.reshard import reshard_everywhere
 
@@ -166,13 +166,13 @@ def reshard(folder: str, shards: int) -> None:
 @folder
 @click.argument("table")
 @click.argument("file")
-@click.option("--tensor", metavar="NAME", help="Matrix of a safetensors file; default the only one.")
-@click.option("--raw", is_flag=True, help="Ids in a Parquet file are as in the data; hash them.")
+@click.option("--tensor", metavar="NAME", help="Matrix in a safetensors file; default the only one.")
+@click.option("--raw", is_flag=True, help="Hash the ids of a Parquet file: they are values of the data.")
 @debug_option
 def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -> None:
-    """Put rows of FILE (Parquet, or an nn.Embedding's safetensors) into TABLE of a checkpoint.
+    """Put rows of FILE (Parquet, or safetensors of an nn.Embedding) into TABLE of a checkpoint.
 
-    Row n of an embedding matrix becomes the row of the integer n in the data.
+    Row n of an embedding matrix becomes the row of value n in the data.
     """
     from satrap.checkpoint.places import newest
     from satrap.launch import checkpoint_rows
@@ -186,7 +186,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 @folder
 @click.argument("table")
 @click.argument("id_", metavar="ID")
-@click.option("--hashed", is_flag=True, help="ID is the row's 64-bit id, not the value in the data.")
+@click.option("--hashed", is_flag=True, help="ID is the row's 64-bit id instead of a value in the data.")
 @debug_option
 def forget(folder: str, table: str, id_: str, hashed: bool) -> None:
     """Remove the row of ID from TABLE in every checkpoint of DIR."""

@@ -14,13 +14,13 @@ from satrap.errors import ConfigError
 @click.argument("recipe", required=False)
 @set_option
 @json_option
-@click.option("--keys", is_flag=True, help="Explain all keys of a recipe instead.")
-@click.option("--section", metavar="NAME", help="With --keys: those of one section, for example data.")
+@click.option("--keys", is_flag=True, help="Explain all keys of recipes instead.")
+@click.option("--section", metavar="NAME", help="Explain the keys of one section, for example data.")
 @debug_option
 def config(
     recipe: str | None, overrides: tuple[str, ...], as_json: bool, keys: bool, section: str | None
 ) -> None:
-    """Print RECIPE, checked and complete, with each value's origin."""
+    """Check RECIPE and print it with all defaults and the origin of each value."""
     from satrap import config as recipes
 
     if keys or section:

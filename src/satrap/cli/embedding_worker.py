@@ -15,7 +15,7 @@ from satrap.cli.shard import end_with_input
     "--shards",
     required=True,
     metavar="HOST:PORT,...",
-    help="The shard servers, in the order of their numbers, as the workers have them.",
+    help="Addresses of all shard servers, in the order that the workers use.",
 )
 @server_options
 @debug_option
@@ -24,9 +24,8 @@ def embedding_worker(
 ) -> None:
     """Look up and pool rows for workers until SIGTERM or Ctrl-C.
 
-    Stands between workers and shards: takes the ids of their batches and answers dense tensors. The first
-    message of a worker tells features and tables. One line on standard output tells the address once it is
-    ready.
+    A worker first sends its features and tables, then the ids of each batch, and gets pooled tensors.
+    When the embedding worker is ready, it prints its address in one line.
     """
     from satrap.launch.embedding_worker import serve_embeddings
 

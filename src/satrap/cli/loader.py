@@ -17,8 +17,8 @@ from satrap.cli.shard import end_with_input
 def loader(recipe: Path, listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
     """Read and batch the rows of RECIPE for workers until SIGTERM or Ctrl-C.
 
-    Workers say which part, share and position they want. One line on standard output tells the address
-    once it is ready.
+    Workers ask for a part, a share and a position of the data. When the loader is ready, it prints its
+    address in one line.
     """
     from satrap.launch.loader import serve_rows
 

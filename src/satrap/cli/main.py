@@ -1,4 +1,4 @@
-"""The command group, and how errors leave it: exit code 0 done, 1 the run failed, 2 the user's input."""
+"""The `satrap` command: its subcommands, and its exit codes: 0 done, 1 failed, 2 wrong input."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted; nothing was kept", FAILED, debug)
     except BrokenPipeError:
-        # The reader of our output has gone: the interpreter must not complain when it flushes at exit.
+        # Nobody reads our output any more; the interpreter must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     except OSError as error:
@@ -79,6 +79,6 @@ def _fail(message: str, code: int, debug: bool) -> None:
 
 
 def _internal_error(kind: type[BaseException], error: BaseException, _: object) -> None:
-    """Report a defect of satrap itself in place of a traceback; the process then exits with code 1."""
+    """Report a defect of satrap in two lines instead of a traceback; the process then exits with code 1."""
     print(f"error: internal error: {kind.__name__}: {error}", file=sys.stderr)
     print("  what to do: run again with --debug and report the traceback", file=sys.stderr)

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., object])
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
 )
-"""`--debug`, accepted before and after the command's name; `main` looks for it."""
+"""`--debug`, before or after the command's name; `main` looks for it."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -40,15 +40,15 @@ def server_options(command: F) -> F:
             "--key",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="The cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
+            help="File with the cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
         ),
         click.option(
-            "--stop-at-eof", is_flag=True, help="Stop when standard input ends; for programs that start it."
+            "--stop-at-eof", is_flag=True, help="Stop when standard input ends, with the parent process."
         ),
         click.option(
             "--metrics",
             metavar="HOST:PORT",
-            help="Serve OpenMetrics there over HTTP, open to all who reach it; port 0 takes a free one.",
+            help="Serve OpenMetrics over HTTP to whoever reaches this address; port 0 takes a free one.",
         ),
     )
     for option in reversed(options):

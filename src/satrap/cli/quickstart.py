@@ -20,7 +20,7 @@ RECIPE = "goodbooks.yaml"
 @output_folder_option
 @debug_option
 def quickstart(output: str | None) -> None:
-    """Train on the bundled real data; print AUC beside a logistic regression's."""
+    """Train on bundled real data; print AUC beside that of a logistic regression."""
     from satrap.cli.train import run
     from satrap.config import load
 
@@ -46,7 +46,7 @@ def credit(about: About) -> str:
 
 
 def comparison(floor: Mapping[str, float], model: str, metrics: Mapping[str, Any]) -> str:
-    """Return a small table: the metrics that a logistic regression and that the model reach."""
+    """Return a table of the metrics of a logistic regression and of the model."""
     from satrap.report.words import metric_name
 
     rows = [("on the test rows", *(metric_name(key) for key in floor))]

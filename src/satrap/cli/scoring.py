@@ -10,7 +10,7 @@ import click
 from satrap.cli.options import debug_option, json_option, set_option
 
 MANY_UNSEEN = 0.5
-"""Share of unseen ids above which the values are probably written in another way than in training."""
+"""With a larger share of unseen ids, the values are probably written differently than in training."""
 
 
 def _warn_of_unseen(shares: Mapping[str, float]) -> None:
@@ -18,8 +18,8 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
     if many:
         click.echo(
             f"warning: most ids have never been trained: {', '.join(many)}\n"
-            "  why it matters: the model knows nothing of them, so their scores say little\n"
-            "  what to do: check that these columns hold the values of training, written in the same way",
+            "  why it matters: the model knows nothing about them, so the scores say little\n"
+            "  what to do: check that these columns are written as in the training data",
             err=True,
         )
 
@@ -37,10 +37,10 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
 @json_option
 @debug_option
 def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print the metrics of the trained model in run folder DIR, and which share of ids it has never seen.
+    """Print the metrics of the trained model in run folder DIR, and the share of ids it has never seen.
 
-    Its rows are kept within embedding.memory and embedding.tier of its recipe; these, embedding.eviction and
-    training.device can be set.
+    embedding.memory and embedding.tier of its recipe limit memory; --set can change them, embedding.eviction
+    and training.device.
     """
     from satrap import launch
     from satrap.report.history import finite
@@ -70,8 +70,8 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
 def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple[str, ...]) -> None:
     """Score rows with the trained model in run folder DIR.
 
-    The output has the input's columns and one <label>_probability column per label. Rows of the model are
-    kept as for `satrap evaluate`.
+    The output has the input's columns and one <label>_probability column per label. --set works as for
+    `satrap evaluate`.
     """
     from satrap import launch
 

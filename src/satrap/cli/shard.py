@@ -13,7 +13,7 @@ import click
 from satrap.cli.options import debug_option, server_options
 
 STOP_SECONDS = 10.0
-"""For a shard to end after its input did."""
+"""Time for a process to end after its standard input did."""
 
 
 @click.command()
@@ -22,7 +22,7 @@ STOP_SECONDS = 10.0
     "--journal",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write every request there before it is executed, and come back from it after being killed.",
+    help="Write every request there before executing it; a shard started again repeats them.",
 )
 @debug_option
 def shard(
@@ -30,8 +30,8 @@ def shard(
 ) -> None:
     """Serve one shard of the embedding tables until SIGTERM or Ctrl-C.
 
-    The first worker that connects says which tables there are. One line on standard output tells the address
-    once it is ready.
+    The first worker that connects defines the tables. When the shard is ready, it prints its address in one
+    line.
     """
     from satrap.exchange.servers.serve import serve
 
@@ -41,7 +41,7 @@ def shard(
 
 
 def end_with_input() -> None:
-    """Ask this process to stop when its standard input ends; kill it if it does not."""
+    """Stop this process by SIGTERM when its standard input ends, and kill it if that takes too long."""
     threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
 
 

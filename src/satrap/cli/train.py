@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 @click.argument("recipe", required=False)
 @set_option
 @output_folder_option
-@click.option(
-    "--resume", is_flag=True, help="Go on from the newest snapshot of a run that was killed or stopped."
-)
+@click.option("--resume", is_flag=True, help="Continue a killed or stopped run from its newest snapshot.")
 @debug_option
 def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, resume: bool) -> None:
     """Train the model that RECIPE describes.
 
-    With --resume, RECIPE may be left out: `satrap train --output DIR --resume` takes the one in DIR.
+    With --resume and --output, RECIPE may be omitted; the run folder holds a copy.
     """
     from satrap.config import load
 
     if recipe is None and not (resume and output):
-        raise click.UsageError("name a RECIPE, or a run to go on with: --output DIR --resume")
+        raise click.UsageError("name a RECIPE, or a run to continue: --output DIR --resume")
     file = recipe or str(Path(str(output)) / "recipe.yaml")
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
     outcome = run(loaded, output, resume=resume)
@@ -44,13 +42,13 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
 
 
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
-    """Train with a progress line; print the metrics of the result, or how to go on with a stopped run.
+    """Train with a progress line; print the metrics of the result, or how to continue a stopped run.
 
     Args:
-        recipe: what to do; None, to resume: the run's own.
-        output: the run folder, None for the default `runs/<name>-<n>`.
+        recipe: what to do; None with `resume`: the recipe in the run folder.
+        output: the run folder; None: `runs/<name>-<n>`.
         name: default the recipe's.
-        resume: go on from the run's newest snapshot.
+        resume: continue from the run's newest snapshot.
     """
     from satrap import launch
     from satrap.report import ProgressLine

@@ -1,4 +1,4 @@
-"""Recipe keys made from the dataclasses they fill, so that a key, its type, default and text exist once."""
+"""Makes recipe keys from the dataclasses they fill, so that name, type, default and text exist once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRICT = ConfigDict(
 
 
 class Keys(BaseModel):
-    """Base of all recipe sections: unknown keys and wrong types are errors, values are immutable."""
+    """Base of all recipe sections: unknown keys and wrong types are errors; values cannot change."""
 
     model_config = STRICT
 
@@ -29,7 +29,7 @@ def as_list(value: object) -> object:
 
 
 def as_text(value: object) -> object:
-    """Let a number stand for the text it is written as; a truth value stays what it is (an error)."""
+    """Turn a number into text; leave a truth value alone, so that it is refused."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -40,12 +40,12 @@ Sources = Annotated[list[str], BeforeValidator(as_list)]
 
 @dataclass(frozen=True)
 class Choice:
-    """Annotation of a field whose mapping is checked by one of several models.
+    """Annotation of a field whose mapping one of several models checks.
 
     Args:
-        select: given the mapping, returns a key of `models`, or another value if there is none.
-        models: tag -> model; written `<tag>` in error locations, so that it is never taken for a key.
-        key: the key of the mapping that decides.
+        select: returns the key of `models` that belongs to a mapping, or any other value if none does.
+        models: tag -> model; error locations write it `<tag>` to tell it from keys.
+        key: the key in the mapping that decides.
     """
 
     select: Callable[[Mapping[str, Any]], object]
@@ -72,7 +72,7 @@ def argument_docs(documented: type) -> dict[str, str]:
 
 
 def _plain(annotation: Any) -> Any:
-    """Replace tuples by what YAML has: lists; text lists accept numbers and a single value."""
+    """Replace tuples by lists, as YAML has them; lists of texts also accept numbers and a single value."""
     if annotation == tuple[str, ...]:
         return Texts
     if get_origin(annotation) is tuple:
@@ -89,9 +89,9 @@ def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any]]) -
     """Return the recipe keys that fill a dataclass: same names, defaults and documentation.
 
     Args:
-        source: a dataclass with an `Args:` docstring (its bases' are read too).
+        source: a dataclass; it and its bases document their fields under `Args:`.
         title: name of the returned class.
-        replaced: field -> (annotation, default) to add or to use instead of the dataclass's own.
+        replaced: field -> (annotation, default), added or used instead of the dataclass's own.
     """
     docs: dict[str, str] = {}
     for base in reversed(source.__mro__):
@@ -111,5 +111,5 @@ def _as_plain(value: object) -> object:
 
 
 def literal(value: str | bool, description: str) -> tuple[Any, Any]:
-    """Return the (annotation, default) of a required key that has exactly one valid value."""
+    """Return (annotation, default) of a required key with one valid value."""
     return Literal[value], Field(..., description=description)

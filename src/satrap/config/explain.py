@@ -1,4 +1,4 @@
-"""Errors about recipe keys, in words: where, what was meant, what is allowed."""
+"""Explains errors in recipe keys: where, what was probably meant, what is allowed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ONE_OF = {"any": "<name>", "each": "[]"}
 
 
 def explain(error: ValidationError, source: Source) -> ConfigError:
-    """Return one `ConfigError` for the first problem in a recipe; unknown keys come first.
+    """Return one `ConfigError` for a recipe: its first unknown key, else its first problem.
 
-    A misspelt key often makes another one missing, so it is the better explanation of both.
+    A misspelt key often leaves a required one missing, so the unknown key explains both.
     """
     details = error.errors(include_url=False)
     order = {"extra_forbidden": 0, "choice": 1, "missing": 3}
@@ -73,7 +73,7 @@ def _short(message: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: short, in YAML's words."""
+    """Return a value as errors show it: short, in YAML's words."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -97,7 +97,7 @@ def unknown_key(path: KeyPath, model: type[BaseModel], source: Source) -> Config
     return ConfigError(
         f"unknown key {key!r} in {section}",
         where=source.where(path),
-        why="a key that is not known would change nothing",
+        why="an unknown key would have no effect",
         fix=f"{hint}allowed here: {', '.join(allowed)}",
     )
 
@@ -119,7 +119,7 @@ def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> Config
 
 
 def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: Source) -> ConfigError:
-    """Return the error for a value that is none of the allowed ones."""
+    """Return the error for a value that is not allowed."""
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return ConfigError(
@@ -167,7 +167,7 @@ def _walk_parts(annotation: Any, metadata: Sequence[Any], pattern: Pattern) -> I
 
 
 def _follow(location: Sequence[str | int]) -> tuple[Any, Sequence[Any]]:
-    """Return (annotation, metadata) of what stands at an error location."""
+    """Return (annotation, metadata) of the field at an error location."""
     annotation: Any = Sections
     metadata: Sequence[Any] = ()
     for part in location:
@@ -197,7 +197,7 @@ def _choice_at(location: Sequence[str | int]) -> Choice | None:
 
 
 def type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return a field's type in a recipe author's words."""
+    """Return a field's type in words of a recipe's author."""
     if get_origin(annotation) is Annotated:
         return type_name(get_args(annotation)[0], annotation.__metadata__)
     if get_origin(annotation) is Literal:

@@ -1,4 +1,4 @@
-"""Every key of a recipe, with its type, default and meaning. The text below a key is its documentation."""
+"""Every key of a recipe, with its type, default and meaning. The text below a key documents it."""
 
 from __future__ import annotations
 
@@ -41,70 +41,70 @@ Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]
 
 
 class Join(Keys):
-    """Columns of a second, small file looked up for every row."""
+    """Adds columns of a second, small file to every row."""
 
     source: str
-    """File whose rows are looked up; relative to the recipe."""
+    """The second file, relative to the recipe; held in memory."""
     on: str
-    """Key column of the rows."""
+    """Key column of the data's rows."""
     key: str | None = None
-    """Key column of `source`, unique there; default the name in `on`."""
+    """Key column of `source`, without duplicates; default the name in `on`."""
     columns: list[str] = Field(default_factory=list)
-    """Columns taken from `source`; default all but the key."""
+    """Columns to add; default all but the key."""
     prefix: str = ""
-    """Put before the names of the columns taken."""
+    """Put before the names of the added columns."""
 
 
 class Split(Keys):
-    """Row `i` belongs to part `i % modulo`; parts not named are for training."""
+    """Row `i` belongs to part `i % modulo`; parts not named below are for training."""
 
     modulo: Positive
     """Number of parts."""
     validation: list[Count] = Field(default_factory=list)
-    """Parts of `data.train` kept for validation."""
+    """Parts of `data.train` to use for validation."""
     test: list[Count] = Field(default_factory=list)
-    """Parts of `data.train` kept for the test."""
+    """Parts of `data.train` to use for the test."""
 
 
 class Data(Keys):
     """Where the rows come from and how they are read."""
 
     train: Sources
-    """Files, globs or URLs of the training rows, relative to the recipe; one or a list."""
+    """Training rows: a file, glob or URL, or a list of them; paths are relative to the recipe."""
     validation: Sources | None = None
-    """Rows that decide the learning rate, the early stop and the best weights."""
+    """Rows scored after each epoch; they decide learning-rate drops, early stop and best weights."""
     test: Sources | None = None
     """Rows scored once, after training."""
     format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
-    """Default: by the file names' endings."""
+    """File format; default by the endings of the names."""
     batch_size: Positive = 4096
-    """Samples per step. Several workers take as many each."""
+    """Samples per step. Each worker takes as many."""
     shuffle: bool = True
-    """Mix the training rows, by file, row group and buffer, anew in each epoch."""
+    """Shuffle the training rows (files, row groups and a buffer) differently in each epoch."""
     buffer_rows: Positive | None = None
-    """Rows mixed at a time; bounds the reader's memory."""
+    """Rows in the shuffle buffer; limits the reader's memory."""
     separator: str | None = None
-    """CSV: one character between columns; default a comma, a tab for .tsv."""
+    """CSV: the character between columns; default a comma, a tab for .tsv."""
     columns: list[str] | None = None
     """CSV: column names, for files without a header line."""
     comment: str | None = None
-    """CSV: lines that start with this are skipped."""
+    """CSV: skip lines that start with this."""
     missing: Texts | None = None
-    """Values that mean "missing" in any file; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
+    """Values that mean "missing", in any format; default empty, ?, NA, N/A, NaN, nan, null, NULL."""
     strip: bool | None = None
-    """CSV: drop blanks around values; default false."""
+    """CSV: remove blanks around values; default false."""
     quote: str | None = None
-    """CSV: the character around values that hold separators; default a double quote, empty for none."""
+    """CSV: the character around values that contain separators; default a double quote; empty: none."""
     encoding: str | None = None
     """CSV: character encoding; default utf-8."""
     join: list[Join] = Field(default_factory=list)
-    """Columns looked up in other files."""
+    """Columns to add from other files."""
     split: Split | None = None
     """Take validation and test rows out of `train` by row number."""
 
 
 class Model(Keys):
-    """The network. Other keys are the arguments of the named model, for example `hidden: [256, 128]`."""
+    """The network. Further keys are arguments of the named model, for example `hidden: [256, 128]`."""
 
     model_config = ConfigDict({**STRICT, "extra": "allow"})
 
@@ -116,20 +116,20 @@ class Admission(Keys):
     """Which new ids get a row."""
 
     min_count: Annotated[int, Field(ge=1, le=255)] = 1
-    """Uses that create the row of an id, that one included."""
+    """The lookup of an id that creates its row: 1 for the first, 3 for the third."""
     probability: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Chance with which a use, from the `min_count`-th on, creates the row."""
+    """Chance that a lookup, from the `min_count`-th on, creates the row."""
     memory: Bytes = 1 << 24
-    """Size of the counts of each table group, a power of two; used if `min_count` > 1."""
+    """Memory for counting lookups in each table group, a power of two; used if `min_count` > 1."""
 
 
 class Eviction(Keys):
-    """Which rows leave when memory is full."""
+    """Which rows leave memory when it is full."""
 
     policy: Literal["lru", "lfu", "ttl"] = "lru"
-    """lru: used longest ago; lfu: used least often; ttl: unused for `ttl` steps, and as lru when full."""
+    """lru: those used longest ago; lfu: least often; ttl: not for `ttl` steps, and as lru when full."""
     ttl: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    """Steps without a lookup after which a row goes, for ttl."""
+    """For policy ttl: steps without a lookup after which a row is removed."""
 
 
 EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
@@ -139,12 +139,13 @@ EMBEDDING_OPTIMIZERS: dict[str, type[Keys]] = {
 
 
 class Tier(Keys):
-    """Where evicted rows are kept to come back."""
+    """A file for evicted rows; they come back when they are looked up."""
 
     path: str = Field(min_length=1)
     """Folder on a fast disk of the machine that holds the rows."""
     size: Bytes
-    """Most disk space, for example 100GiB; shard servers share it. 19 bytes of memory a row are set aside."""
+    """Largest size on disk, for example 100GiB, divided among shard servers. Its index takes 19 bytes of
+    `embedding.memory` for each row that fits."""
 
 
 class TorchSGD(Keys):
@@ -176,7 +177,7 @@ class TorchAdagrad(Keys):
     weight_decay: Share = 0.0
     """L2 penalty."""
     initial_accumulator_value: Share = 0.0
-    """Start value of the squared sum."""
+    """Initial value of the sum of squares."""
     eps: Share = 1e-10
     """Added to the root."""
 
@@ -233,21 +234,21 @@ class Embedding(Keys):
     ].model_validate({"name": "rowwise_adagrad", "lr": 0.05})
     """How rows learn."""
     initial_scale: Share = 0.01
-    """New rows start uniform in (-initial_scale, initial_scale)."""
+    """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the weights."""
     memory: Bytes | None = None
-    """Budget of all tables, for example 4GiB; default no limit."""
+    """Memory for all tables together, for example 4GiB; default no limit."""
     admission: Admission = Admission()
     """Which new ids get a row."""
     eviction: Eviction | None = None
-    """Which rows leave when memory is full; default none, and a new id then ends the run."""
+    """Which rows leave memory when it is full; default none: a new id then ends the run."""
     tier: Tier | None = None
-    """A disk for rows that leave memory, from which they come back; default none, and they are forgotten."""
+    """A file on disk for evicted rows; default none: they are lost."""
 
 
 class Mesh(Keys):
-    """Devices along each way of dividing the dense network."""
+    """Number of devices in each dimension in which the dense network is divided."""
 
     data: Positive = 1
     """Copies that share the batch."""
@@ -274,25 +275,26 @@ class Training(Keys):
     """The schedule and when to stop."""
 
     mode: Literal["sync", "hybrid", "async"] = "hybrid"
-    """sync: lookups see all updates; hybrid: they run `staleness` steps ahead; async: dense rows too."""
+    """sync: lookups see all updates; hybrid: they run `staleness` steps ahead; async: as hybrid, and workers
+    do not wait for each other: the network's weights are rows, too."""
     staleness: Count = 4
-    """In hybrid and async mode, how many of its own latest updates a worker's lookup does not see."""
+    """How many of its own latest updates a worker's lookup does not see; sync: always 0."""
     epochs: Positive = 1
     """Passes over the training rows."""
     steps: Positive | None = None
     """Stop after this many steps; default by epochs alone."""
     seed: Count = 1
-    """Start of every random choice: same seed, same result."""
+    """Seed of all random choices."""
     clip_norm: Rate | None = None
-    """Largest norm of the whole gradient, parameters and rows; default no limit."""
+    """Largest norm of the gradient over all parameters and rows; default no limit."""
     lr_schedule: Annotated[Keys, Choice(_name, SCHEDULES, "name")] = SCHEDULES["constant"].model_validate(
         {"name": "constant"}
     )
-    """Factor on all learning rates by the number of steps done."""
+    """Factor on all learning rates, by step."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
-    """Multiply the learning rates by this after an evaluation without a better validation AUC."""
+    """Multiply all learning rates by this when an evaluation does not improve the validation AUC."""
     patience: Positive | None = 2
-    """Evaluations in a row without a better validation AUC that end training, with the best weights."""
+    """Stop after so many evaluations in a row without a better validation AUC; keep the best weights."""
     threads: Positive | None = None
     """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"
@@ -300,75 +302,76 @@ class Training(Keys):
 
 
 class Wire(Keys):
-    """Number formats between workers and shards; rows in the shards keep theirs."""
+    """Number formats of messages between workers and shards; the rows themselves have `embedding.dtype`."""
 
     forward: Literal["float16", "float32"] = "float16"
-    """Of rows that are looked up."""
+    """Format of rows that are looked up."""
     backward: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Of gradients."""
+    """Format of gradients."""
 
 
 class Cluster(Keys):
     """Processes and machines."""
 
     exchange: Literal["local", "servers", "collective"] = "local"
-    """How ids reach the rows: local, one process; servers, shards in processes of their own."""
+    """How ids reach the rows. local: in one process; servers: shards are processes of their own."""
     shards: Positive = 1
     """Processes that hold rows."""
     workers: Positive = 1
-    """Processes that train the dense network, each on its share of the rows."""
+    """Processes that train the dense network, each on its share of the data."""
     loaders: Count = 0
-    """Processes that read and batch rows for the workers, at most one each; 0: workers read their own."""
+    """Processes that read and batch data for the workers, at most one per worker; 0: workers read."""
     embedding_workers: Count = 0
-    """Processes between workers and shards that make ids distinct and pool rows, at most one per worker, so
-    that workers spend no time on ids; 0: workers do it themselves."""
+    """Processes that look rows up at the shards and pool them for the workers, at most one per worker; 0:
+    workers do it."""
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()
     """Number formats between workers and shards; in async mode always float32."""
     deadline: Rate = 30.0
-    """Seconds after which a shard or worker that does not answer is given up."""
+    """Seconds without an answer after which a shard or worker counts as lost."""
     grace: Rate = 60.0
-    """Seconds that workers have to save after Ctrl-C or SIGTERM; then they are killed."""
+    """Seconds for workers to save after Ctrl-C or SIGTERM; then they are killed."""
     restarts: Count = 3
-    """How often, in all, roles that were killed are started again: a shard from its journal, which needs
-    checkpoint.durability journal; all workers from a snapshot, which needs checkpoint.every_steps."""
+    """How many restarts after killed processes, in all: of a shard from its journal (`checkpoint.durability:
+    journal`), or of all workers from a snapshot (`checkpoint.every_steps`)."""
     metrics_port: Port | None = None
-    """OpenMetrics over HTTP: 0, a free port per process, printed; N, ports from N on, shards first."""
+    """Port of OpenMetrics over HTTP. 0: a free port for each process, printed; N: ports N, N + 1, ..., shards
+    first. Default: none."""
     metrics_host: str = "127.0.0.1"
-    """Address of these ports; on any but loopback, others can read counters and speeds."""
+    """Address of these ports. Whoever reaches it can read counters and speeds."""
 
 
 class Checkpoint(Keys):
-    """Snapshots during training, to go on from with `satrap train --resume`."""
+    """Snapshots during training, from which `satrap train --resume` continues."""
 
     url: str | None = None
-    """Where they go: a folder (seen from the current one) or URL; default `checkpoints` in the run folder."""
+    """Folder (relative to the current one) or URL of snapshots; default `checkpoints` in the run folder."""
     every_steps: Positive | None = None
-    """Steps between two; default: only when the run is stopped by SIGTERM."""
+    """Steps between two snapshots; default: one only when Ctrl-C or SIGTERM stops the run."""
     delta_every_steps: Positive | None = None
-    """Steps between two deltas: snapshots of what changed since the one before. Default: none."""
+    """Steps between two deltas, which hold what changed since the snapshot before; default: no deltas."""
     keep: Positive | None = None
-    """How many full ones are kept, each with the deltas after it; default 2."""
+    """How many full snapshots to keep, each with the deltas after it; default 2."""
     durability: Literal["snapshot", "journal"] = "snapshot"
-    """What survives the death of a shard: the newest snapshot, or (journal) every update."""
+    """What survives the death of a shard. snapshot: the newest snapshot; journal: every update."""
 
 
 class About(Keys):
-    """Where the data comes from and what to expect; printed, never used in training."""
+    """Where the data comes from and what to expect; has no effect on training."""
 
     title: str | None = None
-    """One line."""
+    """Title, one line."""
     licence: str | None = None
     """Licence of the data."""
     attribution: str | None = None
     """Whom to credit."""
     source: str | None = None
-    """Where the data can be had."""
+    """Where to get the data."""
     md5: dict[str, str] = Field(default_factory=dict)
-    """File of the data -> md5 digest, of the version the figures below are for."""
+    """Data file -> md5 digest of the version that the figures below are for."""
     floor: dict[str, float] = Field(default_factory=dict)
-    """Metric -> what a logistic regression reaches on the test rows."""
+    """Metric -> value of a logistic regression on the test rows."""
     published: dict[str, float] = Field(default_factory=dict)
     """Model -> test AUC that others report."""
 
@@ -378,7 +381,7 @@ NumericKeys = keys_of(
     schema.Numeric,
     "NumericKeys",
     {
-        "numeric": literal(True, "Says that the feature is a number."),
+        "numeric": literal(True, "Marks the feature as a number."),
         "transform": (
             Any,
             Field(None, description="log1p, standardize, {clip: [low, high]}, or a list of them."),
@@ -410,15 +413,15 @@ class Sections(Keys):
     data: Data
     """Where the rows come from and how they are read."""
     labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
-    """0/1 targets: names of columns, or mappings."""
+    """0/1 targets: column names, or mappings."""
     features: Annotated[dict[str, Feature], Field(min_length=1)]
-    """Name of a feature -> what it is: categorical (`dim: 16`) or a number (`numeric: true`)."""
+    """Feature name -> what it is: categorical (`dim: 16`) or a number (`numeric: true`)."""
     weight: str | None = None
     """Column with a sample weight >= 0."""
     group: str | None = None
-    """Column whose value groups samples for grouped AUC, for example the user."""
+    """Column that groups samples for grouped AUC, for example the user."""
     salt: Count = 0
-    """Mixed into every id hash."""
+    """Mixed into the hash of every id."""
     model: Model
     """The network."""
     embedding: Embedding = Embedding()

@@ -76,9 +76,9 @@ class Recipe:
         return self.located(("training", "lr_schedule"), optim.schedule_from_dict, settings)
 
     def located(self, path: KeyPath, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a function; a `ConfigError` it raises without a place gets that of a recipe key.
+        """Call a function; add the place of a recipe key to a `ConfigError` that has none.
 
-        If the message begins with a feature's name, or names a key below `path`, that place is taken.
+        The place is `path`, or the feature or the key below `path` that the message names.
         """
         try:
             return call(*arguments, **named)
@@ -157,7 +157,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 BRIEF = ("labels", "features")
-"""Sections whose members are written with the keys that were given; their defaults are the schema's."""
+"""Sections of which a resolved recipe holds only the given keys; the schema has their defaults."""
 
 
 def _dump(keys: Keys) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _check_eviction(recipe: Recipe) -> None:
         raise ConfigError(
             "embedding.tier needs embedding.memory and an eviction policy of lru or lfu",
             where=recipe.source.where(("embedding", "tier")),
-            why="it keeps the rows that leave memory when a budget is used up",
+            why="a tier keeps the rows that leave memory when a budget is used up",
             fix="set embedding.memory, for example 4GiB, and eviction: {policy: lru}",
         )
     if eviction is None:
@@ -242,7 +242,7 @@ def _check_eviction(recipe: Recipe) -> None:
         raise ConfigError(
             f"embedding.eviction with policy {eviction.policy} needs embedding.memory",
             where=recipe.source.where(("embedding", "eviction")),
-            why="rows go when a budget is used up, and there is none",
+            why="rows are evicted when a budget is used up, and there is none",
             fix="set embedding.memory, for example 4GiB, or remove the key",
         )
 

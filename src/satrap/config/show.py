@@ -1,4 +1,4 @@
-"""Recipes and their keys as text: what `satrap config` prints and run folders keep."""
+"""Recipes and their keys as text, for `satrap config` and run folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from satrap.errors import ConfigError
 
 
 def to_yaml(value: Any, *, flow: bool | None = False) -> str:
-    """Return plain data as YAML text; `flow=True` writes it on one line."""
+    """Return plain data as YAML text, on one line with `flow=True`."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = flow
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
@@ -28,7 +28,7 @@ def to_yaml(value: Any, *, flow: bool | None = False) -> str:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield (path, value) of everything in a recipe; a feature and a list count as one value."""
+    """Yield (path, value) of every value in a recipe; a feature or a list is one value."""
     if isinstance(value, Mapping) and path[:-1] not in (("features",), ("about",)):
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))
@@ -37,7 +37,7 @@ def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def origins(recipe: Recipe) -> dict[str, str]:
-    """Return dotted key -> "recipe.yaml:12", "--set" or "default" for every value."""
+    """Return dotted key -> "recipe.yaml:12", "--set" or "default", for every value."""
     return {dotted(path): _origin(recipe, path) for path, _ in leaves(recipe.resolved())}
 
 
@@ -49,7 +49,7 @@ def _origin(recipe: Recipe, path: KeyPath) -> str:
 
 
 def annotated(recipe: Recipe) -> str:
-    """Return the resolved recipe as YAML in which each line says where its value comes from."""
+    """Return the resolved recipe as YAML; each line says where its value comes from."""
     rows: list[tuple[str, str]] = []
     open_sections: KeyPath = ()
     for path, value in leaves(recipe.resolved()):
@@ -95,4 +95,5 @@ def _field(key: str, info: FieldInfo) -> str:
     else:
         note = f"default {shown(default)}".replace("'", "")
     kind = type_name(info.annotation, info.metadata)
-    return f"  {key}: {kind}{', ' + note if note else ''}\n      {info.description}"
+    meaning = " ".join(str(info.description).split())
+    return f"  {key}: {kind}{', ' + note if note else ''}\n      {meaning[:1].upper()}{meaning[1:]}"

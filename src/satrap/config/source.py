@@ -1,4 +1,4 @@
-"""A recipe as written: plain values, and for each key the place it was written at."""
+"""Reads a recipe file: plain values, and the line of each key."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from satrap.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 MAX_NODES = 20_000
-"""More nodes than this, after aliases are followed, is not a recipe."""
+"""More nodes than this, with aliases expanded, is not a recipe."""
 
 MAX_DEPTH = 16
 TOO_LARGE = "the recipe is nested too deeply or too large"
 MAX_BYTES = 1 << 20
 MAX_SIGNS = 4 * MAX_NODES
-"""More bytes, or signs that separate values, are not parsed: it takes a tenth of a millisecond per value."""
+"""More bytes, or more characters that separate values, are not parsed: a value takes a tenth of a
+millisecond."""
 
 DATA_FILES = ("data.train", "data.validation", "data.test")
 """Keys whose values are paths of files to read."""
@@ -87,7 +88,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def _text(path: str | Path) -> str:
-    """Return the content of a regular file; a pipe would keep us waiting for a writer."""
+    """Return the content of a regular file; on a pipe, `open` would block until somebody writes."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         data = file.read(MAX_BYTES + 1) if regular else b""
@@ -119,7 +120,7 @@ def _compose(text: str, name: str) -> Node | None:
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns nodes into plain values and notes the place of each."""
+    """Turns nodes into plain values and records the line of each."""
 
     source: Source
     name: str
@@ -201,7 +202,7 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
 
 
 def _from_here(value: Any) -> Any:
-    """Make paths absolute: on the command line they are relative to the current folder, not the recipe's."""
+    """Make paths absolute: on the command line they are relative to the current folder, not to the recipe."""
     if isinstance(value, list):
         return [_from_here(item) for item in value]
     return str(Path(value).absolute()) if isinstance(value, str) and "://" not in value else value

@@ -1,4 +1,4 @@
-"""The recipe values that are part of the format but that this version cannot do yet."""
+"""Refuses recipe values that this version does not support, and impossible numbers of processes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
                 f"{dotted(path)} is not supported in this version"
                 + (f" with the value {str(value).lower()}" if choices else ""),
                 where=source.where(path),
-                why="the run would not be the one the recipe describes",
+                why="the run would not be what the recipe describes",
                 fix=f"use {' or '.join(choices)}" if choices else "remove the key",
             )
 
 
 def check_cluster(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` if the recipe asks for more processes than its exchange can reach."""
+    """Raise `ConfigError` if the exchange cannot use the processes that the recipe asks for."""
     cluster = sections.cluster
     if cluster.exchange != "local":
         if cluster.loaders > cluster.workers:
             raise ConfigError(
                 f"cluster.loaders is {cluster.loaders}, but there are {cluster.workers} workers",
                 where=source.where(("cluster", "loaders")),
-                why="a worker takes its batches, in order, from one loader",
+                why="a worker gets all its batches from one loader",
                 fix="use as many loaders as workers, or fewer",
             )
         if cluster.embedding_workers > cluster.workers:
@@ -52,14 +52,14 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 f"cluster.embedding_workers is {cluster.embedding_workers}, but there are {cluster.workers} "
                 "workers",
                 where=source.where(("cluster", "embedding_workers")),
-                why="a worker has its ids looked up by one embedding worker",
+                why="one embedding worker looks up all ids of a worker",
                 fix="use as many embedding workers as workers, or fewer",
             )
         if cluster.embedding_workers and sections.training.clip_norm is not None:
             raise ConfigError(
                 "training.clip_norm does not go with cluster.embedding_workers",
                 where=source.where(("training", "clip_norm")),
-                why="the norm counts gradients of rows, and these never reach the worker",
+                why="the norm includes gradients of rows, which a worker does not see",
                 fix="remove one of the two keys",
             )
         return
@@ -67,7 +67,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
         raise ConfigError(
             "checkpoint.durability is journal, but cluster.exchange is local",
             where=source.where(("checkpoint", "durability")),
-            why="a journal brings shard servers back; with the local exchange there is none",
+            why="a journal restores shard servers, and the local exchange has none",
             fix="set cluster.exchange to servers, or remove the key and use checkpoint.every_steps",
         )
     for key, most in (("shards", 1), ("workers", 1), ("loaders", 0), ("embedding_workers", 0)):
