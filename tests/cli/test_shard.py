@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from satrap.events import Ready, decode
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
@@ -34,14 +35,18 @@ def test_an_address_is_needed() -> None:
     assert satrap("shard").code == 2
 
 
-def start(*options: str) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen(
+def popen(*options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [SATRAP, "shard", "--listen", "127.0.0.1:0", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def start(*options: str) -> tuple[subprocess.Popen[str], str]:
+    process = popen(*options)
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("satrap shard ready on 127.0.0.1:")
@@ -65,6 +70,16 @@ def test_it_stops_when_its_input_ends() -> None:
     process, _ = start("--stop-at-eof")
     _, err = process.communicate(timeout=250)
     assert (process.returncode, err) == (0, "")
+
+
+def test_with_events_the_line_for_people_goes_to_the_log() -> None:
+    process = popen("--stop-at-eof", "--events")
+    assert process.stdout is not None
+    event = decode(process.stdout.readline())
+    assert isinstance(event, Ready)
+    out, err = process.communicate(timeout=250)
+    assert (process.returncode, out) == (0, "")
+    assert err.startswith(f"satrap shard ready on {event.address} (")
 
 
 def test_a_damaged_journal_is_one_error(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import signal
 import sys
 import time
 
-from satrap.launch.roles import Role
+from satrap.events import Event, Notice
+from satrap.launch.roles import Logged, Role
 
 ECHO = """
 import sys
-print("out", sys.stdin.readline().strip(), flush=True)
+from satrap.events import Notice, encode
+print(encode(Notice("out " + sys.stdin.readline().strip())), flush=True)
 for i in range(5):
     print("log", i, file=sys.stderr, flush=True)
 sys.stdin.read()
@@ -18,15 +20,13 @@ sys.exit(4)
 
 
 def test_a_role_is_heard_and_ends_when_it_is_released() -> None:
-    heard: list[tuple[str, str]] = []
-    role = Role(
-        "worker 7", [sys.executable, "-c", ECHO], lambda _, k, line: heard.append((k, line)), "do this"
-    )
+    heard: list[Event] = []
+    role = Role("worker 7", [sys.executable, "-c", ECHO], lambda _, event: heard.append(event), "do this")
     assert (role.code, role.ending) == (None, "is running")
     role.release()
     role.end(20)
-    assert ("out", "out do this") in heard
-    assert [line for kind, line in heard if kind == "log"] == [
+    assert Notice("out do this") in heard
+    assert [event.line for event in heard if isinstance(event, Logged)] == [
         *(f"log {i}" for i in range(5)),
         "end of input",
     ]
@@ -37,10 +37,10 @@ def test_a_role_is_heard_and_ends_when_it_is_released() -> None:
 def test_a_role_that_does_not_end_is_killed() -> None:
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-        "print(1, flush=True); time.sleep(60)"
+        'print(\'{"event": "Notice", "text": "1"}\', flush=True); time.sleep(60)'
     )
-    heard: list[str] = []
-    role = Role("shard 0", [sys.executable, "-c", code], lambda _, __, line: heard.append(line))
+    heard: list[Event] = []
+    role = Role("shard 0", [sys.executable, "-c", code], lambda _, event: heard.append(event))
     limit = time.monotonic() + 20
     while not heard and time.monotonic() < limit:
         time.sleep(0.01)

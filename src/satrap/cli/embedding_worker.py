@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from satrap.cli.options import debug_option, server_options
-from satrap.cli.shard import end_with_input
+from satrap.events import Report
 
 
 @click.command("embedding-worker")
@@ -19,9 +19,7 @@ from satrap.cli.shard import end_with_input
 )
 @server_options
 @debug_option
-def embedding_worker(
-    shards: str, listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None
-) -> None:
+def embedding_worker(shards: str, listen: str, key: Path | None, report: Report, metrics: str | None) -> None:
     """Look up and pool rows for workers until SIGTERM or Ctrl-C.
 
     A worker first sends its features and tables, then the ids of each batch, and gets pooled tensors.
@@ -29,6 +27,4 @@ def embedding_worker(
     """
     from satrap.launch.embedding_worker import serve_embeddings
 
-    if stop_at_eof:
-        end_with_input()
-    serve_embeddings(listen, shards.split(","), key_file=key, metrics=metrics)
+    serve_embeddings(listen, shards.split(","), key_file=key, metrics=metrics, report=report)

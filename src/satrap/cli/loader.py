@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from satrap.cli.options import debug_option, server_options
-from satrap.cli.shard import end_with_input
+from satrap.events import Report
 
 
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @server_options
 @debug_option
-def loader(recipe: Path, listen: str, key: Path | None, stop_at_eof: bool, metrics: str | None) -> None:
+def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics: str | None) -> None:
     """Read and batch the rows of RECIPE for workers until SIGTERM or Ctrl-C.
 
     Workers ask for a part, a share and a position of the data. When the loader is ready, it prints its
@@ -22,6 +22,4 @@ def loader(recipe: Path, listen: str, key: Path | None, stop_at_eof: bool, metri
     """
     from satrap.launch.loader import serve_rows
 
-    if stop_at_eof:
-        end_with_input()
-    serve_rows(recipe, listen, key_file=key, metrics=metrics)
+    serve_rows(recipe, listen, key_file=key, metrics=metrics, report=report)

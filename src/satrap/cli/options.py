@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from satrap.events import Outlet, Report
+
 F = TypeVar("F", bound=Callable[..., object])
+
+STOP_SECONDS = 10.0
+"""Time for a process to end after its standard input did."""
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
@@ -30,8 +39,26 @@ output_folder_option = click.option(
 )
 
 
+def _end_with_input(_: click.Context, __: click.Parameter, asked: bool) -> None:
+    """Stop this process by SIGTERM when its standard input ends, and kill it if that takes too long."""
+    if asked:
+        threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
+
+
+def _stop_at_eof() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(STOP_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _report(_: click.Context, __: click.Parameter, asked: bool) -> Report:
+    return Outlet().send if asked else lambda _: None
+
+
 def server_options(command: F) -> F:
-    """Add the options of a role that listens: --listen, --key, --stop-at-eof, --metrics."""
+    """Add the options of a role that listens: --listen, --key, --stop-at-eof, --events, --metrics."""
     options = (
         click.option(
             "--listen", required=True, metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."
@@ -43,7 +70,18 @@ def server_options(command: F) -> F:
             help="File with the cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
         ),
         click.option(
-            "--stop-at-eof", is_flag=True, help="Stop when standard input ends, with the parent process."
+            "--stop-at-eof",
+            is_flag=True,
+            expose_value=False,
+            callback=_end_with_input,
+            help="Stop when standard input ends, with the parent process.",
+        ),
+        click.option(
+            "--events",
+            "report",
+            is_flag=True,
+            callback=_report,
+            help="Report to the parent process: JSON on standard output, text on standard error.",
         ),
         click.option(
             "--metrics",

@@ -22,14 +22,14 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
-from satrap.errors import ExchangeError, SatrapError, error_of
-from satrap.exchange.servers.serve import RECOVERING
+from satrap.errors import ExchangeError, SatrapError
+from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
+from satrap.launch.events import Stepped, Trained, tell
 from satrap.launch.folder import RunFolder
-from satrap.launch.messages import parse, result_of, tell
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.roles import Role
+from satrap.launch.roles import Logged, Role
 from satrap.launch.worker import INTERRUPTED, PEER_LOST, Assignment
 from satrap.schema import Schema
 from satrap.train import Checkpointing, Observer
@@ -47,7 +47,7 @@ _TICK = 0.1
 _SETTLE = 0.5
 """After the first death: others follow within it, and say whose fault it was."""
 
-Notice = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 class LostWorkersError(ExchangeError):
@@ -62,7 +62,7 @@ def run(
     resume: bool = False,
     *,
     observers: Sequence[Observer] = (),
-    notice: Notice,
+    notice: Say,
 ) -> Outcome:
     """Train a recipe with the shards and workers it names, as processes of this machine.
 
@@ -146,7 +146,7 @@ class Launcher:
         repeated: steps that were done again because of it, about.
     """
 
-    def __init__(self, notice: Notice, *, grace: float = 60.0) -> None:
+    def __init__(self, notice: Say, *, grace: float = 60.0) -> None:
         self._notice, self._grace = notice, grace
         self.shards: list[Role] = []
         self.loaders: list[Role] = []
@@ -155,7 +155,7 @@ class Launcher:
         self._loader_addresses: tuple[str, ...] = ()
         self._loader_restarts = 0
         self.workers: list[Role] = []
-        self._heard: queue.SimpleQueue[tuple[Role, str, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[Role, Event]] = queue.SimpleQueue()
         self._errors: dict[Role, SatrapError] = {}
         self._interrupts, self._stop_until = 0, 0.0
         self._handlers: dict[signal.Signals, Any] = {}
@@ -186,8 +186,8 @@ class Launcher:
     def _interrupt(self, _: int, __: FrameType | None) -> None:
         self._interrupts += 1
 
-    def _hear(self, role: Role, kind: str, line: str) -> None:
-        self._heard.put((role, kind, line))
+    def _hear(self, role: Role, event: Event) -> None:
+        self._heard.put((role, event))
 
     def start_shards(
         self,
@@ -267,7 +267,13 @@ class Launcher:
     def _server(
         self, name: str, command: Sequence[str], metrics: str | None, listen: str = "127.0.0.1:0"
     ) -> Role:
-        options = ["--listen", listen, "--stop-at-eof", *(["--metrics", metrics] if metrics else [])]
+        options = [
+            "--listen",
+            listen,
+            "--stop-at-eof",
+            "--events",
+            *(["--metrics", metrics] if metrics else []),
+        ]
         return Role(name, [sys.executable, "-m", "satrap.cli", *command, *options], self._hear)
 
     def _ready(self, roles: Sequence[Role]) -> tuple[str, ...]:
@@ -275,10 +281,9 @@ class Launcher:
         ready: dict[Role, str] = {}
         limit = time.monotonic() + READY_SECONDS
         while len(ready) < len(roles):
-            for role, line in self._lines():
-                self._notice(f"[{role.name}] {line}")
-                if " ready on " in line:
-                    ready[role] = line.split(" ready on ")[1].split()[0]
+            for role, event in self._events():
+                if isinstance(event, Ready):
+                    ready[role] = event.address
             if self._interrupts:
                 raise KeyboardInterrupt
             self._check()
@@ -381,38 +386,35 @@ class Launcher:
 
     def _pass_on(self, folder: RunFolder | None, observers: Sequence[Observer] = ()) -> Outcome | None:
         outcome = None
-        for role, line in self._lines():
-            message = parse(line)
-            if message is None:
-                if RECOVERING in line:
-                    self._notice(f"[{role.name}] lost; restarting from {line.split(RECOVERING)[1]}")
-                continue
-            match message["kind"]:
-                case "step":
-                    self._step = message["progress"]["step"]
-                case "outcome" if folder is not None:
-                    outcome = Outcome(folder, result_of(message["result"]), message["test"])
-                case "error":
-                    self._errors[role] = error_of(message["error"])
-                case "notice":
-                    self._notice(message["text"])
+        for role, event in self._events():
+            match event:
+                case Recovering(source):
+                    self._notice(f"[{role.name}] lost; restarting from {source}")
+                case Stepped(progress):
+                    self._step = progress.step
+                case Trained(result, test) if folder is not None:
+                    outcome = Outcome(folder, result, test)
+                case Failed(error):
+                    self._errors[role] = error
+                case Notice(text):
+                    self._notice(text)
             for observer in observers:
-                tell(observer, message)
+                tell(observer, event)
         return outcome
 
-    def _lines(self) -> Iterator[tuple[Role, str]]:
-        """Yield what roles have written on standard output, after a short wait; pass their logs on."""
+    def _events(self) -> Iterator[tuple[Role, Event]]:
+        """Yield what roles have reported, after a short wait; pass their logs on."""
         wait = _TICK
         while True:
             try:
-                role, kind, line = self._heard.get(timeout=wait)
+                role, event = self._heard.get(timeout=wait)
             except queue.Empty:
                 return
             wait = 0.0
-            if kind == "log":
-                self._notice(f"[{role.name}] {line}")
+            if isinstance(event, Logged):
+                self._notice(f"[{role.name}] {event.line}")
             else:
-                yield role, line
+                yield role, event
 
     def _mind_interrupts(self) -> None:
         if self._interrupts > 1:
@@ -453,10 +455,9 @@ class Launcher:
             return
         until = time.monotonic() + _SETTLE
         while time.monotonic() < until:
-            for role, line in self._lines():
-                message = parse(line)
-                if message and message["kind"] == "error":
-                    self._errors[role] = error_of(message["error"])
+            for role, event in self._events():
+                if isinstance(event, Failed):
+                    self._errors[role] = event.error
         lost = self._lost()
         if not lost:
             return

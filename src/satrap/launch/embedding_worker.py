@@ -8,13 +8,19 @@ from pathlib import Path
 import torch
 
 from satrap.embedding.workers import EmbeddingService, Lanes
+from satrap.events import Report
 from satrap.exchange.servers import read_key
 from satrap.exchange.servers.serve import serve
 from satrap.rpc import split_address
 
 
 def serve_embeddings(
-    listen: str, shards: Sequence[str], *, key_file: Path | None = None, metrics: str | None = None
+    listen: str,
+    shards: Sequence[str],
+    *,
+    key_file: Path | None = None,
+    metrics: str | None = None,
+    report: Report = lambda _: None,
 ) -> None:
     """Look up and pool rows for workers until SIGTERM or SIGINT; prints one line when it is ready.
 
@@ -23,6 +29,7 @@ def serve_embeddings(
         shards: HOST:PORT of each shard.
         key_file: of the cluster's key; needed for any address that others can reach.
         metrics: HOST:PORT of an OpenMetrics endpoint; None: none.
+        report: called with `Ready`.
 
     Raises:
         ConfigError: an address or key that cannot be used.
@@ -31,4 +38,4 @@ def serve_embeddings(
         split_address(address)
     torch.set_num_threads(1)  # each worker's requests have threads of their own
     service = EmbeddingService(shards, read_key(key_file) if key_file else None)
-    serve(listen, key_file=key_file, metrics=metrics, service=service, turns=Lanes)
+    serve(listen, key_file=key_file, metrics=metrics, service=service, report=report, turns=Lanes)

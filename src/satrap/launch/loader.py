@@ -8,13 +8,19 @@ from satrap.config import Recipe, load
 from satrap.data import Dataset
 from satrap.data.loader import LoaderService
 from satrap.errors import ConfigError
+from satrap.events import Report
 from satrap.exchange.servers.serve import serve
 from satrap.launch.datasets import PARTS, open_part
 from satrap.schema import Schema
 
 
 def serve_rows(
-    recipe: Path, listen: str, *, key_file: Path | None = None, metrics: str | None = None
+    recipe: Path,
+    listen: str,
+    *,
+    key_file: Path | None = None,
+    metrics: str | None = None,
+    report: Report = lambda _: None,
 ) -> None:
     """Read the rows of a recipe for workers until SIGTERM or SIGINT; prints one line when it is ready.
 
@@ -23,13 +29,14 @@ def serve_rows(
         listen: HOST:PORT; port 0 takes a free one, which the line names.
         key_file: of the cluster's key; needed for any address that others can reach.
         metrics: HOST:PORT of an OpenMetrics endpoint; None: none.
+        report: called with `Ready`.
 
     Raises:
         ConfigError: an address, key or recipe that cannot be used.
     """
     loaded = load(recipe)
     service = LoaderService(lambda part, schema: _open(loaded, schema, part))
-    serve(listen, key_file=key_file, metrics=metrics, service=service)
+    serve(listen, key_file=key_file, metrics=metrics, service=service, report=report)
 
 
 def _open(recipe: Recipe, schema: Schema, part: str) -> Dataset | None:

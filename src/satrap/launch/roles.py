@@ -8,24 +8,38 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import IO
+
+from satrap.events import Event, decode
 
 TAIL_LINES = 3
 """Last lines of a role's log that an error shows."""
 
-Hear = Callable[["Role", str, str], None]
+Hear = Callable[["Role", Event], None]
+
+
+@dataclass(frozen=True)
+class Logged(Event):
+    """A role has written to its log, or what is no event.
+
+    Args:
+        line: without its end.
+    """
+
+    line: str
 
 
 class Role:
     """One process with a name: a shard or a worker.
 
-    Its standard output carries messages, its standard error is its log. Its standard input is open as long as
+    Its standard output carries events, its standard error is its log. Its standard input is open as long as
     this process lives: a role ends itself when it closes, so that nothing is left behind, whatever happens.
 
     Args:
         name: for errors and logs, for example "shard 0".
         command: the program and its arguments.
-        hear: called in threads with (role, "out" or "log", line).
+        hear: called in threads with (role, event).
         assignment: a line written to its standard input, or none.
 
     Attributes:
@@ -49,26 +63,26 @@ class Role:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self._threads = [self._follow(process.stdout, "out"), self._follow(process.stderr, "log")]
+        self._threads = [self._follow(process.stdout, decode), self._follow(process.stderr, Logged)]
         if assignment:
             with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed
                 process.stdin.write(assignment + "\n")
                 process.stdin.flush()
 
-    def _follow(self, stream: IO[str], kind: str) -> threading.Thread:
+    def _follow(self, stream: IO[str], read: Callable[[str], Event | None]) -> threading.Thread:
         thread = threading.Thread(
-            target=self._read, args=(stream, kind), name=f"satrap-{self.name}", daemon=True
+            target=self._read, args=(stream, read), name=f"satrap-{self.name}", daemon=True
         )
         thread.start()
         return thread
 
-    def _read(self, stream: IO[str], kind: str) -> None:
+    def _read(self, stream: IO[str], read: Callable[[str], Event | None]) -> None:
         with stream:
             for line in stream:
-                text = line.rstrip()
-                if kind == "log":
-                    self.tail.append(text)
-                self._hear(self, kind, text)
+                event = read(line.rstrip()) or Logged(line.rstrip())
+                if isinstance(event, Logged):
+                    self.tail.append(event.line)
+                self._hear(self, event)
 
     @property
     def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""The process of one worker: it reads its assignment, trains, and tells the launcher."""
+"""The process of one worker: it reads its assignment, trains, and reports to the launcher."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Workers
 from satrap.embedding.workers import connect_pooled
-from satrap.errors import ConfigError, ExchangeError, SatrapError, error_values
+from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Key, ServersExchange, read_key
 from satrap.launch.build import OpenData, Place, rows_of, wire_of
+from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
-from satrap.launch.messages import Forward
 from satrap.launch.resume import checkpointing
 from satrap.schema import Schema, Table
 from satrap.train import Trainer
@@ -69,24 +70,6 @@ class Assignment:
     def to_json(self) -> str:
         """Return it as one line."""
         return json.dumps(asdict(self))
-
-
-class Outlet:
-    """Messages to the launcher, on what was this process's standard output.
-
-    What the program itself prints goes to standard error, which is the log.
-    """
-
-    def __init__(self) -> None:
-        self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)
-        self._lock = threading.Lock()
-
-    def send(self, kind: str, **values: Any) -> None:
-        """Send one message."""
-        with self._lock:
-            self._file.write(json.dumps({"kind": kind, **values}) + "\n")
-            self._file.flush()
 
 
 def connect(recipe: Recipe, assignment: Assignment) -> Place:
@@ -179,7 +162,7 @@ def _device(device: str, assignment: Assignment) -> str:
     return f"cuda:{assignment.rank}"
 
 
-def work(assignment: Assignment, outlet: Outlet) -> None:
+def work(assignment: Assignment, report: Report) -> None:
     """Train.
 
     Raises:
@@ -192,7 +175,7 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
 
     def notice(text: str) -> None:
         if first:
-            outlet.send("notice", text=text)
+            report(Notice(text))
         else:
             _log(text)
 
@@ -201,14 +184,14 @@ def work(assignment: Assignment, outlet: Outlet) -> None:
         Schema.from_dict(assignment.schema),
         folder,
         place=place,
-        observers=[Forward(outlet.send)] if first else [],
+        observers=[Forward(report)] if first else [],
         notice=notice,
         started=_stop_at_signals,
         checkpoint=checkpointing(recipe, folder, notice),
         resume=assignment.resume,
     )
     if first:
-        outlet.send("outcome", result=asdict(outcome.result), test=dict(outcome.test))
+        report(Trained(outcome.result, dict(outcome.test)))
     place.workers.close()
 
 
@@ -232,15 +215,15 @@ def _end_with_launcher() -> None:
 
 def main() -> int:
     """Read the assignment and work; return the exit code."""
-    outlet = Outlet()
+    report = Outlet().send
     line = sys.stdin.readline()
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
     try:
-        work(Assignment(**values), outlet)
+        work(Assignment(**values), report)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SatrapError as error:
-        outlet.send("error", error=error_values(error))
+        report(Failed(error))
         return PEER_LOST if isinstance(error, ExchangeError) else FAILED
     return 0

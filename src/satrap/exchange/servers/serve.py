@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from satrap.errors import ConfigError, SatrapError
+from satrap.events import Ready, Recovering, Report
 from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Limits
@@ -18,9 +19,6 @@ from satrap.exchange.servers.turns import Turns
 from satrap.memory import keep_freed_memory
 from satrap.openmetrics import SERVER_VALUES, Endpoint
 from satrap.rpc import read_key, split_address
-
-RECOVERING = "recovering from "
-"""What the line says, before from what, that a shard prints when it comes back."""
 
 
 def serve(
@@ -32,6 +30,7 @@ def serve(
     service: Service | None = None,
     journal: Path | None = None,
     turns: Callable[..., Turns] = Turns,
+    report: Report = lambda _: None,
 ) -> None:
     """Serve one shard until SIGTERM or SIGINT; prints one line when it is ready.
 
@@ -45,6 +44,7 @@ def serve(
         service: what executes the requests, default one with a store.
         journal: folder, see `ShardServer`.
         turns: what decides when requests are executed, see `ShardServer`.
+        report: called with `Recovering` and `Ready`, as the lines are printed.
 
     Raises:
         ConfigError: an address, key or journal that cannot be used.
@@ -63,10 +63,12 @@ def serve(
     before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         if server.recovery is not None and server.recovery.active:
-            print(f"satrap shard {RECOVERING}{server.recovery}", flush=True)
+            print(f"satrap shard recovering from {server.recovery}", flush=True)
+            report(Recovering(str(server.recovery)))
         protection = "encrypted" if key else "open to this machine only"
         with endpoint:
             print(f"satrap {service.role} ready on {server.address} ({protection})", flush=True)
+            report(Ready(server.address))
             server.run()
     finally:
         for number, handler in before.items():

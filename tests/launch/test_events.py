@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pytest
-
-from satrap.launch.messages import Forward, parse, tell
+from satrap.events import Event, decode, encode
+from satrap.launch.events import Forward, tell
 from satrap.train import Observer, Progress, Result
 
 
@@ -29,10 +27,10 @@ class Seen(Observer):
 def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
     seen = Seen()
 
-    def send(kind: str, **values: Any) -> None:
-        message = parse(json.dumps({"kind": kind, **values}))
-        assert message is not None
-        tell(seen, message)
+    def send(event: Event) -> None:
+        event_there = decode(encode(event))
+        assert event_there is not None
+        tell(seen, event_there)
 
     progress = Progress(step=3, epoch=1, loss=0.5, auc=0.6, distinct_ratio=0.1, shard_rows=(4, 5))
     result = Result(
@@ -50,8 +48,3 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
         ("evaluated", {"auc": 0.7}, progress),
         ("finished", result),
     ]
-
-
-@pytest.mark.parametrize("line", ["", "hello", "[1, 2]", "3", '{"no": "kind"}'])
-def test_what_is_no_message_is_none(line: str) -> None:
-    assert parse(line) is None
