@@ -1,4 +1,4 @@
-"""A trained state on disk: write it as one snapshot, read it back, notice damage; many of them in a row.
+"""Trained states on disk: single checkpoints, and the numbered snapshots of a run.
 
 A checkpoint is a folder (or fsspec URL):
 
@@ -7,21 +7,21 @@ manifest.json              written last: settings, size and checksums of every f
 data-<token>/
     model.safetensors      the network's weights
     optimizer.safetensors  the dense optimizer's tensors
-    worker-000.safetensors what a worker needs to go on: random generators, lookups in flight
+    worker-000.safetensors state of a worker: random generators, lookups in flight
     table-000.arrow        rows of the first table: id, weights, state (Arrow IPC)
-    store.safetensors      what the store needs besides: which rows go next, which ids wait for admission
+    store.safetensors      state of the store: order of eviction, ids that wait for admission
 ```
 
-Several shards write a file each, as `table-000.shard-0001.arrow`.
+Each of several shards writes its own file, such as `table-000.shard-0001.arrow`.
 
-A delta holds in its `table-*.arrow` only the rows that changed since the snapshot before, and in
-`deleted.safetensors`, by table, the ids that have no row any more; its manifest names that snapshot and its
-id, so that nothing else can take its place. Rows of a table lie in order of (bucket, id), so that a full
-snapshot and its deltas are merged as they are read.
+The `table-*.arrow` of a delta hold only the rows that changed since the snapshot before;
+`deleted.safetensors` holds, by table, the ids that lost their row. The manifest of a delta has name and id of
+the snapshot before, so that no other one can take its place. Rows of a table are sorted by (bucket, id), so
+that a full snapshot and its deltas can be merged while they are read.
 
-A folder without a manifest holds no checkpoint. Saving over an older checkpoint writes new data first,
-exchanges the manifest in one step, and only then removes the old data. `Series` keeps the numbered snapshots
-of a run, `step-00001000/` and so on, each of them such a folder.
+A folder without a manifest holds no checkpoint. Saving over an older checkpoint writes the new data, replaces
+the manifest in one step, and then removes the old data. `Series` keeps the snapshots of a run, each in such
+a folder: `step-00001000/` and so on.
 """
 
 from importlib import import_module
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Background", "Checkpoint", "Series", "read_checkpoint", "verify", "write_checkpoint"]
 
 _MODULES = {"Background": "background", "Series": "series"}
-"""The others are in `snapshot`. All are loaded on first use: shard servers need none, and no PyTorch."""
+"""The other names are in `snapshot`. All load on first use, because shard servers run without PyTorch."""
 
 
 def __getattr__(name: str) -> Any:

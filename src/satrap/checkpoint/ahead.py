@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def ahead(items: Iterable[T]) -> Generator[T, None, None]:
-    """Yield the items, one more being made meanwhile; what making one raises, the consumer gets.
+    """Yield the items; the next one is made meanwhile. Errors of making it reach the consumer.
 
-    The thread ends with this iterator: used up, dropped or left by an error.
+    The thread ends with the iterator, whether that is used up, dropped or left by an error.
     """
     source, end = iter(items), object()
     with ThreadPoolExecutor(1, "satrap-ahead") as pool:

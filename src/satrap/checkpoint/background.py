@@ -1,4 +1,4 @@
-"""Writes snapshots beside training, one at a time."""
+"""Writes snapshots in the background, one at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from satrap.errors import CheckpointError, SatrapError
 
 
 class Background:
-    """Runs one job at a time in a thread; a failure is kept until someone asks.
+    """Runs one job at a time in a thread and keeps its failure until someone asks.
 
     ```python
     writer = Background()
@@ -29,7 +29,7 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], object]) -> None:
-        """Run a job; waits for the one before. Where no thread is to be had, the job is done at once."""
+        """Wait for the job before, then run this one; if no thread can be started, run it here."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(job,), name="satrap-snapshot", daemon=True)
         try:
@@ -44,7 +44,7 @@ class Background:
             job()
         except SatrapError as error:
             self._error = error
-        except BaseException as error:  # noqa: BLE001 - a thread's end: what is not kept here nobody hears of
+        except BaseException as error:  # noqa: BLE001 - what a thread does not keep is lost
             self._error = CheckpointError(
                 f"the snapshot could not be written: {type(error).__name__}: {error}",
                 why="older snapshots are untouched",
@@ -53,11 +53,11 @@ class Background:
             self._error.__cause__ = error
 
     def wait(self) -> None:
-        """Return when no job is running."""
+        """Wait until no job is running."""
         if self._thread is not None:
             self._thread.join()
 
     def failure(self) -> SatrapError | None:
-        """Return, once, what the last finished job raised."""
+        """Return what the last finished job raised; the next call returns None."""
         error, self._error = self._error, None
         return error

@@ -1,4 +1,4 @@
-"""A snapshot with all it builds on: a full one, then the deltas that follow it."""
+"""A full snapshot and the deltas that follow it."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ DELETED = "deleted.safetensors"
 
 
 def deleted_file(suffix: str) -> str:
-    """Return the name of such a file of one of several writers."""
+    """Return the name that one of several writers gives its `DELETED` file."""
     return f"deleted{suffix}.safetensors"
 
 
 def is_deleted_file(name: str) -> bool:
-    """Return whether it is one of these."""
+    """Return whether a file holds deleted ids."""
     return name.startswith("deleted.")
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Snapshots that belong together, the full one first; made by `open_chain`.
+    """A full snapshot and its deltas, in order; made by `open_chain`.
 
     Attributes:
-        members: (folder, its manifest) of each.
+        members: (folder, manifest) of each.
     """
 
     members: tuple[tuple[Storage, Manifest], ...]
@@ -55,10 +55,10 @@ class Chain:
     def chunks(
         self, table: str | None = None, buckets: range = range(BUCKETS)
     ) -> Iterator[tuple[str, Chunk]]:
-        """Yield (table, verified rows) of all tables, or of one: the newest of each id, in canonical order.
+        """Yield (table, verified rows): the newest row of each id, in canonical order.
 
         Args:
-            table: which; default all.
+            table: name of the table; default all.
             buckets: fixed buckets of the rows; default all.
 
         Raises:
@@ -75,7 +75,7 @@ class Chain:
 
 
 def pack_deleted(deleted: Mapping[str, Ids]) -> bytes:
-    """Return the content of `DELETED`: ids by table, ascending."""
+    """Return the content of a `DELETED` file: ids by table, ascending."""
     return save({table: np.sort(ids) for table, ids in deleted.items()})
 
 
@@ -109,7 +109,7 @@ def open_chain(url: str, **options: Any) -> Chain:
     """Return a checkpoint with the snapshots it builds on; reads their manifests only.
 
     Raises:
-        CheckpointError: there is none; or a delta is missing, was copied or renamed, or is of another chain.
+        CheckpointError: there is none; or a delta is missing, copied, renamed, or of another chain.
     """
     storage = Storage(url.rstrip("/"), **options)
     members = [(storage, read_manifest(storage))]
@@ -137,7 +137,7 @@ def folder_above(storage: Storage) -> str:
 
 
 def _followed(storage: Storage, link: Link, before: Storage) -> tuple[Storage, Manifest]:
-    """Return the snapshot before a delta; raise unless the delta belongs where it is, and follows that."""
+    """Return the snapshot before a delta; raise unless the delta lies in its own folder and follows it."""
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
         raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")
@@ -145,7 +145,8 @@ def _followed(storage: Storage, link: Link, before: Storage) -> tuple[Storage, M
         raise _refused(f"delta {name} follows {link.previous}, which is missing", storage, "bring that back")
     previous = read_manifest(before)
     number = 0 if previous.delta is None else previous.delta.number
-    if previous.id != link.previous_id or number >= link.number:  # the latter: so that chains end
+    # Numbers must fall from delta to delta; else manifests could form a circle, and this would never end.
+    if previous.id != link.previous_id or number >= link.number:
         raise _refused(
             f"delta {name} does not follow this {link.previous}, but another one",
             storage,
@@ -158,6 +159,6 @@ def _refused(what: str, storage: Storage, fix: str) -> CheckpointError:
     return CheckpointError(
         what,
         where=storage.path(MANIFEST),
-        why="a delta is worth nothing without exactly the snapshots before it",
+        why="a delta cannot be used without exactly the snapshots before it",
         fix=f"{fix}, or use an older snapshot: satrap checkpoint repair",
     )

@@ -1,4 +1,4 @@
-"""Dense weights and optimizer state as safetensors; no pickle anywhere."""
+"""Dense weights and optimizer state as safetensors, without pickle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pack_optimizer(state: Mapping[str, Any]) -> bytes:
     for index, entry in state.get("state", {}).items():
         for key, value in entry.items():
             if isinstance(value, Tensor):
-                # Every tensor gets a storage of its own: safetensors refuses shared memory.
+                # safetensors refuses tensors that share memory, so each gets its own.
                 tensors[f"{index}.{key}"] = value.detach().cpu().contiguous().clone()
             else:
                 plain[f"{index}.{key}"] = value
@@ -49,12 +49,12 @@ def unpack_optimizer(data: bytes) -> dict[str, Any]:
 
 
 def _tuples(group: dict[str, Any]) -> dict[str, Any]:
-    """Give `betas` back as a tuple, as torch holds it; JSON knows lists only."""
+    """Turn `betas` back into a tuple, as torch has it: JSON has only lists."""
     return {k: tuple(v) if k == "betas" else v for k, v in group.items()}
 
 
 def same_shapes(saved: Mapping[str, Tensor], model: torch.nn.Module) -> str:
-    """Return what differs between saved weights and a model's, in words; empty when nothing does."""
+    """Return the first difference in shape between saved weights and a model, in words; empty if none."""
     own = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     found = {name: tuple(t.shape) for name, t in saved.items()}
     for name in sorted(own.keys() | found.keys()):

@@ -1,4 +1,4 @@
-"""The few calls to a file system that checkpoints are made of; each passes a fault point first."""
+"""The calls to a file system that checkpoints need; each first passes a point where tests inject faults."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from satrap.checkpoint.pieces import PiecewiseFile
 from satrap.faults import hit
 
 BESIDE = ".new"
-"""End of the name of a file that is to take another name once it is whole."""
+"""Suffix of a file that is renamed once it is whole."""
 
 
 class Disk(Protocol):
-    """Files by full path, "/" between names. A file being written is whatever `create` returned.
+    """Files by full path, with "/". An open file for writing is whatever `create` returned.
 
     Attributes:
-        syncs: whether `sync` and `sync_folder` are what makes things durable, so that several at the same
-            time are worth it.
+        syncs: whether `sync` and `sync_folder` make things durable; then it pays to run several at a time.
     """
 
     syncs: bool
@@ -33,7 +32,7 @@ class Disk(Protocol):
         """Open a new file for writing, or an existing one emptied."""
 
     def write(self, file: Any, data: memoryview) -> None:
-        """Append to an open file; the data may change afterwards."""
+        """Append to an open file; the caller may change the data afterwards."""
 
     def sync(self, file: Any) -> None:
         """Return when what was written survives a power cut."""
@@ -42,19 +41,19 @@ class Disk(Protocol):
         """Return when the names in a folder survive a power cut."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, and durably those above it; it may exist."""
+        """Make a folder, which may exist, and those above it; make those above durable."""
 
     def close(self, file: Any) -> None:
-        """Close a file that is written."""
+        """Close a written file."""
 
     def abandon(self, file: Any) -> None:
-        """Close a file that will never be whole; raises nothing."""
+        """Close a file that will not be completed; raises nothing."""
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
         """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
 
         Raises:
-            FileExistsError: it is to be new, and there is one.
+            FileExistsError: with `new`, there already is one.
         """
 
     def remove(self, path: str) -> None:
@@ -71,22 +70,21 @@ class Disk(Protocol):
 
         Args:
             path: of a regular file.
-            root: a folder it lies in; default the one it lies in directly. On a disk, nothing below it may be
-                a link.
+            root: a folder above it; default its own. On a local disk, nothing below `root` may be a link.
 
         Raises:
             FileNotFoundError: there is none.
-            NotPlainError: it is something else, or behind a link.
+            NotPlainError: it is not a regular file, or behind a link.
             OSError: it cannot be opened.
         """
 
 
 class NotPlainError(OSError):
-    """In the place of a file there is a link, a pipe, a device or a folder."""
+    """There is a link, a pipe, a device or a folder where a file should be."""
 
 
 class LocalDisk:
-    """A local (or mounted) file system: files and names are made durable by fsync."""
+    """A local or mounted file system; fsync makes files and names durable."""
 
     syncs = True
 
@@ -135,8 +133,8 @@ class LocalDisk:
             file.close(whole=False)
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `Disk.put`: a file beside it is written, made durable, and takes the name."""
-        beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"  # nobody else's
+        """See `Disk.put`: writes another file, makes it durable, then renames it."""
+        beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"
         file = self.create(beside)
         try:
             self.write(file, memoryview(data))
@@ -152,10 +150,10 @@ class LocalDisk:
         self.sync_folder(os.path.dirname(path))
 
     def _take_free(self, source: str, target: str) -> None:
-        """Give a file a name that is free, or remove it; where there are links, in one step.
+        """Rename a file to a free name, or remove it; in one step if the file system has links.
 
         Raises:
-            FileExistsError: the name is not free.
+            FileExistsError: the name is taken.
         """
         try:
             self.link(source, target)
@@ -171,7 +169,7 @@ class LocalDisk:
         self._remove_soon(source)
 
     def _remove_soon(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # it does no harm, and goes with the next save
+        with contextlib.suppress(OSError):  # if it stays, it does no harm, and the next save removes it
             self.remove(path)
 
     def link(self, source: str, target: str) -> None:
@@ -202,7 +200,7 @@ class LocalDisk:
         return os.path.exists(path)
 
     def open(self, path: str, root: str = "") -> IO[bytes]:
-        """See `Disk.open`: step by step, so that none of the steps can become a link meanwhile."""
+        """See `Disk.open`: opens folder by folder, so that none can be replaced by a link meanwhile."""
         hit("disk.read")
         root = root or os.path.dirname(path) or "."
         *folders, name = os.path.relpath(path, root).split(os.sep)
@@ -211,7 +209,7 @@ class LocalDisk:
             for folder in folders:
                 at, above = _plain(folder, os.O_DIRECTORY, at), at
                 os.close(above)
-            file = _plain(name, os.O_NONBLOCK, at)  # a pipe would wait for a writer
+            file = _plain(name, os.O_NONBLOCK, at)  # opening a pipe would wait for a writer
         finally:
             os.close(at)
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -221,7 +219,7 @@ class LocalDisk:
 
 
 def _plain(name: str, flags: int, folder: int) -> int:
-    """Return a descriptor of what lies in an open folder; it may be no link."""
+    """Open something in an open folder and return its descriptor; refuse links."""
     try:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=folder)
     except OSError as error:
@@ -233,16 +231,12 @@ def _plain(name: str, flags: int, folder: int) -> int:
 
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What file systems without (more) links say."""
+"""Errors of file systems that have no links, or no more of them."""
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Raise what goes wrong with a store as the OSError it should have been.
-
-    Raises:
-        OSError: whatever was raised; MemoryError stays what it is.
-    """
+    """Turn any error of a store's client into an OSError; MemoryError stays what it is."""
     try:
         yield
     except (OSError, MemoryError):
@@ -252,7 +246,7 @@ def told() -> Iterator[None]:
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of a store, open for reading.
+    """A file of an object store, open for reading.
 
     Args:
         file: as fsspec opened it.
@@ -268,7 +262,7 @@ class RemoteFile(io.RawIOBase):
                 return self._file.read(size)
             except FileNotFoundError:
                 raise
-            except OSError as error:  # says that the server failed, not that the bytes are bad
+            except OSError as error:  # the server failed, which says nothing about the bytes
                 raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
@@ -279,9 +273,9 @@ class RemoteFile(io.RawIOBase):
 
 
 class RemoteDisk:
-    """Any fsspec file system: a file is durable once it is closed, and appears whole.
+    """Any fsspec file system: a closed file is durable and appears at once.
 
-    Nothing is taken from fsspec's cache of listings: another process may have written.
+    Never uses fsspec's cache of listings, because other processes write too.
 
     Args:
         fs: the file system.
@@ -318,22 +312,22 @@ class RemoteDisk:
             self.fs.makedirs(path, exist_ok=True)
 
     def close(self, file: IO[bytes]) -> None:
-        """See `Disk.close`; an upload in parts is completed here."""
+        """See `Disk.close`; completes an upload in parts."""
         with told():
             file.close()
 
     def abandon(self, file: Any) -> None:
-        """See `Disk.abandon`: an upload in parts is given up, so that no part stays."""
-        # A store that cannot be reached keeps the parts; one whose files cannot be discarded has none.
+        """See `Disk.abandon`: aborts an upload in parts, so that no part stays."""
+        # Parts stay if the store cannot be reached; stores without `discard` have no parts.
         with contextlib.suppress(OSError), told():
             discard = getattr(file, "discard", None)
             if discard is not None:
                 discard()
         with contextlib.suppress(AttributeError):
-            file.closed = True  # else the garbage collector would complete the upload
+            file.closed = True  # otherwise, the garbage collector would complete the upload
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `Disk.put`; where the store knows no conditions, it is looked first."""
+        """See `Disk.put`; if the store has no conditional puts, looks for the file first."""
         hit("disk.replace")
         with told():
             if new and self._put_new(path, data):
@@ -341,14 +335,14 @@ class RemoteDisk:
             self.fs.pipe_file(path, data)
 
     def _put_new(self, path: str, data: bytes) -> bool:
-        """Put a file if there is none; return False if there is none and the store knows no conditions.
+        """Put a file on the condition that there is none; return False if the store has no conditional puts.
 
         Raises:
             FileExistsError: there is one.
         """
         try:
             self.fs.pipe_file(path, data, mode="create")
-        except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores say so in three ways
+        except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores refuse in three ways
             self.fs.invalidate_cache()
             if self.fs.exists(path):
                 raise FileExistsError(

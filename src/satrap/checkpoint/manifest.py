@@ -1,4 +1,4 @@
-"""The manifest: what a checkpoint consists of. It is written last; without it there is no checkpoint."""
+"""The manifest lists what belongs to a checkpoint. It is written last; without it there is no checkpoint."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from satrap.checkpoint.storage import FileEntry, Storage, unreachable
 from satrap.errors import CheckpointError
 
 FORMAT = 5
-"""Version of the layout; a reader refuses what it does not know."""
+"""Version of the layout; readers refuse any other."""
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 1 << 27
-"""Most bytes of a manifest: enough for 25 TB of rows. A longer one is not read."""
+"""Largest size of a manifest: enough for 25 TB of rows. A larger one is not read."""
 MANIFEST_VALUES = 1 << 21
-"""Most values in it; each takes far more memory than bytes of the file."""
+"""Most values in a manifest: a parsed value takes far more memory than its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a delta snapshot follows.
+    """The place of a delta in its chain.
 
     Args:
-        name: of its own folder: a copy elsewhere is not part of the chain.
+        name: name of its own folder, so that a copy elsewhere is not part of the chain.
         number: its position after the full snapshot, from 1.
         previous: name of the folder, beside its own, of the snapshot before.
-        previous_id: `Manifest.id` of that.
+        previous_id: `Manifest.id` of the snapshot before.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Manifest:
         data: name of the folder with its files.
         settings: plain JSON data, see `Checkpoint`.
         files: name -> size, checksums, table and rows.
-        delta: None: the files hold all rows; else those that changed since another snapshot.
-        id: what a delta knows this snapshot by; stays when the files are rewritten.
+        delta: None: the files hold all rows; else only the rows that changed since the snapshot before.
+        id: by which a delta recognizes this snapshot; stays the same when the files are rewritten.
     """
 
     data: str
@@ -74,10 +74,11 @@ class Manifest:
 
 
 def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Commit a checkpoint whose files are durable; `new`: where there must be none.
+    """Commit a checkpoint whose files are durable; with `new`, fail if there already is one.
 
     Raises:
         CheckpointError: a file has an impossible name, or there are too many.
+        FileExistsError: with `new`, there already is one.
     """
     _check_names(manifest, storage.path(MANIFEST))
     body = {
@@ -126,7 +127,7 @@ def read_manifest(storage: Storage) -> Manifest:
 
 
 def _parsed(text: bytes, where: str) -> Manifest:
-    """Return what the text of a manifest says; any error but CheckpointError: it says nothing."""
+    """Return the manifest in a text; any error but CheckpointError means that the text is damaged."""
     if len(text) > MANIFEST_BYTES or _values(text) > MANIFEST_VALUES:
         raise ValueError("it is too large for a manifest")
     body = json.loads(text)
@@ -144,24 +145,20 @@ def _parsed(text: bytes, where: str) -> Manifest:
     settings, id_, link = body["settings"], body["id"], body["delta"]
     delta = None if link is None else Link(**link)
     if delta is not None and (type(delta.number) is not int or not 0 < delta.number < 2**63):
-        raise ValueError("the number of the delta is none")
+        raise ValueError("the number of the delta is impossible")
     if not isinstance(settings, dict) or not isinstance(id_, str):
-        raise ValueError("settings or id are none")
+        raise ValueError("settings or id are of a wrong type")
     files = {name: FileEntry.from_dict(entry) for name, entry in body["files"].items()}
     return Manifest(body["data"], settings, files, delta, id_)
 
 
 def _values(text: bytes) -> int:
-    """Return about how many values a JSON text has, without parsing it."""
+    """Return roughly how many values a JSON text has, without parsing it."""
     return sum(text.count(sign) for sign in (b",", b"[", b"{"))
 
 
 def _check_names(manifest: Manifest, where: str) -> None:
-    """Raise unless all that a manifest names lies in its folder, or beside it.
-
-    Raises:
-        CheckpointError: something does not.
-    """
+    """Raise CheckpointError unless everything a manifest names lies in its folder or beside it."""
     names = [manifest.data, *manifest.files, manifest.settings.get("best") or "none"]
     if manifest.delta is not None:
         names += [manifest.delta.name, manifest.delta.previous]
@@ -172,18 +169,14 @@ def _check_names(manifest: Manifest, where: str) -> None:
 
 @contextmanager
 def understood(where: str) -> Iterator[None]:
-    """Within, a value of the settings that is missing or impossible is an error about the checkpoint.
-
-    Raises:
-        CheckpointError: a value was missing or impossible.
-    """
+    """Turn errors over missing or impossible settings inside the block into CheckpointError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise CheckpointError(
             f"the settings of the checkpoint cannot be used: {type(error).__name__}: {error}",
             where=where,
-            why="they do not say what was saved",
+            why="without them the saved state is unknown",
             fix="use another checkpoint",
         ) from error
 

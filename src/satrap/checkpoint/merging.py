@@ -1,4 +1,4 @@
-"""Rows of a full snapshot and of the deltas after it, as the one table that they are together."""
+"""Merges the rows of a full snapshot and of the deltas after it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Rows:
     buckets: npt.NDArray[np.int32]
 
     def upto(self, bucket: int, id_: np.uint64) -> int:
-        """Return how many come before (bucket, id) or are that."""
+        """Return how many rows are at or before (bucket, id)."""
         first = int(np.searchsorted(self.buckets, bucket, "left"))
         end = int(np.searchsorted(self.buckets, bucket, "right"))
         return first + int(np.searchsorted(self.chunk.ids[first:end], id_, "right"))
 
     def part(self, rows: slice) -> Rows:
-        """Return some of them."""
+        """Return some of the rows."""
         return Rows(_pick(self.chunk, rows), self.buckets[rows])
 
 
 class _Source:
-    """The rows of one snapshot, of which some are at hand."""
+    """Reads the rows of one snapshot chunk by chunk; `rows` holds those not yet merged."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
@@ -43,10 +43,10 @@ class _Source:
         self.refill()
 
     def refill(self) -> None:
-        """Have rows at hand, or None at the end.
+        """Read chunks until `rows` holds some; set it to None at the end.
 
         Raises:
-            CheckpointError: they are not in order of (bucket, id).
+            CheckpointError: rows are not in order of (bucket, id).
         """
         while self.rows is None or not len(self.rows.buckets):
             chunk = next(self._chunks, None)
@@ -65,13 +65,13 @@ class _Source:
             raise CheckpointError(
                 "rows are not in order of bucket and id",
                 where=f"table {rows.chunk.table!r}",
-                why="a delta could not be applied to them",
+                why="deltas cannot be merged with them",
                 fix="use an older snapshot: satrap checkpoint repair",
             )
         self._last = last
 
     def take(self, bucket: int, id_: np.uint64) -> Rows | None:
-        """Take away the rows up to (bucket, id)."""
+        """Remove and return the rows up to (bucket, id), None if there are none."""
         if self.rows is None:
             return None
         count = self.rows.upto(bucket, id_)
@@ -81,13 +81,13 @@ class _Source:
 
 
 def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterator[Chunk]:
-    """Yield each row of one table as the newest snapshot that has it has it, in order of (bucket, id).
+    """Yield the newest version of each row of one table, in order of (bucket, id).
 
-    In memory: a chunk of each source, and the ids that were deleted.
+    Memory holds one chunk of each source and the deleted ids.
 
     Args:
         sources: chunks of the full snapshot, then of each delta; each in order of (bucket, id).
-        deleted: of each of them, ids ascending that have no row any more; none of the full snapshot.
+        deleted: per source, the ids it deletes, ascending; empty for the full snapshot.
 
     Raises:
         CheckpointError: the rows of a source are out of order.
@@ -103,7 +103,7 @@ def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterato
 
 
 def _newest(parts: Sequence[tuple[int, Rows]], deleted: Sequence[Ids]) -> Chunk:
-    """Return, in order, the newest row of each id that was not deleted later."""
+    """Return the newest row of each id, without those that a later source deletes, in order."""
     alive = []
     for age, rows in parts:
         gone = np.zeros(len(rows.buckets), np.bool_)
@@ -122,7 +122,7 @@ def _newest(parts: Sequence[tuple[int, Rows]], deleted: Sequence[Ids]) -> Chunk:
 
 
 def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:
-    """Return which ids are among others, which ascend."""
+    """Return which ids are among `others`, which must ascend."""
     if not len(others):
         return np.zeros(len(ids), np.bool_)
     at = np.minimum(np.searchsorted(others, ids), len(others) - 1)

@@ -1,4 +1,4 @@
-"""What files and folders of a checkpoint may be called: a manifest may come from anywhere."""
+"""Which names a manifest may contain: it may come from anywhere, so no name may lead out of its folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 def is_plain(name: Any) -> bool:
-    """Return whether it is a name inside a folder: of letters, digits, ".", "_" and "-", no path."""
+    """Return whether a name consists of letters, digits, ".", "_" and "-", and is no path."""
     return isinstance(name, str) and _PLAIN.fullmatch(name) is not None
 
 
@@ -20,6 +20,6 @@ def not_plain(name: Any, where: str) -> CheckpointError:
     return CheckpointError(
         f"{str(name)[:200]!r} is no name of a file of a checkpoint",
         where=where,
-        why="it could lead to a file outside of it",
-        fix="do not use this checkpoint: it was not written by satrap",
+        why="it could lead to a file outside the checkpoint",
+        fix="do not use this checkpoint: satrap did not write it",
     )

@@ -1,4 +1,4 @@
-"""The row files of a checkpoint; nothing here needs PyTorch, so that shard servers start fast."""
+"""The row files of a checkpoint. No PyTorch here, so that shard servers start fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
 def write_table(storage: Storage, name: str, table: str, chunks: Iterator[Chunk]) -> FileEntry:
     """Write the rows of a table, at least one chunk; return the file's entry.
 
-    A chunk is made, in a thread, while the one before is checksummed and written: two are in memory, and a
+    A thread makes the next chunk while this one is checksummed and written, so memory holds two chunks and a
     few pieces of the file.
     """
     with closing(ahead(chunks)) as made, storage.writer(name) as writer:
@@ -44,15 +44,15 @@ def write_tables(
     suffix: str = "",
     buckets: range = range(BUCKETS),
 ) -> dict[str, FileEntry]:
-    """Write the rows of several tables, one file each; a table without rows has none.
+    """Write the rows of several tables, one file each; a table without rows gets no file.
 
     Args:
         storage: of the checkpoint.
         folder: its data folder.
-        chunks: table after table, in canonical order; may be read only once.
-        tables: names of all tables: a table's place among them is the number of its file.
-        suffix: of the names of the files, to tell several writers apart.
-        buckets: that the rows are of.
+        chunks: table after table, in canonical order; read only once.
+        tables: names of all tables; the position of a table is the number of its file.
+        suffix: added to file names, to tell several writers apart.
+        buckets: fixed buckets of the rows.
 
     Returns:
         Name of each file -> its entry.
@@ -69,7 +69,7 @@ def write_tables(
 
 
 def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
-    """Return the entry of a file that is of these fixed buckets, which it now says unless they are all."""
+    """Set the fixed buckets of a file's entry, unless they are all; return the entry."""
     if len(buckets) < BUCKETS:
         entry.buckets = [buckets.start, buckets.stop]
     return entry
@@ -78,13 +78,13 @@ def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
 def read_chunks(
     storage: Storage, manifest: Manifest, table: str | None = None, buckets: range = range(BUCKETS)
 ) -> Iterator[tuple[str, Chunk]]:
-    """Yield (table, verified rows) of all tables, or of one, as the files of one checkpoint hold them.
+    """Yield (table, verified rows) of one checkpoint, without those of snapshots it builds on.
 
     Args:
         storage: of the checkpoint.
         manifest: its manifest.
-        table: which; default all.
-        buckets: fixed buckets of the rows, all by default; files that hold none of them are not opened.
+        table: name of the table; default all.
+        buckets: fixed buckets of the rows, default all; files that hold none of them are not opened.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -110,7 +110,7 @@ def _within(chunk: Chunk, buckets: range) -> Chunk:
 
 
 _WRONG = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a file raises that is no file of rows; errors of the disk have become others before."""
+"""Raised by reading a file that holds no rows. `BlockReader` has turned errors of the disk into others."""
 
 
 def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chunk]:
@@ -122,6 +122,6 @@ def _table_chunks(storage: Storage, name: str, entry: FileEntry) -> Iterator[Chu
                 yield chunk
         except _WRONG as error:  # right checksums, wrong content
             raise damaged(storage.path(name), str(error)) from error
-        file.read()  # to the end: what Arrow did not ask for is verified too
+        file.read()  # verifies what Arrow did not read
     if rows != entry.rows:
         raise damaged(storage.path(name), f"it holds {rows} rows, the manifest says {entry.rows}")

@@ -1,4 +1,4 @@
-"""A local file written in large pieces, past the system's page cache where the file system can."""
+"""Writes a local file in large pieces, bypassing the page cache where the file system can."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from satrap.store.buffers import floats
 PIECE = 1 << 22
 """Bytes of a piece."""
 PIECES = 3
-"""Most pieces in memory: one is being filled, one is on its way to the disk, one waits."""
+"""Most pieces in memory: one is being filled, one is being written, one waits."""
 UNWRITTEN = 1 << 25
-"""Where everything goes through the page cache: about how many bytes may be on their way to the disk."""
+"""With the page cache: roughly how many bytes may be on their way to the disk."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class PiecewiseFile:
-    """A new file, or an old one emptied. What is written is copied; a thread passes it on.
+    """A new or emptied file. Copies what is written; a thread passes it to the disk.
 
-    So the disk works all the time, without the processor's help and without pushing other things out of the
-    machine's memory. Errors of the disk show at a later call, at the latest in `sync`.
+    This keeps the disk busy, takes little processor time, and pushes nothing else out of the page cache.
+    Errors of the disk are raised by a later call, at the latest by `sync`.
 
     Args:
         path: of the file.
@@ -52,7 +52,7 @@ class PiecewiseFile:
         """Append bytes.
 
         Raises:
-            OSError: of these or earlier ones.
+            OSError: these or earlier bytes could not be written.
         """
         given = np.frombuffer(data, np.uint8)
         while len(given):
@@ -83,27 +83,28 @@ class PiecewiseFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
-                # The end is no whole number of the disk's blocks; or it took the flag, but takes no bytes.
+                # Direct writes must be whole blocks, which the end of a file rarely is. And some file systems
+                # accept the flag, but then refuse to write.
                 self._go_direct(False)
         if not self._direct:
             self._write_back(len(piece))
 
     def _write_back(self, size: int) -> None:
-        """Ask the system to send the last bytes to the disk now, and to forget those it has sent."""
+        """Ask the system to write the last bytes now and to drop written ones from the page cache."""
         if size == PIECE and hasattr(os, "posix_fadvise"):
             end = self._file.tell()
             os.posix_fadvise(self._file.fileno(), end - size, size, os.POSIX_FADV_DONTNEED)
             os.posix_fadvise(self._file.fileno(), 0, max(1, end - UNWRITTEN), os.POSIX_FADV_DONTNEED)
 
     def _go_direct(self, direct: bool) -> None:
-        """Write past the page cache from now on, if that is possible here, or through it."""
+        """Bypass the page cache from now on if the file system can, or use it again."""
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._file, fcntl.F_SETFL, flags | _DIRECT if direct else flags & ~_DIRECT)
             self._direct = direct and bool(_DIRECT)
 
     def sync(self) -> None:
-        """Return when all that was written survives a power cut.
+        """Return when everything written survives a power cut.
 
         Raises:
             OSError: something could not be written.
@@ -119,7 +120,7 @@ class PiecewiseFile:
             self._piece, self._filled = None, 0
 
     def close(self, *, whole: bool = True) -> None:
-        """Close the file; if it is not to be `whole`, without what has not been passed on yet.
+        """Close the file; unless `whole`, drop what has not been passed on yet.
 
         Raises:
             OSError: something could not be written.
@@ -129,5 +130,6 @@ class PiecewiseFile:
                 self._flush()
         finally:
             if self._thread is not None:
-                self._thread.shutdown()  # else it would write to the next file of that descriptor
+                # The thread must end first, or it could write to the next file that gets this descriptor.
+                self._thread.shutdown()
             self._file.close()

@@ -1,4 +1,4 @@
-"""Which checkpoints a folder holds: a run's, a series of snapshots, or a single one."""
+"""Finds the checkpoints in a run folder, in a folder of snapshots, or a single one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
 
 SNAPSHOTS, MODEL_FOLDER = "checkpoints", "model"
-"""Where a run folder has its snapshots and its result."""
+"""Folders of a run's snapshots and of its trained model, inside the run folder."""
 
 
 def series_in(url: str) -> Series:
-    """Return the series of snapshots in a folder: itself, or `checkpoints` in a run folder."""
+    """Return the snapshots in a folder of snapshots, or in `checkpoints` of a run folder."""
     return Series(f"{url.rstrip('/')}/{SNAPSHOTS}" if Storage(url).exists(SNAPSHOTS) else url)
 
 

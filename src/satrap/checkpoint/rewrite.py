@@ -1,4 +1,4 @@
-"""Changes the rows of a checkpoint that exists: a new one takes its place in one step."""
+"""Changes the rows of an existing checkpoint: writes a new one that replaces it in one step."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Change = Callable[[Iterator[Chunk]], Iterable[Chunk]]
 def rewrite(
     url: str, table: str, change: Change, *, edit: Callable[[str, bytes], bytes] | None = None
 ) -> Manifest:
-    """Change the rows of one table; everything else is copied, verified on the way.
+    """Change the rows of one table; verify and copy everything else.
 
     Args:
         url: of the checkpoint.
         table: name of the table; it may be new.
-        change: its chunks -> those to have instead.
-        edit: name and content of any other file -> what to have instead.
+        change: given the table's chunks, returns the new ones.
+        edit: given name and content of any other file, returns the new content.
 
     Raises:
-        CheckpointError: damaged, or it cannot be written; the checkpoint is as before.
+        CheckpointError: damaged, or it cannot be written; the checkpoint is unchanged.
     """
     storage = Storage(url)
     old = read_manifest(storage)
@@ -64,13 +64,13 @@ def rewrite(
 
 
 def compact(url: str) -> Manifest:
-    """Make a delta a full snapshot: it then needs none of those before it. What follows it still does.
+    """Make a delta a full snapshot, which needs no snapshot before it; the deltas after it stay valid.
 
     Args:
         url: of the snapshot; a full one stays as it is.
 
     Raises:
-        CheckpointError: damaged, a snapshot before it is missing, or it cannot be written; it is as before.
+        CheckpointError: damaged, a snapshot before it is missing, or it cannot be written; it is unchanged.
     """
     chain = open_chain(url)
     storage, old = chain.members[-1]
@@ -94,15 +94,15 @@ def compact(url: str) -> Manifest:
 
 
 def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, FileEntry]]) -> Manifest:
-    """Give a checkpoint other row files with the same rows; everything else is copied, verified on the way.
+    """Write the rows of a checkpoint to other files; verify and copy everything else.
 
     Args:
         url: of the checkpoint.
-        rows: given (storage, new data folder, old manifest), writes the files.
+        rows: given (storage, new data folder, old manifest), writes the files and returns their entries.
 
     Raises:
         CheckpointError: damaged, it cannot be written, or the new files do not hold as many rows; the
-            checkpoint is as before.
+            checkpoint is unchanged.
     """
     storage = Storage(url)
     old = read_manifest(storage)
@@ -143,13 +143,13 @@ def _free(old: Manifest, files: dict[str, FileEntry], table: str) -> str:
 def forget(url: str, table: str, id_: int) -> int:
     """Remove every trace of a row; return how many rows were removed.
 
-    Besides the row and its optimizer state: its place in the order of eviction, what lookups in flight hold
-    of it, and a delta's note that it was deleted. Of other tables' rows with the same id the place in the
-    order of eviction and the lookups in flight go, too.
+    Removes the row with its optimizer state, its place in the order of eviction, its copies in lookups in
+    flight, and the note of a delta that it was deleted. The order of eviction and lookups in flight also lose
+    the rows of the same id in other tables.
 
     Args:
-        url: of the checkpoint. Of a chain, take the full snapshot first, then each delta: until the last is
-            done, those that are not still say that the row is gone.
+        url: of the checkpoint. In a chain, begin with the full snapshot; otherwise, a delta without its note
+            of the deletion would bring the row of an older snapshot back.
         table: name of the table.
         id_: the row's id, uint64.
 

@@ -20,10 +20,10 @@ _KINDS = {"ids": ("<u8", True), "weights": ("<f4", False), "state": ("<f4", Fals
 
 
 def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> int:
-    """Write the chunks of one table; return how many rows.
+    """Write the chunks of one table; return the number of rows.
 
     Every array of a chunk becomes a column; a matrix becomes a fixed-size list. Columns of width 0 are
-    left out and come back from the widths in the file's metadata.
+    omitted; the reader makes them from the widths in the file's metadata.
     """
     schema = _schema(first)
     rows = 0
@@ -42,7 +42,7 @@ def read_rows(source: Any, table: str) -> Iterator[Chunk]:
         table: whose rows they are.
 
     Raises:
-        pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError: it is no such file.
+        pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError: not such a file.
     """
     with pa.ipc.open_stream(source) as stream:
         metadata = stream.schema.metadata
@@ -51,7 +51,7 @@ def read_rows(source: Any, table: str) -> Iterator[Chunk]:
         if metadata[b"table"].decode() != table or kinds != _KINDS:
             raise ValueError(f"these are no rows of table {table!r}")
         for batch in stream:
-            batch.validate()  # else values could lie beyond the bytes there are
+            batch.validate()  # otherwise, offsets could point beyond the buffer
             yield _chunk(table, layout, batch)
 
 

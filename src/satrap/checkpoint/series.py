@@ -16,7 +16,7 @@ _OWN = re.compile(r"(step|best)-(\d{8,})")
 
 
 class Series:
-    """The snapshots of a run, `<url>/step-00001000` and so on; the newest `keep` of them stay.
+    """The snapshots of a run, `<url>/step-00001000` and so on; keeps the newest `keep`.
 
     ```python
     series = Series("runs/x/checkpoints", keep=2)
@@ -24,15 +24,15 @@ class Series:
     step, checkpoint = series.read()        # the newest one
     ```
 
-    A snapshot that holds only what changed (`Checkpoint.deleted` is given) is a delta: it follows the one
-    that this object wrote or read last. `keep` counts full snapshots, each with the deltas after it.
+    A snapshot with `Checkpoint.deleted` is a delta: it follows the one that this object wrote or read last.
+    `keep` counts full snapshots, each with the deltas after it.
 
-    A snapshot may name another checkpoint, `settings["best"]` (such as "best-00000800", the best weights so
-    far, written by `write` with `best=True`), which is kept as long as a snapshot names it.
+    The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800", which
+    `write` wrote with `best=True`. They are kept as long as a snapshot names them.
 
     Args:
         url: folder or fsspec URL.
-        keep: how many full snapshots stay, at least 1, with the deltas that follow them.
+        keep: how many full snapshots to keep, at least 1.
         options: passed to the file system.
     """
 
@@ -74,16 +74,16 @@ class Series:
         if not best:
             self.prune()
         hit("checkpoint.pruned")
-        if not best:  # not before: whoever sees an error here takes the snapshot for one that is not there
+        if not best:  # only now: after an error above, the caller assumes that there is no such snapshot
             self._last = name_of(step), manifest
         return manifest
 
     def unfollow(self) -> None:
-        """Let the next snapshot follow no other: until it is written, `followable` is False."""
+        """Forget the last snapshot: `followable` is False until the next one is written."""
         self._last = None
 
     def followable(self, step: int) -> bool:
-        """Return whether a delta of this step would have another snapshot to follow."""
+        """Return whether a delta of this step has a snapshot to follow."""
         try:
             return (
                 self._last is not None and self._last[0] != name_of(step) and self._committed(self._last[0])
@@ -142,8 +142,8 @@ class Series:
         """Remove damaged snapshots until the newest is good.
 
         Returns:
-            (step of the newest good snapshot or None, step -> damage of those that were removed). Nothing is
-            removed if no good one is left.
+            (step of the newest good snapshot or None, step -> damage of each removed one). Without a good
+            one, nothing is removed.
 
         Raises:
             UnreachableError: the store does not answer; nothing was removed.
@@ -164,13 +164,13 @@ class Series:
         return None, found
 
     def prune(self, *, finished: bool = False) -> None:
-        """Remove snapshots beyond `keep`, best weights nobody names, and folders without a manifest.
+        """Remove snapshots beyond `keep`, best weights that none names, and folders without a manifest.
 
-        What cannot be removed now is removed the next time.
+        What cannot be removed stays until the next time.
 
         Args:
-            finished: whether the run has ended; before, the newest best weights stay, which the next snapshot
-                will name.
+            finished: whether the run has ended. Until then the newest best weights stay, because the next
+                snapshot will name them.
         """
         try:
             manifests = self._newest()
@@ -187,7 +187,7 @@ class Series:
             return
 
     def _newest(self) -> dict[str, Manifest]:
-        """Return the manifests of the newest `keep` full snapshots, of what follows them, and builds on."""
+        """Return the manifests to keep: the newest full snapshots, deltas after them, and what these need."""
         every = {name_of(step): self.manifest(step) for step in self.steps()}
         full = [name for name, manifest in every.items() if manifest.delta is None]
         first = full[-self.keep] if len(full) >= self.keep else next(iter(every), "")
@@ -202,7 +202,7 @@ class Series:
         return self._storage.exists(f"{name}/{MANIFEST}")
 
     def _remove(self, name: str) -> None:
-        # The manifest goes first: at no time is there a manifest without its files.
+        # The manifest first: a manifest must never be without its files.
         if self._committed(name):
             self._storage.remove(f"{name}/{MANIFEST}")
             self._storage.sync_folder(name)

@@ -1,4 +1,4 @@
-"""Write and read one checkpoint: data first, manifest last."""
+"""Writes and reads one checkpoint: data first, manifest last."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 def worker_file(rank: int) -> str:
-    """Return the name of the file with what a worker needs to go on."""
+    """Return the name of the file with the state of a worker."""
     return f"worker-{rank:03d}.safetensors"
 
 
 def is_worker_file(name: str) -> bool:
-    """Return whether it is one of `worker_file`."""
+    """Return whether a file has such a name."""
     return name.startswith("worker-")
 
 
@@ -51,12 +51,12 @@ class Checkpoint:
         settings: plain JSON data: schema, model, optimizer, counters.
         model: name -> tensor, the network's `state_dict`.
         optimizer: `state_dict` of the dense optimizer, or empty.
-        chunks: (table, rows) in canonical order; may be read only once.
-        extra: name -> tensor, what else is needed to go on exactly: random generators, lookups in flight.
-        others: the same of the workers after the first.
-        rows: given (storage, data folder), writes the rows in place of `chunks` and returns their files.
-        deleted: None: `chunks` are all rows. Else they are those that changed since the snapshot before, and
-            this is, by table, the ids (uint64) that had a row then and have none now.
+        chunks: (table, rows) in canonical order; can be read only once.
+        extra: name -> tensor, state of the first worker: random generators, lookups in flight.
+        others: state of the other workers.
+        rows: given (storage, data folder), writes the rows instead of `chunks` and returns their files.
+        deleted: None: `chunks` are all rows. Else they are the rows that changed since the snapshot before,
+            and this is, by table, the ids (uint64) that had a row then and have none now.
     """
 
     settings: dict[str, Any]
@@ -72,12 +72,12 @@ class Checkpoint:
 def write_checkpoint(
     url: str, checkpoint: Checkpoint, *, link: Link | None = None, **options: Any
 ) -> Manifest:
-    """Write a checkpoint; an older one at the same place is replaced in one step.
+    """Write a checkpoint; replace an older one at the same place in one step.
 
     Args:
         url: folder or fsspec URL.
         checkpoint: what to write; its chunks are consumed.
-        link: what it follows, if `checkpoint.deleted` says that it is a delta.
+        link: the place of a delta in its chain.
         options: passed to the file system.
 
     Raises:
@@ -102,9 +102,9 @@ def write_checkpoint(
 
 @contextmanager
 def data_folder(storage: Storage) -> Iterator[str]:
-    """Make a new folder for the files of a checkpoint; by the end of the block they are whole and durable.
+    """Make a new folder for the files of a checkpoint; when the block ends, they are whole and durable.
 
-    An error removes it again. Its name is nobody else's: the leftovers of a dead attempt stay apart.
+    An error removes the folder. Its name is random, so that files of a killed save cannot get mixed in.
 
     Raises:
         OSError: something could not be written.
@@ -121,16 +121,16 @@ def data_folder(storage: Storage) -> Iterator[str]:
 
 
 def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Make the files of a `data_folder` the checkpoint, then remove what they replace.
+    """Write the manifest for the files of a `data_folder`, then remove what they replace.
 
     Args:
         storage: the folder.
-        manifest: what they are.
-        new: there must not be a checkpoint yet.
+        manifest: what the files are.
+        new: fail if there is a checkpoint already.
 
     Raises:
-        FileExistsError: there is one.
-        OSError: the manifest may or may not be in place, so that nothing may be removed.
+        FileExistsError: with `new`, there is one.
+        OSError: the manifest may or may not be in place, so nothing was removed.
     """
     hit("checkpoint.data_written")
     write_manifest(storage, manifest, new=new)
@@ -139,7 +139,7 @@ def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
 
 
 def clean(storage: Storage, manifest: Manifest) -> None:
-    """Remove what is no part of a committed checkpoint; what cannot be removed waits for the next time."""
+    """Remove what is not part of the committed checkpoint; ignore what cannot be removed."""
     try:
         names = [
             name
@@ -184,13 +184,13 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
 
 
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:
-    """Open a checkpoint. Every byte is verified as it is read, once; rows while `chunks` is consumed.
+    """Open a checkpoint. Every byte is verified when it is read; rows while `chunks` is consumed.
 
-    Of a delta the rows are those of the snapshots it builds on, too: what a full snapshot would have held.
+    A delta is merged with the snapshots it builds on: its rows are those of a full snapshot.
 
     Raises:
-        CheckpointError: no checkpoint there, an unknown format, a delta without what it follows, or damage;
-            it names file and bytes.
+        CheckpointError: no checkpoint there, an unknown format, a delta without the one before, or damage,
+            named by file and bytes.
     """
     chain = open_chain(url, **options)
     storage, manifest = chain.members[-1]
@@ -225,11 +225,11 @@ def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
 
 
 def verify(url: str, *, known: set[str] | None = None, **options: Any) -> Manifest:
-    """Read a whole checkpoint and those it builds on; return its manifest if every byte is as it was written.
+    """Read a checkpoint and those it builds on; return its manifest if no byte has changed.
 
     Args:
         url: of the checkpoint.
-        known: data folders found good before, which are not read again; those found good now are added.
+        known: data folders already verified, which are not read again; gets those verified now.
         options: passed to the file system.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Files of one folder, local or behind any fsspec URL, written and read with a checksum per block."""
+"""The files of one folder, local or at an fsspec URL, with a checksum per block."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from satrap.checkpoint.names import is_plain, not_plain
 from satrap.errors import CheckpointError
 
 BLOCK = 1 << 20
-"""Bytes of a file that one checksum covers: what is read and verified at once."""
+"""Bytes that one checksum covers; a reader verifies so many at once."""
 LARGE = 1 << 18
-"""Bytes from which a piece is written by itself; smaller ones are collected."""
+"""Writes of at least so many bytes go to the disk at once; smaller ones are collected."""
 SYNCS = 4
-"""Most files and folders made durable at the same time."""
+"""Most files and folders that are made durable at the same time."""
 
 
 @dataclass(slots=True)
 class FileEntry:
-    """What a manifest says of one file.
+    """What a manifest says about one file.
 
     Args:
         bytes: its size.
         crc32: CRC-32 of each block of `BLOCK` bytes; the last block may be shorter.
         table: table whose rows it holds; empty for other files.
-        rows: how many.
-        buckets: [first, end) of the fixed buckets the rows are of; empty: any.
+        rows: number of rows.
+        buckets: [first, end) of the rows' fixed buckets; empty: any.
     """
 
     bytes: int
@@ -48,7 +48,7 @@ class FileEntry:
     buckets: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, as the manifest holds it: the checksums as base64 of uint32, little-endian."""
+        """Return plain data for the manifest; checksums as base64 of little-endian uint32."""
         sums = base64.b64encode(np.array(self.crc32, "<u4").tobytes()).decode()
         plain: dict[str, Any] = {"bytes": self.bytes, "crc32": sums}
         plain |= {"table": self.table, "rows": self.rows} if self.table else {}
@@ -56,16 +56,16 @@ class FileEntry:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FileEntry:
-        """Return what `to_dict` made plain.
+        """Build an entry from `to_dict` data.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: no `to_dict` made it.
+            ValueError, TypeError, KeyError, AttributeError: impossible data.
         """
         sums = np.frombuffer(base64.b64decode(plain["crc32"], validate=True), "<u4").tolist()
         entry = cls(**{**plain, "crc32": sums})
         numbers = [entry.bytes, entry.rows, *entry.buckets]
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            raise ValueError("a size, a count of rows or a bucket is no such number")
+            raise ValueError("a size, a count of rows or a bucket is impossible")
         if len(sums) != -(-entry.bytes // BLOCK) or len(entry.buckets) not in (0, 2):
             raise ValueError("a file does not have a checksum per block")
         entry.table.encode()
@@ -83,12 +83,12 @@ class BlockWriter:
     def __init__(self, disk: Disk, raw: IO[bytes]) -> None:
         self._disk, self._raw = disk, raw
         self._small = bytearray()
-        self._crc = self._covered = 0  # of the block under way: its checksum, and how many bytes that covers
+        self._crc = self._covered = 0  # of the current block: its checksum, and the bytes that this covers
         self.entry = FileEntry(0)
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Write bytes or a buffer; return how many bytes. A large one is not copied."""
+        """Write bytes or a buffer; return the number of bytes. Does not copy a large one."""
         view = memoryview(data).cast("B")
         self._check(view)
         if len(view) < LARGE:
@@ -100,7 +100,7 @@ class BlockWriter:
         return len(view)
 
     def _check(self, view: memoryview) -> None:
-        """Count bytes, and add them to the checksums of their blocks."""
+        """Add bytes to the size of the file and to the checksums of its blocks."""
         self.entry.bytes += len(view)
         while len(view):
             part = view[: BLOCK - self._covered]
@@ -129,11 +129,11 @@ class BlockWriter:
 
 
 _BAD = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG)
-"""What a disk says whose bytes are lost; other errors say nothing about them."""
+"""Errors of a disk that mean lost bytes; others say nothing about the bytes."""
 
 
 class BlockReader(io.RawIOBase):
-    """A file whose blocks are verified before a byte of them is handed out; made by `Storage.open`.
+    """A file that verifies each block before it returns a byte of it; made by `Storage.open`.
 
     Args:
         raw: the open file.
@@ -141,7 +141,7 @@ class BlockReader(io.RawIOBase):
         where: its path, for errors.
 
     Raises:
-        CheckpointError: on reading a damaged block; it names file and bytes.
+        CheckpointError: when a damaged block is read; it names file and bytes.
     """
 
     def __init__(self, raw: IO[bytes], entry: FileEntry, where: str) -> None:
@@ -195,14 +195,14 @@ class BlockReader(io.RawIOBase):
             raise damaged(self._where, f"it goes on after the {self._entry.bytes} bytes that were written")
 
     def close(self) -> None:
-        """Close the file underneath; what was read is verified, so an error no longer matters."""
+        """Close the file; errors no longer matter, because what was read is verified."""
         with suppress(OSError):
             self._raw.close()
         super().close()
 
 
 def _read_full(raw: IO[bytes], size: int) -> bytes:
-    """Return `size` bytes, fewer only at the end: an unbuffered file may answer in parts."""
+    """Return `size` bytes, fewer only at the end; one read of an unbuffered file may return fewer."""
     data = raw.read(size)
     while 0 < len(data) < size:
         more = raw.read(size - len(data))
@@ -217,17 +217,17 @@ def damaged(where: str, how: str) -> CheckpointError:
     return CheckpointError(
         f"a file of the checkpoint is damaged: {how}",
         where=where,
-        why="what it holds cannot be trusted",
+        why="its content cannot be trusted",
         fix="use an older snapshot: satrap checkpoint repair",
     )
 
 
 class UnreachableError(CheckpointError):
-    """A store does not answer: nothing is known about what it holds."""
+    """A store does not answer, so nothing is known about its content."""
 
 
 def unreachable(where: str, error: OSError) -> UnreachableError:
-    """Return the error that says so."""
+    """Return the error for a store that cannot be read."""
     return UnreachableError(
         f"the store cannot be read: {error}", where=where, fix="try again when it can be reached"
     )
@@ -259,14 +259,14 @@ class Storage:
 
     @property
     def absolute(self) -> str:
-        """The URL as another process, with another current folder, needs it."""
+        """The URL for a process with another current folder."""
         return self.url if "://" in self.url else str(self.root)
 
     def path(self, name: str) -> str:
         """Return the full path of a file; of the folder itself for an empty name.
 
         Raises:
-            CheckpointError: the file could lie outside of the folder.
+            CheckpointError: the name could lead out of the folder.
         """
         if name and not all(map(is_plain, name.split("/"))):
             raise not_plain(name, self.root)
@@ -278,10 +278,7 @@ class Storage:
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BlockWriter]:
-        """Open a new file for writing; it is durable when the block ends without an error.
-
-        Inside of `together` it is whole and durable when that ends.
-        """
+        """Open a new file for writing; it is durable when this block, or `together` around it, ends."""
         raw = self.disk.create(self.path(name))
         try:
             writer = BlockWriter(self.disk, raw)
@@ -302,10 +299,10 @@ class Storage:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make files and folders of the block durable by its end, at the same time: a disk does that faster.
+        """Make the files and folders of the block durable by its end, several at a time, which is faster.
 
         Raises:
-            OSError: it could not be done, or what the block raised.
+            OSError: one could not be made durable.
         """
         if not self.disk.syncs:
             yield
@@ -331,14 +328,14 @@ class Storage:
         self._make_durable(lambda: self.disk.sync_folder(posixpath.dirname(path) or "."))
 
     def sync_folder(self, name: str) -> None:
-        """Make the names that are in a folder now durable."""
+        """Make the names now in a folder durable."""
         self._make_durable(lambda: self.disk.sync_folder(self.path(name)))
 
     def put(self, name: str, data: bytes, *, new: bool = False) -> None:
         """Write a whole file in one step: readers see the old or the new content, never a mix.
 
         Raises:
-            FileExistsError: it is to be new, and there is one.
+            FileExistsError: with `new`, there already is one.
         """
         self.disk.put(self.path(name), data, new=new)
 

@@ -1,7 +1,6 @@
-"""What stores need besides their rows to go on exactly: one file of each that has more than a few counters.
+"""What a store needs besides rows to resume exactly: order of eviction, ids that wait for admission.
 
-It holds which rows are evicted next and which ids wait for admission, and is worth something only to a store
-of the same fixed buckets.
+Only a store of the same fixed buckets can use it. A store that has nothing but counters writes no file.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def is_store_file(name: str) -> bool:
-    """Return whether it is a file that `write_store` wrote."""
+    """Return whether a file is one of `write_store`."""
     return name.startswith("store.")
 
 
 def write_store(
     storage: Storage, folder: str, arrays: Arrays, *, suffix: str = "", buckets: range = range(BUCKETS)
 ) -> dict[str, FileEntry]:
-    """Write what a store needs besides its rows; return the file, none if it needs counters only.
+    """Write the state of a store; return the file, or nothing if the store has only counters.
 
     Args:
         storage: of the checkpoint.
         folder: its data folder.
-        arrays: by name, `<group>.<what>`; those that are called "counts" are counters.
-        suffix: of the file's name, to tell several stores apart.
-        buckets: of the store.
+        arrays: `<group>.<what>` -> array; `<group>.counts` are counters.
+        suffix: added to the file name, to tell several stores apart.
+        buckets: fixed buckets of the store.
 
     Raises:
         OSError: it cannot be written.
@@ -50,7 +49,7 @@ def write_store(
 
 
 def read_store(storage: Storage, manifest: Manifest, buckets: range) -> Arrays:
-    """Return what a store of just these buckets wrote, nothing if none did.
+    """Return what a store of exactly these buckets wrote; nothing if there was none.
 
     Raises:
         CheckpointError: the file is missing or damaged.
@@ -66,7 +65,7 @@ def read_store(storage: Storage, manifest: Manifest, buckets: range) -> Arrays:
 
 
 def without_id(data: bytes, id_: np.uint64) -> bytes:
-    """Return the content of such a file with every row of an id taken from the order of eviction."""
+    """Return the content of such a file without an id in the order of eviction."""
     arrays = {name: array.copy() for name, array in load(data).items()}
     for name, array in arrays.items():
         if name.endswith(".index.keys"):

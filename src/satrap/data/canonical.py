@@ -1,7 +1,7 @@
-"""One form per value: what a number, a truth value or a time is, however a file writes it.
+"""One form per value: the same number, truth value or time, however a file writes it.
 
-Files lose types: a CSV file knows text only, and programs write the same value in many ways ("4", "4.0",
-"4e+00"). So each text is looked at by itself, never its column: the same text means the same in every file.
+Files lose types: CSV files have only text, and programs write the same value in many ways ("4", "4.0",
+"4e+00"). So each text is judged by itself, not by its column: it means the same in every file.
 
 | value | canonical form | texts that mean it |
 | --- | --- | --- |
@@ -13,9 +13,9 @@ Files lose types: a CSV file knows text only, and programs write the same value 
 | anything else | the text itself | |
 
 A number in text has no leading zeros, "+" or blanks; its point stands between digits; an exponent has a sign
-unless there is a point. So `007`, `1e5` and `12e45678` stay text, since codes look like that. A time stamp
-without a zone counts as UTC, and one of midnight as its date. With an exponent, a whole number from 2**53 on
-is the nearest float64.
+unless there is a point. So `007`, `1e5` and `12e45678` stay text: codes look like that. A time stamp without
+a zone is UTC, and one of midnight equals its date. A whole number from 2**53 on that is written with an
+exponent becomes the nearest float64.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from satrap.machine_code import compiled
 U = np.uint64
 Bytes = npt.NDArray[np.uint8]
 TEXT, INTEGER, REWRITTEN, UNDECIDED = 0, 1, 2, 3
-"""What a text turned out to be: itself, an integer, the canonical text that was written, or not known yet."""
+"""What a text is: itself, an integer, the canonical text just written, or not known yet."""
 
 BUFFER = 1024
 """Bytes that canonical text may need."""
 _LONGEST = 400
-"""Bytes of the longest number, and the largest exponent; what is beyond stays text."""
+"""Bytes of the longest number, and the largest exponent; anything beyond stays text."""
 _TENTH = U((2**64 - 1) // 10)
 """2**64 - 1 without its last digit, which is a 5."""
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _COLON, _SPACE, _T, _Z, _E = 45, 43, 46, 48, 57, 58, 32, 84, 90, 101

@@ -1,4 +1,4 @@
-"""Arrow columns as NumPy arrays: the small conversions the hashing and the transforms share."""
+"""Conversions of Arrow columns to NumPy arrays that hashing and transforms share."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class _Place:
 
 
 class CsvSource:
-    """CSV or TSV files. Rows are counted and chosen before they are parsed, so skipped rows cost little.
+    """CSV or TSV files. Rows are counted and chosen before parsing, so skipped rows cost little.
 
     Shuffling permutes the files. Worker w of W takes every W-th kept row of the pass, from the w-th on;
     every worker reads all the bytes but parses only its own rows.
@@ -118,7 +118,7 @@ class CsvSource:
         return len(self._files)
 
     def num_rows(self, scan: Scan) -> int | None:
-        """Return None: only reading would tell."""
+        """Return None: it takes reading the files to know."""
         return None
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
@@ -224,7 +224,7 @@ class CsvSource:
 
 
 class _Parser:
-    """Parses chosen records of a block and explains what cannot be parsed."""
+    """Parses chosen records of a block and explains errors."""
 
     def __init__(
         self, options: CsvOptions, marks: tuple[int, int, Any], names: list[str], file: File
@@ -289,14 +289,14 @@ class _Parser:
         return DataError(
             f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
             where=f"{self._file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
-            why="its values cannot be told apart",
+            why="it is unclear which value belongs to which column",
             fix="correct the row, or give the right separator, quote or columns in CsvOptions",
         )
 
     def _converted(
         self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
     ) -> pa.Table:
-        """Parse text, also numbers that pyarrow does not know, such as "True"; name a value that is none."""
+        """Parse text, also numbers that pyarrow refuses, such as "True"; name a value that is no number."""
         try:
             return self._parse(text, types, missing, origin)
         except pa.ArrowInvalid as first:

@@ -61,7 +61,7 @@ class Dataset:
     for batch in train.batches(epoch=3):
         ...
         saved = batch.position                      # plain JSON data
-    for batch in train.batches(3, saved):           # goes on with the next batch, byte for byte
+    for batch in train.batches(3, saved):           # continues with the next batch, byte for byte
         ...
     ```
 
@@ -131,7 +131,7 @@ class Dataset:
         return Dataset(self._source, schema or self.schema, settings, self._joins)
 
     def num_rows(self) -> int | None:
-        """Return the rows of one pass (of this worker), or None when only reading would tell (CSV)."""
+        """Return this worker's rows of one pass, or None if only reading would tell (CSV)."""
         return self._source.num_rows(self._scan(0))
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
@@ -250,7 +250,7 @@ class Dataset:
         if {key: position.get(key) for key in facts} != facts:
             raise ConfigError(
                 "the saved position belongs to other data, another epoch or other settings",
-                why="going on from it would skip or repeat rows",
+                why="continuing from it would skip or repeat rows",
                 fix="use the files, batch_size, shuffle, seed, buffer_rows, rows, workers of the saved run",
             )
         return Mark(**{name: position[name] for name in ("cursor", "skip", "buffer", "batch")})
@@ -277,7 +277,7 @@ class Dataset:
 
 
 def _row_bytes(schema: Schema) -> int:
-    """Return about how many bytes an encoded row takes; bags count 8 ids unless bounded below that."""
+    """Return roughly how many bytes an encoded row takes; a bag counts as 8 ids or its limit."""
     size = 4 * len(schema.numeric) + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
     for feature in schema.categorical.values():
         size += 8 + 8 * min(feature.max_values or 8, 8) if feature.multi else 8

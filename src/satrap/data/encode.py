@@ -48,7 +48,7 @@ def _number(text: str) -> float | None:
 
 
 class Columns:
-    """The columns a schema reads and how: as numbers, or as they are (ids).
+    """The columns that a schema needs: which are read as numbers, and which as they are (ids).
 
     Args:
         schema: labels and features.
@@ -127,7 +127,7 @@ class Chunk:
         origin: where the rows came from.
         salt: `Schema.salt`.
         missing: what means "missing".
-        dictionaries: what was computed for the dictionary of a column before: (dictionary, result).
+        dictionaries: column -> (its last dictionary, the result computed for that).
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Chunk:
 
 
 def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array | None = None) -> DataError:
-    """Return the error that names the first value of a column that is no number, nor means "missing"."""
+    """Return the error that names the first value of a column that is neither a number nor "missing"."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     for row in range(len(array)) if is_text(array.type) else ():
         try:

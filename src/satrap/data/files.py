@@ -80,7 +80,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise if a path leads to neither a file nor a folder: a pipe would be waited for.
+    """Raise unless a path leads to a file or a folder: reading a pipe could wait forever.
 
     Raises:
         DataError: it is a pipe, a device or a socket.
@@ -88,7 +88,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        return  # whoever opens it says why
+        return  # opening it will raise a better error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError("this is a pipe or a device, not a file", where=str(path), fix="give a file")
 

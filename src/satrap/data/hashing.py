@@ -1,13 +1,12 @@
 """Ids: one 64-bit number per value, the same whether it comes as integer, text, float, date or truth value.
 
-The rules (a change orphans every trained row whose value it concerns):
+The rules (changing one orphans the trained rows of the values it concerns):
 
-1. Every value is first brought to one form, see `satrap.data.canonical`: it is the same whoever wrote the
-   file.
-2. An integer has the id `mix(value + mix(salt + G))` modulo 2**64, where `value` is taken as two's
-   complement, G = 0x9E3779B97F4A7C15 and `mix` is the finalizer of SplitMix64 with Stafford's constants
-   "Mix13", a bijection of 64-bit numbers. So integers never collide with each other, except -k with
-   2**64 - k, which are the same 64 bits.
+1. Every value is first brought to one form, see `satrap.data.canonical`.
+2. An integer has the id `mix(value + mix(salt + G))` modulo 2**64, where `value` is in two's complement,
+   G = 0x9E3779B97F4A7C15 and `mix` is the finalizer of SplitMix64 with Stafford's constants "Mix13", a
+   bijection of 64-bit numbers. So integers never collide, except -k with 2**64 - k, which are the same 64
+   bits.
 3. Text has the id XXH64(UTF-8 bytes, seed = salt modulo 2**64).
 4. Null, NaN, empty text and the texts that mean missing are `MISSING_ID` (0). A value whose hash is 0 gets
    the id G.
@@ -308,7 +307,7 @@ def _hash_dictionary(array: pa.DictionaryArray, salt: int, missing: Ids) -> Ids:
 def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
     out = np.full(len(values), _MISSING, np.uint64)
     wide = values.astype(np.float64, copy=False)
-    # Programs write the shortest digits of a float, which beyond this range may be another whole number.
+    # Beyond this range, the shortest digits that a program writes for a float may be another whole number.
     low, high = _WHOLE[values.itemsize]
     whole = (np.trunc(wide) == wide) & (wide >= low) & (wide < high)
     key = salt_key(salt)[0]

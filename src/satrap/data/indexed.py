@@ -35,9 +35,8 @@ class Part:
 class IndexedSource(ABC):
     """Base of sources made of parts with known row counts.
 
-    Shuffling permutes the files and the parts inside each file. Workers share the kept rows of the whole
-    pass in that order as contiguous ranges whose sizes differ by at most one row, so each worker reads
-    hardly more than its own share.
+    Shuffling permutes the files and the parts inside each file. Each worker takes a contiguous range of the
+    kept rows in that order, so it reads hardly more than its share; ranges differ by at most one row.
 
     Cursor: [part in pass order, row in the part].
 

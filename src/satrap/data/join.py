@@ -20,7 +20,7 @@ from satrap.schema import MISSING_ID
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """Adds columns of a side table to every row whose key it holds; other rows get missing values.
+    """Adds columns of a side table to the rows whose key it contains; other rows get missing values.
 
     Keys match when they are the same id (see `satrap.data.hashing`): 7, "7" and 7.0 are one key.
 
@@ -96,7 +96,7 @@ def _refuse_duplicates(keys: Any, order: Any, column: pa.ChunkedArray, where: st
         raise DataError(
             f"key {column[int(order[twice[0]])].as_py()!r} appears more than once",
             where=where,
-            why="a row can be joined with one row of the side table only",
+            why="a row can be joined with only one row of the side table",
             fix="remove the duplicates from the side table",
         )
 

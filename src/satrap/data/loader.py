@@ -1,4 +1,4 @@
-"""What a loader process does: it reads and batches rows, and hands them to the workers that ask."""
+"""The work of a loader process: it reads and batches rows for workers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from satrap.exchange.servers.session import Session
 from satrap.schema import Schema
 
 AHEAD = 4
-"""Batches held ready for each worker; when they are there, reading stops."""
+"""Batches held ready for each worker; reading pauses when it has so many."""
 
 PATIENCE = 0.05
-"""Seconds an answer waits for a batch that is not ready; then the worker is told to ask again."""
+"""Seconds that an answer waits for a batch; then it tells the worker to ask again."""
 
 Open = Callable[[str, Schema], Dataset | None]
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One pass that one worker follows."""
+    """One pass over the data, for one worker."""
 
     data: Dataset
     epoch: int
@@ -70,14 +70,14 @@ class _Asked:
 
 
 class LoaderService(Service):
-    """Executes the requests of workers for batches.
+    """Answers the requests of workers for batches.
 
-    A worker opens a pass (`Kind.OPEN`: part, schema, its share, epoch, position) and asks for batch after
-    batch (`Kind.NEXT`). Reading runs ahead in a thread per worker, by at most `AHEAD` batches. Errors of the
-    data travel in answers, so that they reach the user as if the worker had read the files itself.
+    A worker opens a pass (`Kind.OPEN`: part, schema, share, epoch, position) and asks for one batch after
+    another (`Kind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Errors in the data travel in
+    answers, so the user sees them as if the worker had read the files itself.
 
     Args:
-        open: given "train", "validation" or "test" and a schema, returns that data set; None: there is none.
+        open: given "train", "validation" or "test" and a schema, returns that data set or None.
 
     Attributes:
         batches, samples: handed out so far.

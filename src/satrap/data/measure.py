@@ -41,14 +41,14 @@ class Moments:
 
 
 def measure(schema: Schema, dataset: Dataset) -> Schema:
-    """Return the schema with the mean and deviation of every unmeasured "standardize" filled in.
+    """Return the schema with mean and deviation filled in for every "standardize" that has none.
 
-    One streaming pass over the dataset's rows (its row split, its worker share; labels are not read), or
-    none when nothing is to be measured; a second "standardize" of the same feature takes a second pass.
+    Takes one streaming pass over the dataset's rows (its row split and worker share, without labels), none if
+    nothing is to be measured, and another for a second "standardize" of the same feature.
 
     Args:
         schema: the schema to complete.
-        dataset: the training data, read with this very schema (only `batches` needs the statistics).
+        dataset: the training data, read with the same schema.
 
     Raises:
         DataError: a feature has no numbers at all.

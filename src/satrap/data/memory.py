@@ -1,4 +1,4 @@
-"""Rows that are in memory already: pyarrow tables, DataFrames, dicts of arrays."""
+"""Rows in memory: pyarrow tables, DataFrames, dicts of arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from satrap.data.indexed import IndexedSource, Part
 from satrap.errors import DataError
 
 SLICE_ROWS = 8192
-"""Rows of one part: the grain of the shuffle in memory."""
+"""Rows of one part: shuffling permutes the parts."""
 
 
 class MemorySource(IndexedSource):
@@ -38,7 +38,7 @@ class MemorySource(IndexedSource):
 
 
 def to_table(values: Any) -> tuple[pa.Table, str] | None:
-    """Return (table, what it is called) of an object in memory, or None if it is none.
+    """Return (table, name for messages) of an object in memory, or None if it is something else.
 
     Args:
         values: pyarrow Table or RecordBatch, pandas DataFrame, or dict of columns (arrays or lists).

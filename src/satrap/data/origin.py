@@ -1,4 +1,4 @@
-"""Where a row of the user's data came from, so that an error can say so."""
+"""Where a row of the user's data came from, for error messages."""
 
 from __future__ import annotations
 

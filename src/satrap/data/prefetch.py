@@ -13,16 +13,16 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
 _EXIT_SECONDS = 10.0
-"""The end of the process waits at most so long for threads that are reading."""
+"""Longest wait for reading threads when the process ends."""
 
 _running: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End all threads while the interpreter is whole.
+    """End all threads before the interpreter shuts down.
 
-    One that is in C++ (pyarrow) when the interpreter goes is killed there: the process aborts, or hangs.
+    A thread in C++ code (pyarrow) would be killed there, and the process would abort or hang.
     """
     limit = time.monotonic() + _EXIT_SECONDS
     threads = list(_running.items())
@@ -33,7 +33,7 @@ def _end_all() -> None:
 
 
 class _End:
-    """Marks the end of the items, with the error that ended them, if any."""
+    """The end of the items, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
@@ -46,7 +46,7 @@ class Prefetcher(Generic[T]):
         self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(1, depth))
         self._stop = threading.Event()
         self._done = False
-        # The thread must not hold this object, so that an abandoned one is collected and stops it.
+        # The thread must not refer to this object, so that an abandoned one is collected and stops it.
         self._thread = threading.Thread(
             target=_produce, args=(items, self._queue, self._stop), name="satrap-prefetch", daemon=True
         )

@@ -215,7 +215,7 @@ def blocks(
     Raises:
         DataError: a quote that never closes, or a row of more than 64 MiB.
     """
-    # A block is a function of where it starts, so a resumed scan cuts the same blocks.
+    # Where a block ends depends only on where it starts, so a resumed scan cuts the same blocks.
     ahead, want, final, offset = b"", size, False, stream.offset
     while not final:
         ahead += stream.read(max(0, want - len(ahead)))

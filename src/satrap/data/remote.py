@@ -1,4 +1,4 @@
-"""Data that a loader process reads."""
+"""A data set that a loader process reads for this worker."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from satrap.rpc import Key
 from satrap.schema import Schema
 
 REMEMBERED = 64
-"""Latest batches whose place in the files is known."""
+"""Number of latest batches whose place in the files is remembered."""
 
 
 class RemoteData:
-    """A share of the rows of a run, read and batched by a loader: the same batches as `Dataset` gives.
+    """A worker's share of the data, read and batched by a loader: the same batches as from a `Dataset`.
 
-    Positions are those of the `Dataset`, so a pass can be gone on with by either. At most `AHEAD` batches are
-    under way, as many again are ready in the loader. If a loader is started anew at the same address, the
-    pass goes on after the last batch; if it does not answer within `deadline`, the pass ends with an
+    Positions are those of the `Dataset`, so either can continue a pass of the other. At most `AHEAD` batches
+    are on their way, and as many are ready in the loader. If the loader restarts at the same address, the
+    pass continues after the last batch. If it does not answer within `deadline`, the pass ends with an
     `ExchangeError` that names it.
 
     Args:
@@ -65,7 +65,7 @@ class RemoteData:
         return "missing" not in self._about()
 
     def num_rows(self) -> int | None:
-        """Return the rows of one pass of this worker, or None when only reading would tell."""
+        """Return this worker's rows of one pass, or None if only reading would tell."""
         return self._about().get("rows")
 
     def _about(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class RemoteData:
         return about
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
-        """Return the share of a pass that lies before a batch's position, None unless it came lately."""
+        """Return the share of a pass before a batch's position; None unless it is a recent batch."""
         return next((share for place, share in list(self._places) if place is position), None)
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
@@ -98,7 +98,7 @@ class RemoteData:
                         yield batch
                 return
             except ForgottenError:
-                continue  # the loader has been started anew: go on after the last batch it gave
+                continue  # the loader has restarted: continue after the last batch it gave
 
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
         with closing(self._connect()) as line:
@@ -110,9 +110,9 @@ class RemoteData:
                     yield batch
 
     def _take(self, answer: Future[Sequence[Buffer]]) -> Batch | bool:
-        """Return a batch; True at the end; False if it is not ready yet.
+        """Return a batch, True at the end, or False if it is not ready yet.
 
-        The arrays are views of the message, which lives as long as they do.
+        The arrays are views of the message and keep it alive.
         """
         first, *parts = answer.result()
         text = unpack_text(first)

@@ -1,4 +1,4 @@
-"""Random order as a pure function of numbers, the same on every machine and NumPy version."""
+"""Random order as a pure function of numbers, equal on every machine and with every NumPy version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from satrap.data.hashing import hash_ids
 
 
 def permutation(count: int, *seeds: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of 0..count-1 that depends on nothing but `seeds`.
+    """Return a permutation of 0..count-1 that depends only on `seeds`.
 
     Each index is hashed with the seeds (a bijection, so no two keys are equal) and the keys are sorted.
 

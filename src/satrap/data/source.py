@@ -1,4 +1,4 @@
-"""What every source of rows offers, and which of its rows one pass reads."""
+"""The protocol of all sources of rows, and which rows one pass reads."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Source(Protocol):
         """Yield pieces from the start or from a piece's cursor; always the same rows in the same order."""
 
     def num_rows(self, scan: Scan) -> int | None:
-        """Return how many rows a whole scan yields, or None when only reading would tell."""
+        """Return how many rows a whole scan yields, or None if only reading would tell."""
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
         """Return the share of the pass before `cursor`, 0..1, or None when it is not known."""

@@ -81,7 +81,7 @@ class TextStream:
             raise DataError(
                 f"the gzip file is damaged or cut short: {error}",
                 where=self.file.name,
-                why="rows after the damage would be lost without a word",
+                why="rows after the damage would be lost",
                 fix="copy or download the file again",
             ) from error
         except OSError as error:
@@ -90,7 +90,7 @@ class TextStream:
 
     def _converted(self, data: bytes) -> bytes:
         assert self._decoder is not None
-        held = len(self._decoder.getstate()[0])  # bytes of a character whose end had not been read
+        held = len(self._decoder.getstate()[0])  # bytes of a character that was read only in part
         try:
             text = self._decoder.decode(data, final=not data).encode()
         except UnicodeError as error:

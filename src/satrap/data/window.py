@@ -1,4 +1,4 @@
-"""A stream of encoded pieces, taken in amounts of the caller's choice, that knows where it stands."""
+"""A stream of encoded pieces: the caller takes any number of rows, and can ask for the position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rows:
 
     @property
     def mark(self) -> Mark:
-        """Where the next row to be taken is."""
+        """Position of the next row."""
         if not self._held:
             return self._last
         _, cursor, done = self._held[0]

@@ -53,7 +53,7 @@ def exact_auc(predictions: Floats, labels: Bools, weights: Floats) -> float:
 
 
 def grouped_auc(groups: Ids, predictions: Floats, labels: Bools, weights: Floats) -> GroupedAUC:
-    """Return the AUC within each group of samples `[n]`, averaged with the groups' weights.
+    """Return the AUC within each group of samples `[n]`, averaged by the groups' weights.
 
     Groups with one class only have no AUC: they are skipped and counted. NaN if all are skipped. Known as
     GAUC: Zhou et al., "Deep Interest Network", KDD 2018, section 6.3.
@@ -75,9 +75,9 @@ def new_histogram(bins: int) -> Doubles:
 def add_to_histogram(histogram: Doubles, predictions: Floats, labels: Bools, weights: Floats) -> None:
     """Add samples `[n]` with probabilities in [0, 1] to the histogram in place.
 
-    The bin is read off the bit pattern of min(p, 1 - p): logarithmic on both sides of one half, nearly
-    uniform in the logit. So rare and near-certain events are resolved as finely, relative to their size, as
-    even ones, which a uniform grid over [0, 1] would throw into one bin. The bin never falls as p grows.
+    The bin comes from the bit pattern of min(p, 1 - p): logarithmic on both sides of one half, nearly uniform
+    in the logit. So very small and very large probabilities are resolved as finely as middle ones; a uniform
+    grid over [0, 1] would put them into one bin. The bin never falls as p grows.
     """
     shift = 23 - int(math.log2(histogram.shape[1] // (2 * OCTAVES)))
     for p, y, w in blocks(predictions, labels, weights):
@@ -89,9 +89,9 @@ def add_to_histogram(histogram: Doubles, predictions: Floats, labels: Bools, wei
 def binned_auc(histogram: Doubles) -> tuple[float, float]:
     """Return (AUC, bound on its error) of a histogram; NaN for both if a class has no weight.
 
-    Pairs in different bins are ordered rightly; a pair inside a bin counts one half, which is wrong by at
-    most one half. So the error is at most `sum over bins of p_b * n_b / 2`, divided by `P * N`, with p_b
-    and n_b the weights of positives and negatives in a bin and P, N their sums.
+    The order of a pair in different bins is right; a pair inside a bin counts one half, an error of at most
+    one half. So the error is at most `sum over bins of p_b * n_b / 2`, divided by `P * N`, where p_b and n_b
+    are the weights of positives and negatives in a bin and P, N their sums.
     """
     negative, positive = histogram
     below = np.cumsum(negative) - negative

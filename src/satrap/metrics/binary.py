@@ -14,7 +14,7 @@ from satrap.metrics.label import Columns, LabelMetrics
 
 Array = npt.NDArray[Any]
 MEANS = ("auc", "logloss", "ne", "auc_error_bound", "gauc")
-"""With several labels, these are also given as means over the labels where they are defined."""
+"""With several labels, also computed as means over the labels that have them."""
 
 
 class BinaryMetrics:
@@ -122,7 +122,7 @@ class BinaryMetrics:
             metrics.add(columns)
 
     def merge(self, other: BinaryMetrics) -> None:
-        """Add everything `other` has seen, as if its updates had come here; `other` does not change.
+        """Add everything that `other` has seen; `other` does not change.
 
         Raises:
             ConfigError: names or arguments differ.
@@ -133,7 +133,7 @@ class BinaryMetrics:
             metrics.merge(other._labels[name])
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name, see the class; nothing is forgotten."""
+        """Return the metrics by name, see the class; keeps all samples."""
         values = {name: metrics.compute() for name, metrics in self._labels.items()}
         if len(values) == 1:
             return values[self.names[0]]

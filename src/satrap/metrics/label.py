@@ -1,4 +1,4 @@
-"""What is remembered about the predictions of one label, and the metrics computed from it."""
+"""Sums, samples and histogram of one label's predictions, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Columns = tuple[Floats, Bools, Floats, Ids]
 """Predictions, labels, weights, groups; `groups` is empty unless AUC is wanted per group."""
 
 EPSILON = float(np.finfo(np.float32).eps)
-"""Logloss takes probabilities as if within [EPSILON, 1 - EPSILON], as scikit-learn does for float32."""
+"""Logloss clips probabilities to [EPSILON, 1 - EPSILON], as scikit-learn does for float32."""
 
 SAMPLES, POSITIVES, WEIGHT, POSITIVE_WEIGHT, PREDICTED, LOSS = range(6)
 """Places in `totals`: two counts, then sums of w, w * y, w * p and w * loss."""
@@ -33,9 +33,9 @@ SAMPLES, POSITIVES, WEIGHT, POSITIVE_WEIGHT, PREDICTED, LOSS = range(6)
 class LabelMetrics:
     """Sums, samples and histogram of one label.
 
-    Samples are kept up to `limit`. With more, the histogram takes over for AUC, and the kept samples serve
-    only grouped AUC: those of the groups whose hash ends up in the first 2^-level of the range, with the
-    smallest level that fits. Both are the same whatever the order of updates and merges.
+    Keeps up to `limit` samples. With more, AUC comes from the histogram, and only grouped AUC uses kept
+    samples: those of groups whose hash lies in the first 2^-level of the range, for the smallest level that
+    fits. The order of updates and merges makes no difference.
 
     Args:
         limit: samples to keep.
@@ -58,7 +58,7 @@ class LabelMetrics:
         self._remember(columns)
 
     def merge(self, other: LabelMetrics) -> None:
-        """Add everything another has seen; `other` does not change."""
+        """Add everything that `other` has seen; `other` does not change."""
         self.totals += other.totals
         if other.histogram is not None:
             self._fold()
@@ -160,7 +160,7 @@ class LabelMetrics:
             self._fold()
 
     def _fold(self) -> None:
-        """Move the samples into a histogram; keep them as well as far as grouped AUC needs them."""
+        """Move the samples into a histogram; keep those that grouped AUC needs."""
         if self.histogram is None:
             columns = self.columns()
             self.histogram = new_histogram(self.bins)
@@ -169,7 +169,7 @@ class LabelMetrics:
             self._keep(columns)
 
     def _keep(self, columns: Columns) -> None:
-        """Keep samples of a share of the groups, a smaller one whenever they are too many."""
+        """Keep the samples of a share of the groups; halve the share while there are too many."""
         if not self.grouped:
             return
         self._append(_of_level(columns, self.level))

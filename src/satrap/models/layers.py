@@ -1,4 +1,4 @@
-"""What the models share: checks of the schema, the MLP, first-order and pairwise terms."""
+"""Parts that several models use: checks of the schema, the MLP, first-order and pairwise terms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from satrap.schema import Schema
 
 
 class Ranker(nn.Module):
-    """Base of the models here: remembers the arguments it was made with, so that a checkpoint can name them.
+    """Base of the models here: keeps its constructor's arguments for checkpoints.
 
-    `arguments` holds what was given beside the schema; `satrap.models.create` with them makes the same model.
+    `satrap.models.create` with `arguments` makes the same model.
     """
 
     arguments: dict[str, Any]

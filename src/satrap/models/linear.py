@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 _SMALLEST = 1 << 20
-"""Multiplications from which oneDNN's larger cost per call pays."""
+"""From so many multiplications on, oneDNN's larger cost per call pays."""
 
 _onednn: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -31,7 +31,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         [gradient] = gradients
-        if torch.is_grad_enabled():  # a gradient of the gradient is wanted: PyTorch's own operations have one
+        if torch.is_grad_enabled():  # for a second gradient, which only PyTorch's operations have
             return gradient @ weight, gradient.T @ x, gradient.sum(0)
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
@@ -44,10 +44,9 @@ class _Linear(torch.autograd.Function):
 class Linear(nn.Linear):
     """`torch.nn.Linear`, on CPUs by oneDNN instead of the BLAS library PyTorch was built with.
 
-    Same parameters, same result to rounding. PyTorch's CPU builds multiply float32 matrices with MKL, which
-    leaves AVX-512 unused on processors of other makers: oneDNN was measured 2 to 4 times faster there.
-    Anything but plain float32 matrices on the CPU (other types and devices, autocast, compilation) takes
-    PyTorch's way.
+    Same parameters, same result up to rounding. PyTorch's CPU builds multiply float32 matrices with MKL,
+    which uses AVX-512 only on Intel's processors; elsewhere oneDNN was measured 2 to 4 times faster. Other
+    types and devices, autocast and compilation use PyTorch's own operation.
     """
 
     def forward(self, input: Tensor) -> Tensor:

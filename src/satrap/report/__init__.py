@@ -1,4 +1,4 @@
-"""How a run is shown and recorded: the progress line, `metrics.jsonl`, TensorBoard curves."""
+"""Shows and records a run: the progress line, `metrics.jsonl`, TensorBoard curves."""
 
 from satrap.report.curves import Curves, curves_available
 from satrap.report.history import History

@@ -24,7 +24,7 @@ class Curves(Observer):
     Args:
         folder: where the event file goes.
         every: steps between two points, default 20.
-        notice: told when the disk takes no more; training goes on without curves.
+        notice: called with a warning when the disk is full; training goes on without curves.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Curves(Observer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tensorboard's own imports
             from torch.utils.tensorboard import SummaryWriter
-        # A run that goes on from a snapshot takes back the points that came after it.
+        # A resumed run drops the points after its snapshot.
         purge = progress.step + 1 if progress.step else None
         with self._written():
             self._writer = SummaryWriter(str(self.folder), purge_step=purge)
 
     def step(self, progress: Progress) -> None:
-        """Add a point to the training curves now and then."""
+        """Add a point to the training curves in every `every`-th step."""
         if progress.step % self.every == 0:
             self._add("train", {"loss": progress.loss, "auc": progress.auc}, progress)
             self._add("speed", {"samples_per_second": progress.samples_per_second}, progress)
@@ -73,7 +73,7 @@ class Curves(Observer):
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """End the curves in place of the run when they cannot be written."""
+        """If the curves cannot be written, end them instead of the run."""
         try:
             yield
         except OSError as error:

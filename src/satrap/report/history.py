@@ -15,21 +15,22 @@ from satrap.train.observer import Observer, Progress
 
 
 def finite(value: Any) -> Any:
-    """Return plain data in which NaN and infinity, which JSON does not have, are None."""
+    """Return plain data with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {str(key): finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class History(Observer):
-    """Appends to `metrics.jsonl`: a line with "event": "step" now and then, "validation" per evaluation.
+    """Appends to `metrics.jsonl`: lines with "event": "step" and "validation".
 
-    A line is written whole and at once, so that the file can be read while the run goes on.
+    A line is written in one piece, so the file can be read during the run.
 
     Args:
-        path: the file; it is created with the first line.
+        path: the file; created with the first line.
         every: steps between two step lines, default 50.
-        notice: told when lines cannot be written, once until one can; training goes on without them.
+        notice: called with a warning when a line cannot be written, and again only after one could; training
+            goes on.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class History(Observer):
         self.write("validation", {"step": progress.step, "epoch": progress.epoch, **metrics})
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Append one line, whole or, where the disk does not take it, not at all."""
+        """Append one line, or nothing if the disk has no room for the whole line."""
         line = (json.dumps({"event": event, **finite(values)}) + "\n").encode()
         before = self.path.stat().st_size if self.path.exists() else 0
         try:

@@ -1,4 +1,4 @@
-"""The progress line: one that renews itself on a terminal, plain lines elsewhere."""
+"""The progress line: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from satrap.report.words import metrics_line, progress_line
 from satrap.train.observer import Observer, Progress, Result
 
 REFRESH_SECONDS = 0.25
-"""Time between two renewals of the live line."""
+"""Time between two updates of the live line."""
 
 
 class ProgressLine(Observer):
@@ -29,7 +29,7 @@ class ProgressLine(Observer):
 
     Args:
         stream: where lines go, default standard error. A live line if it is a terminal.
-        plain_seconds: time between two plain lines, default 10; also at the end of an epoch.
+        plain_seconds: time between two plain lines, default 10; a new epoch prints one, too.
     """
 
     def __init__(self, stream: TextIO | None = None, *, plain_seconds: float = 10.0) -> None:
@@ -68,7 +68,7 @@ class ProgressLine(Observer):
         self._shown_at, self._epoch = time.monotonic(), progress.epoch
 
     def step(self, progress: Progress) -> None:
-        """Renew the line when it is time."""
+        """Update the line when it is time."""
         now = time.monotonic()
         new_epoch = self._epoch not in (None, progress.epoch)
         self._epoch = progress.epoch
@@ -93,7 +93,7 @@ class ProgressLine(Observer):
         if result.refused:
             share = f"{result.refused:,} of {result.steps:,} steps ({result.refused / result.steps:.1%})"
             self.say(
-                f"warning: {share} were refused: their loss or a gradient was not finite, and nothing was "
+                f"warning: {share} were refused: their loss or a gradient was not finite, so nothing was "
                 "learnt from their samples"
             )
 

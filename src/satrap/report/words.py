@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from satrap.train.observer import Progress
 
 METRIC_NAMES = {"auc": "AUC", "logloss": "logloss", "ne": "NE", "calibration": "calibration", "gauc": "GAUC"}
-"""Metric -> how it is written for people."""
+"""Metric -> its name in texts."""
 
 
 def size(count: float) -> str:
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def decimals(value: float) -> str:
-    """Return a metric with four decimals, `-` when it is not known."""
+    """Return a metric with four decimals, `-` for NaN."""
     return "-" if math.isnan(value) else f"{value:.4f}"
 
 
@@ -53,7 +53,7 @@ def _others(progress: Progress) -> str:
 
 
 def _traffic(progress: Progress) -> list[str]:
-    """What goes between the worker and the shards, in a few words."""
+    """Return what passes between the worker and the shards, in a few words."""
     stages = progress.stage_seconds
     waited = stages.get("lookup", 0.0) / max(sum(stages.values()), 1e-9)
     sent, received = progress.sent_bytes_per_sample, progress.received_bytes_per_sample
