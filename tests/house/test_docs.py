@@ -120,3 +120,10 @@ def test_contributing_names_the_folders_of_tests_that_mirror_no_folder_of_the_so
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     folders = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
     assert set(re.findall(r"`tests/(\w+)/`", contributing)) == folders - top_level("folder")
+
+
+def test_the_guarantees_name_tests_that_exist() -> None:
+    guarantees = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+\.py)`", guarantees))
+    assert named
+    assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
