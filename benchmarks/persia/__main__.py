@@ -44,7 +44,7 @@ PLACES = (
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
     ("backward and dense step", "satrap.dense.step:DenseStep", "step"),
     ("hand over push", f"{SERVERS}.client:ServersExchange", "update"),
-    ("whole step", "satrap.train.trainer:Trainer", "_step"),
+    ("whole step", "satrap.train.loop:Loop", "_step"),
     ("progress", "satrap.train.run:Run", "after_step"),
 )
 

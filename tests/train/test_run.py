@@ -15,7 +15,7 @@ from satrap.checkpoint import write_checkpoint
 from satrap.errors import CheckpointError
 from satrap.train import Checkpointing, Result, Trainer, window
 from satrap.train.run import Run
-from tests.train.test_saving import (
+from tests.train.test_snapshots import (
     StopAt,
     assert_same,
     everything,
@@ -52,7 +52,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
     made = Disk()
     monkeypatch.setattr(window, "WINDOW_SAMPLES", 130)
-    monkeypatch.setattr("satrap.train.trainer.write_checkpoint", made.write)
+    monkeypatch.setattr("satrap.train.state.write_checkpoint", made.write)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

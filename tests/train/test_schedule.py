@@ -7,21 +7,21 @@ from collections import deque
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.train.schedule import lookahead, staleness_of
+from satrap.train.schedule import lookahead, schedule_of
 
 
 @pytest.mark.parametrize(("mode", "given", "expected"), [("sync", 4, 0), ("hybrid", 4, 4), ("async", 0, 0)])
 def test_staleness_is_that_of_the_mode(mode: str, given: int, expected: int) -> None:
-    assert staleness_of(mode, given) == expected
+    assert schedule_of(mode, given).staleness == expected
 
 
 def test_what_is_no_mode_or_no_number_is_refused() -> None:
     with pytest.raises(ConfigError, match="'fast' is unknown") as caught:
-        staleness_of("fast", 0)
+        schedule_of("fast", 0)
     assert "sync, hybrid, async" in str(caught.value)
     for mode in ("sync", "hybrid"):
         with pytest.raises(ConfigError, match="must be >= 0, got -1"):
-            staleness_of(mode, -1)
+            schedule_of(mode, -1)
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 10])

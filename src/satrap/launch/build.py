@@ -16,7 +16,7 @@ from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, Tier
 from satrap.train import Trainer
-from satrap.train.trainer import Data
+from satrap.train.predictor import Data
 
 OpenData = Callable[[str], Data | None]
 Parameters = list[torch.nn.Parameter]

@@ -18,7 +18,7 @@ from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema
 from satrap.train import Checkpointing, Observer, Trainer
-from satrap.train.trainer import Data
+from satrap.train.predictor import Data
 
 
 def fit(

@@ -198,7 +198,7 @@ class Termination:
 
     def _interrupt(self, number: int, _: FrameType | None) -> None:
         signal.signal(number, self._before[number])
-        if self._trainer is None or not self._trainer.fitting:
+        if self._trainer is None or not self._trainer.state.fitting:
             raise KeyboardInterrupt
         self._trainer.request_stop()
 

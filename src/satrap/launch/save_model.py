@@ -24,7 +24,7 @@ def save_model(trainer: Trainer, folder: RunFolder) -> None:
     Raises:
         CheckpointError: the folder cannot be written; it says where the result is, and how to bring it back.
     """
-    kept, error = trainer.save_in_one_of(_places(folder))
+    kept, error = trainer.state.save(_places(folder))
     if error is None:
         return
     if not kept:
@@ -48,7 +48,7 @@ def _places(folder: RunFolder) -> Iterator[str]:
 
 def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> CheckpointError:
     """Return the error about a model that could be saved nowhere."""
-    series, step = trainer.run.snapshots, None
+    series, step = trainer.state.series, None
     if series is not None:
         with suppress(CheckpointError):
             step = series.latest()

@@ -1,12 +1,13 @@
 """The one training loop and what it is made of.
 
-`Trainer` owns the model, the exchange and the schedule; `lookahead` is the schedule; `PlateauControl`
-drops the learning rate and stops; `Observer` is how progress leaves the loop.
+`Trainer` is what a user makes. It trains a `TrainingState` in a `Loop` by a `Schedule`, and scores with a
+`Predictor`. `Snapshots` saves the state and goes on from it. `Observer` is how progress leaves the loop.
 """
 
 from satrap.train.observer import Observer, Progress, Result
-from satrap.train.saving import Checkpointing
+from satrap.train.predictor import Predictor
 from satrap.train.schedule import MODES, lookahead
+from satrap.train.snapshots import Checkpointing
 from satrap.train.trainer import Trainer
 
-__all__ = ["MODES", "Checkpointing", "Observer", "Progress", "Result", "Trainer", "lookahead"]
+__all__ = ["MODES", "Checkpointing", "Observer", "Predictor", "Progress", "Result", "Trainer", "lookahead"]

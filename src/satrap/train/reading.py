@@ -6,13 +6,11 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from satrap.batch import Batch
 from satrap.errors import ConfigError
-
-if TYPE_CHECKING:
-    from satrap.train.trainer import Data
+from satrap.train.predictor import Data
 
 
 @dataclass(slots=True)

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from satrap.checkpoint import Series, read_checkpoint
 from satrap.dense import Stepped, Workers
 from satrap.embedding import Ticket
 from satrap.errors import TrainingError
 from satrap.exchange import Exchange
 from satrap.train.control import PlateauControl
 from satrap.train.load import Load, gathered, summary
-from satrap.train.merge import shared
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
 from satrap.train.stages import Stages
 from satrap.train.turns import Turn
 from satrap.train.window import AUCWindow
-
-if TYPE_CHECKING:
-    from satrap.train.trainer import Trainer
 
 REFUSED_LIMIT = 100
 """Refused steps in a row that end a run: by then it is not one bad batch."""
@@ -78,12 +71,7 @@ class Run:
         self._window = AUCWindow(labels)
         self._clock = Clock()
         self._length = Length(epochs)
-        self.snapshots: Series | None = None
-        self._kept: tempfile.TemporaryDirectory[str] | None = None
-        self._best_place: str | None = None
-        self._kept_is_current = False
-        self._said = ""
-        self.pauses: Sequence[float] = ()
+        self.pauses: list[float] = []
         self._exchange: Exchange | None = None
         self._asker = ThreadPoolExecutor(1, "satrap-statistics")
         self._asked: Future[Mapping[str, Any]] | None = None
@@ -95,7 +83,7 @@ class Run:
 
     @contextmanager
     def watching(self, exchange: Exchange, data: Any) -> Iterator[None]:
-        """Tell the observers that the run begins; when the block ends, however, drop what was kept."""
+        """Tell the observers that the run begins; look at the store until the block ends."""
         self._exchange = exchange
         self._length.of(data, self.workers)
         self.progress.total_samples = self._length.total
@@ -105,8 +93,6 @@ class Run:
             yield
         finally:
             self._asker.shutdown(wait=False)
-            if self._kept is not None:
-                self._kept.cleanup()
 
     def begin_epoch(self, epoch: int) -> None:
         """Start the clock."""
@@ -147,7 +133,6 @@ class Run:
             progress.distinct_ratio = turn.ticket.distinct_ratio
             self._ratios += turn.ticket.distinct_ratio
             self._own_samples += turn.ticket.batch.size
-        self._kept_is_current = False
         if stepped.accepted:
             self._accept(turn.ticket, logits, stepped.loss)
         else:
@@ -222,50 +207,6 @@ class Run:
         [samples] = self.workers.count([self.progress.samples])
         self.progress.samples = int(samples)
 
-    def keep_best(self, trainer: Trainer) -> str:
-        """Keep the present weights and rows as the best: beside the snapshots, else in the temporary folder.
-
-        Where neither can be written, the present ones stay the result until the next evaluation, which then
-        counts as the best so far.
-
-        Returns:
-            A warning if they cannot be kept as they should; empty if they are, or it was said last time.
-        """
-        place, error = trainer.save_in_one_of(self._places_of_best())
-        self._best_place, self._kept_is_current = place or None, True
-        if not place:
-            trainer.control.forget_best()
-        instead = f"until the run ends they are in {place}" if place else "the next evaluation counts anew"
-        said, self._said = self._said, "" if place and error is None else instead
-        if self._said in ("", said):
-            return ""
-        why = "there is no temporary folder" if error is None else error.what
-        return f"warning: the best weights could not be kept: {why}; {instead}"
-
-    def _places_of_best(self) -> Iterator[str]:
-        if self.snapshots is not None:
-            yield self.snapshots.place(self.steps, best=True)
-        with suppress(OSError):
-            self._kept = self._kept or tempfile.TemporaryDirectory(prefix="satrap-best-")
-            yield str(Path(self._kept.name) / "best")
-
-    @property
-    def best_name(self) -> str | None:
-        """Name of the best weights beside the snapshots, None if none are kept there."""
-        folder, _, name = (self._best_place or "").rpartition("/")
-        return name if self.snapshots is not None and folder == self.snapshots.url else None
-
-    def restore_best(self, trainer: Trainer) -> None:
-        """Bring back what `keep_best` kept, unless nothing was or the trainer still has it."""
-        if self._best_place is None or self._kept_is_current:
-            return
-        scale, first = trainer.control.lr_scale, self.workers.rank == 0
-        best = self._best_place
-        # Rows created since then must start anew.
-        self.workers.solo("clearing rows", trainer.exchange.clear)
-        trainer.restore(shared(read_checkpoint(best) if first else None, self.workers))
-        trainer.control.lr_scale = scale
-
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the account as (plain data, arrays), for a snapshot."""
         plain = {
@@ -274,7 +215,6 @@ class Run:
             "staleness": sorted(self.staleness.items()),
             "history": [dict(metrics) for metrics in self.history],
             "best": dict(self.best),
-            "kept_is_current": self._kept_is_current,
             "refused_in_row": self._refused_in_row,
             "ratios": self._ratios,
             "own_samples": self._own_samples,
@@ -283,22 +223,13 @@ class Run:
         }
         return plain, {f"window.{key}": array for key, array in self._window.state().items()}
 
-    def restore(
-        self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], best_place: str | None
-    ) -> None:
-        """Go on with the account of a snapshot.
-
-        Args:
-            plain: what `state` returned.
-            arrays: what `state` returned.
-            best_place: where the best weights are.
-        """
+    def restore(self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on with the account of a snapshot: what `state` returned."""
         self.progress = Progress.of(plain["progress"])
         self.stages.seconds.update(self.progress.stage_seconds)
         self.progress.stage_seconds = self.stages.seconds
         self.updates, self.staleness = plain["updates"], Counter(dict(plain["staleness"]))
         self.history, self.best = list(plain["history"]), plain["best"]
-        self._kept_is_current, self._best_place = plain["kept_is_current"], best_place
         self._refused_in_row = plain["refused_in_row"]
         self._ratios, self._own_samples = plain["ratios"], plain["own_samples"]
         self._clock = Clock(plain["seconds"])

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, TypeVar
 
+from torch import nn
+
+from satrap.dense import DenseStep, MakeOptimizer, RemoteStep, Workers
 from satrap.errors import ConfigError
+from satrap.exchange import Exchange
+from satrap.schema import Table
 
 Item = TypeVar("Item")
 Pending = TypeVar("Pending")
-
-MODES = ("sync", "hybrid", "async")
-"""`sync`: every lookup sees all earlier updates. `hybrid`: it misses exactly the latest `staleness` of its
-own worker; the network is updated in step. `async`: the network's weights are rows too, and nobody waits."""
-
-
-def staleness_of(mode: str, staleness: int) -> int:
-    """Return τ for a mode: 0 for `sync`, the given number for `hybrid` and `async`.
-
-    Raises:
-        ConfigError: an unknown mode or a negative staleness.
-    """
-    if mode not in MODES:
-        raise ConfigError(f"mode {mode!r} is unknown", fix=f"use one of {', '.join(MODES)}")
-    if staleness < 0:
-        raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
-    return 0 if mode == "sync" else staleness
 
 
 def lookahead(
@@ -56,3 +44,106 @@ def lookahead(
             yield ahead.popleft()
     while ahead:
         yield ahead.popleft()
+
+
+class Schedule:
+    """When lookups, updates and the network's steps happen. What differs between modes is here.
+
+    Args:
+        staleness: τ, the number of its own latest updates that a worker's lookup misses.
+
+    Raises:
+        ConfigError: a negative staleness.
+    """
+
+    mode: ClassVar[str]
+    together = True
+    """All workers take each step at the same time, and have equal networks after it."""
+
+    def __init__(self, staleness: int) -> None:
+        if staleness < 0:
+            raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
+        self.staleness = staleness
+
+    def dense_step(
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        workers: Workers,
+        tables: Sequence[Table],
+    ) -> DenseStep:
+        """Return how the network takes its steps.
+
+        Args:
+            model: the network.
+            make: makes its optimizer, or None.
+            clip_norm: see `DenseStep`.
+            workers: that train.
+            tables: of the embeddings.
+        """
+        return DenseStep(model, make, clip_norm, workers)
+
+    def partners(self, workers: Workers) -> Workers:
+        """Return the workers with which this one takes each step."""
+        return workers
+
+    def look_up_nothing(self, exchange: Exchange) -> None:
+        """Do what a step needs of a worker that has no more batches."""
+
+
+class Hybrid(Schedule):
+    """A lookup misses exactly the latest `staleness` updates of its own worker; networks step together."""
+
+    mode = "hybrid"
+
+
+class Sync(Schedule):
+    """Every lookup sees all earlier updates, of all workers."""
+
+    mode = "sync"
+
+    def __init__(self, staleness: int = 0) -> None:
+        super().__init__(staleness)
+        self.staleness = 0
+
+    def look_up_nothing(self, exchange: Exchange) -> None:
+        """Send an empty lookup, since those of other workers may wait for it."""
+        exchange.lookup([], create=True)
+
+
+class Async(Schedule):
+    """The network's weights are rows too, and no worker waits for another."""
+
+    mode = "async"
+    together = False
+
+    def dense_step(
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        workers: Workers,
+        tables: Sequence[Table],
+    ) -> DenseStep:
+        """Return how the network takes its steps: in the store."""
+        return RemoteStep(model, make, clip_norm, {table.dim for table in tables})
+
+    def partners(self, workers: Workers) -> Workers:
+        """Return this worker alone."""
+        return Workers()
+
+
+_SCHEDULES: dict[str, type[Schedule]] = {kind.mode: kind for kind in (Sync, Hybrid, Async)}
+MODES = tuple(_SCHEDULES)
+
+
+def schedule_of(mode: str, staleness: int) -> Schedule:
+    """Return the schedule of a mode.
+
+    Raises:
+        ConfigError: an unknown mode or a negative staleness.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"mode {mode!r} is unknown", fix=f"use one of {', '.join(MODES)}")
+    return _SCHEDULES[mode](staleness)

@@ -2,66 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from satrap import models
-from satrap.batch import Batch, EmbeddedBatch
-from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from satrap.checkpoint.manifest import understood
-from satrap.data import prefetch
-from satrap.data.prefetch import Prefetcher
-from satrap.dense import DENSE_TABLE, DenseStep, MakeOptimizer, RemoteStep, Workers
-from satrap.embedding import Ticket, embeddings_of, tables_of
+from satrap.batch import Batch
+from satrap.checkpoint import read_checkpoint
+from satrap.dense import MakeOptimizer, Workers
+from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
-from satrap.errors import CheckpointError, ConfigError, SatrapError
-from satrap.exchange import Exchange, LocalExchange, Request
-from satrap.memory import keep_freed_memory
-from satrap.metrics import BinaryMetrics
+from satrap.errors import ConfigError, SatrapError
+from satrap.exchange import Exchange, LocalExchange
 from satrap.optim import Constant, Optimizer, Schedule
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, Shard, Tier
-from satrap.threads import default_threads
 from satrap.train.control import PlateauControl
-from satrap.train.load import reading
-from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
-from satrap.train.merge import merged
+from satrap.train.loop import Loop, Loss
+from satrap.train.loss import binary_cross_entropy
 from satrap.train.observer import Observer, Result
+from satrap.train.predictor import Data, Predictor, prepare
 from satrap.train.restore import trainer_arguments
 from satrap.train.run import Run
-from satrap.train.saving import Checkpointing, Saver
-from satrap.train.schedule import lookahead, staleness_of
-from satrap.train.turns import Turn, turns
+from satrap.train.schedule import schedule_of
+from satrap.train.snapshots import Checkpointing, Snapshots
+from satrap.train.state import TrainingState
 
 Rows = npt.NDArray[np.float32]
-Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 Connect = Callable[[Sequence[Table]], Exchange]
-
-PREFETCHED_BATCHES = 4
-"""Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
-
-EVALUATION_LOOKAHEAD = 2
-"""Lookups ahead in evaluation, where nothing is updated and order does not matter."""
-
-
-class Data(Protocol):
-    """What the trainer reads: `satrap.data.Dataset`, or anything with this method.
-
-    `num_rows()` and `progress(position, epoch)` of a `Dataset` are used, where they exist, to tell how long a
-    run will take.
-    """
-
-    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
-        """Iterate over one epoch, from a position."""
 
 
 class Trainer:
@@ -119,6 +90,9 @@ class Trainer:
             `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
             `exchange` returns an exchange with shard servers.
 
+    Attributes:
+        state: what is trained, and how far it has come.
+
     Raises:
         ConfigError: impossible arguments.
     """
@@ -149,38 +123,41 @@ class Trainer:
         exchange: Connect | None = None,
         workers: Workers | None = None,
     ) -> None:
-        self.schema, self.loss = schema, loss
-        self.workers = workers or Workers()
-        self.mode, self.staleness = mode, staleness_of(mode, staleness)
-        self.embedding_optimizer, self.seed, self.initial_scale = embedding_optimizer, seed, initial_scale
-        self.device = _device(device)
-        keep_freed_memory()
-        torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
-        self.model = model.to(self.device)
-        self.control = PlateauControl(plateau, patience)
-        self.embedding_dtype, self.admission = embedding_dtype, admission or Admission()
-        self.memory, self.eviction = memory, eviction
-        self.lr_schedule = lr_schedule or Constant()
+        place = prepare(device, threads)
+        self.schema, self.loss, self.lr_schedule = schema, loss, lr_schedule or Constant()
+        schedule = schedule_of(mode, staleness)
+        self.mode, self.staleness, self.seed = mode, schedule.staleness, seed
+        self.embedding_optimizer, self.embedding_dtype = embedding_optimizer, embedding_dtype
+        self.memory, self.admission, self.eviction = memory, admission or Admission(), eviction
+        self.model, self.workers = model.to(place), workers or Workers()
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, initial_scale, embedding_dtype)
-        self.dense = (
-            RemoteStep(model, dense_optimizer, clip_norm, {table.dim for table in tables})
-            if mode == "async"
-            else DenseStep(model, dense_optimizer, clip_norm, self.workers)
-        )
+        self.dense = schedule.dense_step(model, dense_optimizer, clip_norm, self.workers, tables)
         tables += self.dense.tables
         bounds: Any = {"memory": memory, "admission": self.admission, "eviction": eviction, "tier": tier}
         self.exchange: Exchange = (
             exchange(tables) if exchange else LocalExchange(Shard(tables, seed=seed, **bounds))
         )
-        self.dense.attach(self.exchange.groups)
-        groups = [group for group in self.exchange.groups if DENSE_TABLE not in group.tables]
-        self.plan, self.embeddings = embeddings_of(self.exchange, schema, groups, self.device)
         if clip_norm is not None:
             _check_clipping(self.exchange)
-        self.run = Run(schema.label_names)
-        self.stopping = self.fitting = self._seeded = False
-        self._saver = Saver(self, None)
+        self.dense.attach(self.exchange.groups)
+        self._predictor = Predictor(model, schema, self.exchange, device=place, workers=self.workers)
+        self.control = PlateauControl(plateau, patience)
+        arguments = {
+            "embedding_optimizer": embedding_optimizer.to_dict(),
+            "seed": seed,
+            "initial_scale": initial_scale,
+            "embedding_dtype": embedding_dtype,
+            "admission": self.admission.to_dict(),
+            "eviction": eviction and {**eviction.to_dict(), "memory": memory},
+            "lr_schedule": self.lr_schedule.to_dict(),
+        }
+        self.state = TrainingState(self._predictor, self.dense, self.control, schedule, arguments)
+
+    @property
+    def run(self) -> Run:
+        """The account of the present or last `fit`."""
+        return self.state.run
 
     def fit(
         self,
@@ -215,52 +192,20 @@ class Trainer:
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
         self._check_fit(epochs, steps)
-        run = self.run = Run(self.schema.label_names, epochs, observers, self.workers)
-        saver = self._saver = Saver(self, checkpoint)
-        run.snapshots = saver.series
-        self._begin(resume)
-        with run.watching(self.exchange, data), saver:
-            while saver.epoch < epochs and (saver.amid_pass or not run.done(steps, self.control)):
-                run.begin_epoch(saver.epoch)
-                self.model.train()
-                batches = itertools.islice(
-                    saver.batches(data), None if steps is None else max(steps - run.steps, 0)
-                )
-                turns = self._turns(batches)
-                waited = reading(turns, run.stages, run.progress)
-                for turn, pending in lookahead(waited, self._look_up, self.staleness, saver.ahead):
-                    saver.stepped(turn, stop=self._step(turn, pending))
-                saver.pass_trained()
-                run.end_epoch()
-                if validation is not None:
-                    self._validate(validation)
-                saver.epoch_ended()
-            self._settle("end of training")
-            if self.mode == "async":
-                run.total_up()
-            saver.finish()
-            run.restore_best(self)
-        return run.finish()
-
-    def _begin(self, resume: bool) -> None:
-        """Give all workers the same network: that of the newest snapshot, or of rank 0."""
+        self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series())
+        snapshots = Snapshots(self.state, checkpoint)
         if resume:
-            self._saver.resume()
+            snapshots.resume()
         else:
-            self.workers.broadcast(list(self.model.state_dict().values()))
-        self.workers.solo("dense weights", self._seed)
-
-    def _seed(self) -> None:
-        if self.dense.tables and not self._seeded:
-            self.dense.seed(self.exchange)
-            self._seeded = True
-
-    def _settle(self, stage: str) -> None:
-        """Wait until all workers are here and all their updates applied; then they have equal networks."""
-        self.exchange.flush()
-        self.workers.meet(stage)
-        self.dense.refresh(self.exchange)
-        self.workers.broadcast(list(self.model.buffers()))
+            self.state.share_network()
+        self.state.seed_rows()
+        with self.state.watched(data), snapshots:
+            Loop(self.state, self.loss, self.lr_schedule, snapshots).run(data, validation, epochs, steps)
+            self.state.settle("end of training")
+            self.state.total_up()
+            snapshots.finish()
+            self.state.restore_best()
+        return self.run.finish()
 
     def request_stop(self) -> None:
         """End `fit` after the step, or amid an evaluation, on all workers; safe in a signal handler.
@@ -268,70 +213,7 @@ class Trainer:
         With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt after
         the step.
         """
-        self.stopping = True
-
-    def _tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
-        for batch in batches:
-            ticket = self.plan.ticket(batch)
-            self.exchange.prefetch(ticket.requests)
-            yield ticket
-
-    def _turns(self, batches: Iterable[Batch]) -> Prefetcher[Turn]:
-        weight = known_weight if self.loss is binary_cross_entropy else _size
-        workers = Workers() if self.mode == "async" else self.workers
-        return prefetch(turns(self._tickets(batches), workers, weight), depth=PREFETCHED_BATCHES)
-
-    def _look_up(self, turn: Turn) -> Pending | None:
-        if turn.ticket is None:
-            if self.mode == "sync":
-                self.exchange.lookup([], create=True)  # other workers' lookups may wait for it
-            return None
-        requests = [*turn.ticket.requests, *self.dense.requests]
-        if (replayed := self._saver.replayed(requests)) is not None:
-            return Pending(requests, *replayed)
-        return Pending(requests, self.exchange.lookup(requests, create=True), self.run.updates)
-
-    def _step(self, turn: Turn, pending: Pending | None) -> bool:
-        """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
-        loss = logits = None
-        leaves: list[Tensor] = []
-        timed = self.run.stages.timed
-        if turn.ticket is not None and pending is not None:
-            rows = self.run.wait(pending.future)
-            own = len(turn.ticket.requests)
-            with timed("forward"):
-                self.dense.pull(rows[own:])
-                leaves = self.embeddings.rows(rows[:own])
-                batch = self.embeddings.embed(turn.ticket, leaves)
-                logits = self.model(batch)
-                loss = self.loss(logits, batch)
-                logits = as_matrix(logits.detach(), len(self.schema.labels))
-        lr_scale = self.control.lr_scale * self.lr_schedule.factor(self.run.steps)
-        with timed("dense"):
-            finite = partial(self.embeddings.finite, leaves)
-            stepped = self.dense.step(
-                loss, leaves, lr_scale, share=turn.share, stop=self.stopping, finite=finite
-            )
-        missed = None if pending is None else self.run.updates - pending.updates_seen
-        with timed("push"):
-            if stepped.accepted and pending is not None:
-                gradients = [*self.embeddings.gradients(leaves), *self.dense.push()]
-                self.exchange.update(pending.requests, gradients, lr_scale=lr_scale, finite=True)
-            else:
-                self.exchange.update([], [], lr_scale=lr_scale)  # in sync mode, shards wait for every worker
-        self.run.after_step(turn, logits, stepped, missed)
-        return stepped.stop
-
-    def _validate(self, validation: Data) -> None:
-        found = self._evaluate(self._saver.stoppable(validation))
-        self._saver.evaluated()
-        metrics = merged(found, self.workers)
-        improved, keeping = self.control.improved(metrics["auc"]), self.control.patience is not None
-        if improved or not keeping:
-            self.run.best = metrics
-        if improved and keeping:
-            self._saver.keep_best()
-        self.run.evaluated(metrics)
+        self.state.stopping = True
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set; nothing is learnt or created.
@@ -346,43 +228,16 @@ class Trainer:
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        return merged(self._evaluate(data), self.workers)
-
-    def _evaluate(self, data: Data) -> BinaryMetrics:
-        """Return the metrics of what this worker reads."""
-        self._settle("evaluation")
-        metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
-        for batch, probabilities in self._scored(data.batches()):
-            assert batch.labels is not None
-            metrics.update(
-                batch.labels,
-                probabilities,
-                mask=batch.label_mask,
-                weights=batch.weights,
-                groups=batch.groups,
-            )
-        return metrics
+        self.state.settle("evaluation")
+        return self._predictor.evaluate(data)
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
-        return (probabilities for _, probabilities in self._scored(data.batches()))
+        return self._predictor.predict(data)
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
         """Yield the probabilities, float32[size, labels], of batches that the caller reads."""
-        return (probabilities for _, probabilities in self._scored(batches))
-
-    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
-        self.model.eval()
-        lookup = lookahead(
-            prefetch(self._tickets(batches), depth=PREFETCHED_BATCHES),
-            lambda ticket: self.exchange.lookup(ticket.requests, create=False),
-            EVALUATION_LOOKAHEAD,
-        )
-        for ticket, future in lookup:
-            with torch.no_grad():
-                batch = self.embeddings.embed(ticket, self.embeddings.rows(future.result()))
-                logits = as_matrix(self.model(batch), len(self.schema.labels))
-                yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
+        return self._predictor.predict_batches(batches)
 
     def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
@@ -392,64 +247,9 @@ class Trainer:
         Raises:
             CheckpointError: it cannot be written.
         """
-        _, error = self.save_in_one_of([url])
+        _, error = self.state.save([url])
         if error is not None:
             raise error
-
-    def save_in_one_of(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
-        """Write what `save` writes to the first of some places that can be written to.
-
-        Args:
-            places: folders or fsspec URLs; of several workers, rank 0 reads them, none more than it needs.
-
-        Returns:
-            (the place that has it, empty if there is none; why the first one has not). Other ranks than 0
-            know no reason.
-        """
-        kept, errors = "", list[CheckpointError]()
-
-        def write() -> None:
-            nonlocal kept
-            for place in places:
-                try:
-                    write_checkpoint(place, self._checkpoint())
-                except CheckpointError as error:
-                    errors.append(error)
-                else:
-                    kept = place
-                    return
-
-        self._settle("before saving")
-        self.workers.solo("saving", write)
-        return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
-
-    def _checkpoint(self) -> Checkpoint:
-        checkpoint = self.describe()
-        checkpoint.rows = self.exchange.snapshot().write
-        return checkpoint
-
-    def describe(self) -> Checkpoint:
-        """Return the trained state without rows; its tensors are those in use."""
-        return Checkpoint(
-            settings={
-                "schema": self.schema.to_dict(),
-                "model": models.describe(self.model),
-                "embedding_optimizer": self.embedding_optimizer.to_dict(),
-                "mode": self.mode,
-                "staleness": self.staleness,
-                "seed": self.seed,
-                "initial_scale": self.initial_scale,
-                "embedding_dtype": self.embedding_dtype,
-                "admission": self.admission.to_dict(),
-                "eviction": self.eviction and {**self.eviction.to_dict(), "memory": self.memory},
-                "lr_schedule": self.lr_schedule.to_dict(),
-                "steps": self.run.steps,
-                "lr_scale": self.control.lr_scale,
-            },
-            model=dict(self.model.state_dict()),
-            optimizer=self.dense.state_dict(),
-            chunks=(),
-        )
 
     @classmethod
     def load(
@@ -479,36 +279,11 @@ class Trainer:
             **{"dense_optimizer": dense_optimizer, **arguments},
         )
         try:
-            trainer.restore(checkpoint)
+            trainer.state.restore(checkpoint)
         except SatrapError:
             trainer.close()
             raise
         return trainer
-
-    def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
-        """Take over the weights, optimizer state and rows of a checkpoint.
-
-        Args:
-            checkpoint: what to take over; rank 0 loads its rows.
-            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0,
-                with all it needs to go on exactly.
-            follow: see `Exchange.read`.
-        """
-        with understood(place):
-            self.model.load_state_dict(checkpoint.model)
-            self.dense.load_state_dict(checkpoint.optimizer)
-            self.control.lr_scale = float(checkpoint.settings["lr_scale"])
-        if place:
-            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
-            self._seeded = bool(self.dense.tables)
-        else:
-            self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
-
-    def _load_rows(self, checkpoint: Checkpoint) -> None:
-        for table, chunk in checkpoint.chunks:
-            if table != DENSE_TABLE or self.dense.tables:
-                self.exchange.load(table, chunk)
-                self._seeded = self._seeded or table == DENSE_TABLE
 
     def statistics(self) -> Mapping[str, Any]:
         """Return the counters of the store, see `satrap.store.Shard.statistics`."""
@@ -527,19 +302,6 @@ class Trainer:
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A lookup that is under way, and how many updates had been issued before it."""
-
-    requests: list[Request]
-    future: Future[list[Rows]]
-    updates_seen: int
-
-
-def _size(batch: Batch) -> float:
-    return float(batch.size)
-
-
 def _check_clipping(exchange: Exchange) -> None:
     if isinstance(exchange, PooledExchange):
         raise ConfigError(
@@ -547,13 +309,3 @@ def _check_clipping(exchange: Exchange) -> None:
             why="the norm counts gradients of rows, and these never reach the worker",
             fix="train without clip_norm or without embedding workers",
         )
-
-
-def _device(device: str | torch.device) -> torch.device:
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"device {str(device)!r} was asked for, but PyTorch sees no CUDA device",
-            fix="use device: cpu, or install a CUDA build of PyTorch",
-        )
-    return chosen

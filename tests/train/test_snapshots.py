@@ -98,7 +98,7 @@ def make_trainer(**arguments: Any) -> Trainer:
 
 def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     """All that a run leaves: two runs are the same if this is equal, to the bit."""
-    state = trainer.describe()
+    state = trainer.state.describe()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
         for table, chunk in trainer.exchange.snapshot()
@@ -457,7 +457,7 @@ def test_a_stop_without_a_place_to_save_is_an_interrupt_after_the_step() -> None
         trainer.fit(train_data(), observers=[StopAt(trainer, 3)])
     assert type(caught.value) is KeyboardInterrupt
     assert trainer.run.steps == 4
-    assert not trainer.fitting
+    assert not trainer.state.fitting
     trainer.close()
 
 

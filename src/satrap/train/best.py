@@ -1,0 +1,81 @@
+"""The best weights of a run, kept until training ends."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from satrap.checkpoint import Series
+from satrap.errors import CheckpointError
+
+Save = Callable[[Iterable[str]], tuple[str, CheckpointError | None]]
+
+
+class Best:
+    """Keeps the best weights and rows: beside the snapshots, or else in a temporary folder.
+
+    Args:
+        series: the snapshots of the run; None: it takes none.
+
+    Attributes:
+        place: URL of the best weights, None if none are kept.
+        step: at which they were kept.
+    """
+
+    def __init__(self, series: Series | None = None) -> None:
+        self._series = series
+        self.place: str | None = None
+        self.step = -1
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._said = ""
+
+    def keep(self, save: Save, step: int) -> str:
+        """Keep the present weights and rows.
+
+        If they can be kept nowhere, `place` is None, and they stay the result until a later evaluation.
+
+        Args:
+            save: writes them to the first of some places that can be written to, see `TrainingState.save`.
+            step: the number of steps done.
+
+        Returns:
+            A warning if they are not beside the snapshots; empty if they are, or the same was said last time.
+        """
+        place, error = save(self._places(step))
+        self.place, self.step = place or None, step
+        instead = f"until the run ends they are in {place}" if place else "the next evaluation counts anew"
+        said, self._said = self._said, "" if place and error is None else instead
+        if self._said in ("", said):
+            return ""
+        why = "there is no temporary folder" if error is None else error.what
+        return f"warning: the best weights could not be kept: {why}; {instead}"
+
+    def _places(self, step: int) -> Iterator[str]:
+        if self._series is not None:
+            yield self._series.place(step, best=True)
+        with suppress(OSError):
+            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="satrap-best-")
+            yield str(Path(self._folder.name) / "best")
+
+    @property
+    def name(self) -> str | None:
+        """Name of the best weights beside the snapshots, None if none are kept there."""
+        folder, _, name = (self.place or "").rpartition("/")
+        return name if self._series is not None and folder == self._series.url else None
+
+    def resume(self, name: str | None, step: int) -> None:
+        """Go on with the best weights that a snapshot names.
+
+        Args:
+            name: beside the snapshots; None: it names none.
+            step: at which they were kept.
+        """
+        self.place = f"{self._series.url}/{name}" if self._series is not None and name else None
+        self.step = step
+
+    def close(self) -> None:
+        """Remove what was kept in a temporary folder."""
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -1,0 +1,127 @@
+"""The one training loop, for every store, exchange, schedule and number of workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from satrap.batch import Batch, EmbeddedBatch
+from satrap.data import prefetch
+from satrap.data.prefetch import Prefetcher
+from satrap.optim import Schedule as LearningRates
+from satrap.train.load import reading
+from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
+from satrap.train.merge import merged
+from satrap.train.position import Pending
+from satrap.train.predictor import PREFETCHED_BATCHES, Data
+from satrap.train.schedule import lookahead
+from satrap.train.snapshots import Snapshots
+from satrap.train.state import TrainingState
+from satrap.train.turns import Turn, turns
+
+Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
+
+
+class Loop:
+    """Trains a state on data.
+
+    Args:
+        state: what is trained.
+        loss: (logits, batch) -> scalar, a mean over the samples.
+        learning_rates: factor on all learning rates by the number of steps done.
+        snapshots: hear of each step, pass and evaluation, and may end the loop by an error.
+    """
+
+    def __init__(
+        self, state: TrainingState, loss: Loss, learning_rates: LearningRates, snapshots: Snapshots
+    ) -> None:
+        self._state, self._loss, self._learning_rates = state, loss, learning_rates
+        self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
+        self._run, self._position, self._exchange = state.run, state.position, state.exchange
+
+    def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
+        """Train until the passes or steps are done, or patience has run out; see `Trainer.fit`."""
+        run, position, snapshots = self._run, self._position, self._snapshots
+        while position.epoch < epochs and (position.amid_pass or not run.done(steps, self._state.control)):
+            run.begin_epoch(position.epoch)
+            self._state.model.train()
+            snapshots.pass_begins()
+            batches = self._turns(data, None if steps is None else max(steps - run.steps, 0))
+            waited = reading(batches, run.stages, run.progress)
+            for turn, pending in lookahead(waited, self._look_up, self._schedule.staleness, position.ahead):
+                stop = self._step(turn, pending)
+                position.trained(turn)
+                snapshots.stepped(stop=stop)
+            snapshots.pass_trained()
+            run.end_epoch()
+            if validation is not None:
+                self._validate(validation)
+            position.epoch_ended()
+
+    def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
+        """Read and de-duplicate what is left of the pass, at most so many batches, in a thread."""
+        batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
+        weight = known_weight if self._loss is binary_cross_entropy else _size
+        partners = self._schedule.partners(self._state.workers)
+        return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
+
+    def _look_up(self, turn: Turn) -> Pending | None:
+        if turn.ticket is None:
+            self._schedule.look_up_nothing(self._exchange)
+            return None
+        requests = [*turn.ticket.requests, *self._state.dense.requests]
+        plan, step = self._predictor.plan, self._run.steps + 1
+        if (replayed := self._position.replayed(plan, self._exchange, requests, step)) is not None:
+            return Pending(requests, *replayed)
+        return Pending(requests, self._exchange.lookup(requests, create=True), self._run.updates)
+
+    def _step(self, turn: Turn, pending: Pending | None) -> bool:
+        """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
+        state, run, embeddings = self._state, self._run, self._predictor.embeddings
+        loss = logits = None
+        leaves: list[Tensor] = []
+        if turn.ticket is not None and pending is not None:
+            rows = run.wait(pending.future)
+            own = len(turn.ticket.requests)
+            with run.stages.timed("forward"):
+                state.dense.pull(rows[own:])
+                leaves = embeddings.rows(rows[:own])
+                batch = embeddings.embed(turn.ticket, leaves)
+                logits = state.model(batch)
+                loss = self._loss(logits, batch)
+                logits = as_matrix(logits.detach(), len(self._predictor.schema.labels))
+        lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
+        with run.stages.timed("dense"):
+            finite = partial(embeddings.finite, leaves)
+            stepped = state.dense.step(
+                loss, leaves, lr_scale, share=turn.share, stop=state.stopping, finite=finite
+            )
+        missed = None if pending is None else run.updates - pending.updates_seen
+        with run.stages.timed("push"):
+            if stepped.accepted and pending is not None:
+                gradients = [*embeddings.gradients(leaves), *state.dense.push()]
+                self._exchange.update(pending.requests, gradients, lr_scale=lr_scale, finite=True)
+            else:  # in sync mode, shards wait for every worker
+                self._exchange.update([], [], lr_scale=lr_scale)
+        run.after_step(turn, logits, stepped, missed)
+        return stepped.stop
+
+    def _validate(self, validation: Data) -> None:
+        state = self._state
+        state.settle("evaluation")
+        found = self._predictor.measure(self._snapshots.stoppable(validation))
+        self._snapshots.evaluated()
+        metrics = merged(found, state.workers)
+        improved, keeping = state.control.improved(metrics["auc"]), state.control.patience is not None
+        if improved or not keeping:
+            self._run.best = metrics
+        if improved and keeping:
+            self._snapshots.warn(state.keep_best())
+        self._run.evaluated(metrics)
+
+
+def _size(batch: Batch) -> float:
+    return float(batch.size)

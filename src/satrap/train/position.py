@@ -1,0 +1,157 @@
+"""Where a worker stands in a run: the batches it has trained, and the lookups that are in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.embedding import EmbeddingPlan
+from satrap.embedding.open import distinct_requests, recall, replay
+from satrap.errors import CheckpointError
+from satrap.exchange import Exchange, Request
+from satrap.train.reading import Reading
+from satrap.train.turns import Turn
+
+Rows = npt.NDArray[np.float32]
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A lookup that is under way, and how many updates had been issued before it."""
+
+    requests: list[Request]
+    future: Future[list[Rows]]
+    updates_seen: int
+
+
+class Position:
+    """Where one worker stands in a run.
+
+    Args:
+        rank, world: of this worker.
+
+    Attributes:
+        epoch: the pass that is under way or comes next.
+        amid_pass: whether a resumed run has yet to end, and evaluate, the pass that was under way.
+        reading: which batches of the pass are left.
+        ahead: lookups in flight, which the schedule keeps here.
+    """
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.epoch, self.amid_pass = 0, False
+        self.reading = Reading(rank, world)
+        self.ahead: deque[tuple[Turn, Pending | None]] = deque()
+        self._replay: deque[tuple[int, list[_Answer]]] = deque()
+
+    def trained(self, turn: Turn) -> None:
+        """Count a step."""
+        if turn.ticket is not None:
+            self.reading.trained(turn.ticket.batch)
+
+    def epoch_ended(self) -> None:
+        """Count a pass and its evaluation."""
+        self.epoch, self.amid_pass = self.epoch + 1, False
+        self.reading.begin()
+
+    def state(self, plan: EmbeddingPlan, exchange: Exchange) -> tuple[dict[str, Any], Arrays]:
+        """Return the position as (plain data, arrays), for a snapshot.
+
+        Args:
+            plan: made the requests that are in flight.
+            exchange: answers them.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for number, (_, pending) in enumerate(self.ahead):
+            if pending is not None:  # only after the last batch there is none
+                wanted = distinct_requests(plan, pending.requests)
+                found = recall(exchange, pending.requests, pending.future.result())
+                for i, (request, rows) in enumerate(zip(wanted, found, strict=True)):
+                    arrays[f"{number}.{i}.ids"] = request.ids
+                    arrays[f"{number}.{i}.rows"] = rows
+        plain = {
+            "epoch": self.epoch,
+            "streams": self.reading.state(),
+            "in_flight": [pending.updates_seen for _, pending in self.ahead if pending is not None],
+        }
+        return plain, arrays
+
+    def restore(self, states: Sequence[Mapping[str, Any]], arrays: Arrays | None) -> None:
+        """Go on from a snapshot.
+
+        Args:
+            states: plain data of every worker, in order of rank.
+            arrays: of this worker; None: other workers took part, and their lookups are issued anew.
+        """
+        rank = self.reading.rank
+        self.epoch = states[rank if arrays is not None else 0]["epoch"]
+        self.amid_pass = any(stream["done"] for one in states for stream in one["streams"])
+        self.reading.restore([one["streams"] for one in states])
+        if arrays is not None:
+            for number, seen in enumerate(states[rank]["in_flight"]):
+                self._replay.append((seen, _answers(arrays, f"{number}.")))
+
+    def replayed(
+        self, plan: EmbeddingPlan, exchange: Exchange, requests: Sequence[Request], step: int
+    ) -> tuple[Future[list[Rows]], int] | None:
+        """Return the lookup that was in flight when the snapshot was taken, and the updates it had seen.
+
+        Args:
+            plan: made the requests.
+            exchange: will take the update.
+            requests: of the lookup.
+            step: which comes next, for the error.
+
+        Returns:
+            None: there is no such lookup any more.
+
+        Raises:
+            CheckpointError: the data has changed since.
+        """
+        if not self._replay:
+            return None
+        seen, answers = self._replay.popleft()
+        wanted = distinct_requests(plan, requests)
+        same = len(answers) == len(wanted) and all(
+            answer.has(request.ids) for answer, request in zip(answers, wanted, strict=True)
+        )
+        if not same:
+            raise CheckpointError(
+                "the data is not what it was when the snapshot was taken",
+                where=f"step {step}",
+                why="going on would not give the result of an undisturbed run",
+                fix="bring the old data back, or start anew",
+            )
+        return replay(exchange, plan, requests, [answer.rows for answer in answers]), seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A lookup that was in flight: its ids, the positions of ids that were forgotten since, and the rows."""
+
+    ids: npt.NDArray[np.uint64]
+    forgotten: npt.NDArray[np.int64]
+    rows: Rows
+
+    def has(self, ids: npt.NDArray[np.uint64]) -> bool:
+        """Return whether these are its ids, as far as they are known."""
+        if len(self.ids) != len(ids):
+            return False
+        differ = self.ids != ids
+        differ[self.forgotten] = False
+        return not differ.any()
+
+
+def _answers(arrays: Arrays, prefix: str) -> list[_Answer]:
+    found = {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
+    none, count = np.empty(0, np.int64), sum(name.endswith(".rows") for name in found)
+    return [
+        _Answer(found[f"{i}.ids"], found.get(f"{i}.forgotten", none), found[f"{i}.rows"])
+        for i in range(count)
+    ]

@@ -1,0 +1,221 @@
+"""Scores from a trained network and its rows, without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from satrap.batch import Batch
+from satrap.checkpoint import Checkpoint, read_checkpoint
+from satrap.checkpoint.manifest import understood
+from satrap.data import prefetch
+from satrap.dense import DENSE_TABLE, Workers
+from satrap.embedding import Ticket, embeddings_of, tables_of
+from satrap.errors import ConfigError, SatrapError
+from satrap.exchange import Exchange, LocalExchange
+from satrap.memory import keep_freed_memory
+from satrap.metrics import BinaryMetrics
+from satrap.schema import Schema
+from satrap.store import Eviction, Shard, Tier
+from satrap.threads import default_threads
+from satrap.train.loss import as_matrix
+from satrap.train.merge import merged
+from satrap.train.restore import trainer_arguments
+from satrap.train.schedule import lookahead
+
+Rows = npt.NDArray[np.float32]
+
+PREFETCHED_BATCHES = 4
+"""Batches read and de-duplicated ahead by the reader thread; more only costs memory."""
+
+LOOKAHEAD = 2
+"""Lookups ahead when nothing is updated, so that their order does not matter."""
+
+
+class Data(Protocol):
+    """What is read: `satrap.data.Dataset`, or anything with this method.
+
+    A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, where they exist, to tell
+    how long a run will take.
+    """
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        """Iterate over one epoch, from a position."""
+
+
+class Predictor:
+    """Scores batches with a trained network. It learns nothing and creates no rows.
+
+    ```python
+    predictor = satrap.train.Predictor.load("runs/x/model")
+    for probabilities in predictor.predict(data):
+        ...
+    ```
+
+    Args:
+        model: the network, on `device`.
+        schema: labels and features.
+        exchange: where the rows are.
+        device: where the network computes, default "cpu".
+        workers: the processes that evaluate together, default this one alone.
+
+    Attributes:
+        plan: turns batches into requests for rows.
+        embeddings: turns rows into the network's input.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schema: Schema,
+        exchange: Exchange,
+        *,
+        device: torch.device | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        self.model, self.schema, self.exchange = model, schema, exchange
+        self.workers = workers or Workers()
+        groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
+        self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
+
+    @classmethod
+    def load(
+        cls,
+        url: str,
+        model: nn.Module | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        memory: int | None = None,
+        eviction: Eviction | None = None,
+        tier: Tier | None = None,
+        threads: int | None = None,
+    ) -> Predictor:
+        """Read what `Trainer.save` or a snapshot of `Trainer.fit` wrote.
+
+        Args:
+            url: folder or fsspec URL.
+            model: the network; only needed when it is not one of `satrap.models`.
+            device: where it computes, default "cpu".
+            memory: byte budget of the tables, default none.
+            eviction: which rows go once `memory` is used up; default none, and loading then fails.
+            tier: where these rows are kept, default nowhere.
+            threads: PyTorch's threads inside an operation, see `Trainer`.
+
+        Raises:
+            CheckpointError: missing, incomplete or damaged.
+            ConfigError: the model is not the saved one.
+            StoreError: the rows do not fit into `memory`.
+        """
+        checkpoint = read_checkpoint(url)
+        saved = trainer_arguments(checkpoint, model, url)
+        place = prepare(device, threads)
+        model, schema = saved["model"].to(place), saved["schema"]
+        tables = tables_of(
+            schema,
+            saved["embedding_optimizer"],
+            getattr(model, "embedding_dims", None),
+            saved["initial_scale"],
+            saved["embedding_dtype"],
+        )
+        shard = Shard(
+            tables,
+            seed=saved["seed"],
+            memory=memory,
+            admission=saved["admission"],
+            eviction=eviction,
+            tier=tier,
+        )
+        predictor = cls(model, schema, LocalExchange(shard), device=place)
+        try:
+            predictor._restore(checkpoint, url)
+        except SatrapError:
+            predictor.close()
+            raise
+        return predictor
+
+    def _restore(self, checkpoint: Checkpoint, url: str) -> None:
+        with understood(url):
+            self.model.load_state_dict(checkpoint.model)
+        for table, chunk in checkpoint.chunks:
+            if table != DENSE_TABLE:
+                self.exchange.load(table, chunk)
+
+    def evaluate(self, data: Data) -> dict[str, float]:
+        """Return the metrics of a data set, see `Trainer.evaluate`."""
+        return merged(self.measure(data), self.workers)
+
+    def measure(self, data: Data) -> BinaryMetrics:
+        """Return the metrics of what this worker reads, to be merged with those of the others.
+
+        Raises:
+            DataError: the data cannot be read, has no rows or no labels.
+        """
+        metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
+        for batch, probabilities in self._scored(data.batches()):
+            assert batch.labels is not None
+            metrics.update(
+                batch.labels,
+                probabilities,
+                mask=batch.label_mask,
+                weights=batch.weights,
+                groups=batch.groups,
+            )
+        return metrics
+
+    def predict(self, data: Data) -> Iterator[Rows]:
+        """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
+        return self.predict_batches(data.batches())
+
+    def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
+        """Yield the probabilities, float32[size, labels], of batches that the caller reads."""
+        return (probabilities for _, probabilities in self._scored(batches))
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
+        self.model.eval()
+        lookups = lookahead(
+            prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES),
+            lambda ticket: self.exchange.lookup(ticket.requests, create=False),
+            LOOKAHEAD,
+        )
+        for ticket, future in lookups:
+            with torch.no_grad():
+                batch = self.embeddings.embed(ticket, self.embeddings.rows(future.result()))
+                logits = as_matrix(self.model(batch), len(self.schema.labels))
+                yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
+
+    def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
+        """Yield the requests for the rows of each batch; the exchange hears of them ahead of the lookup."""
+        for batch in batches:
+            ticket = self.plan.ticket(batch)
+            self.exchange.prefetch(ticket.requests)
+            yield ticket
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return the counters of the store, see `satrap.store.Shard.statistics`."""
+        return self.exchange.statistics()
+
+    def close(self) -> None:
+        """Release the store and its thread."""
+        self.exchange.close()
+
+
+def prepare(device: str | torch.device, threads: int | None) -> torch.device:
+    """Settle PyTorch's threads and the allocator of this process; return the device.
+
+    Raises:
+        ConfigError: PyTorch does not see the device.
+    """
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"device {str(device)!r} was asked for, but PyTorch sees no CUDA device",
+            fix="use device: cpu, or install a CUDA build of PyTorch",
+        )
+    keep_freed_memory()
+    torch.set_num_threads(threads or default_threads(torch.get_num_threads()))
+    return chosen

@@ -1,0 +1,255 @@
+"""The state of a training: the network, its rows, its account, and where each worker stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from satrap import models
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
+from satrap.checkpoint.manifest import understood
+from satrap.dense import DENSE_TABLE, DenseStep
+from satrap.errors import CheckpointError
+from satrap.train.best import Best
+from satrap.train.control import PlateauControl
+from satrap.train.merge import shared
+from satrap.train.observer import Observer
+from satrap.train.position import Position
+from satrap.train.predictor import Predictor
+from satrap.train.run import Run
+from satrap.train.schedule import Schedule
+
+
+class TrainingState:
+    """All that a snapshot holds, and what puts it there and takes it back.
+
+    The trainer makes it, the loop changes it, snapshots and best weights are copies of it. None of these
+    knows another.
+
+    Args:
+        predictor: the network, the rows, and the workers that train.
+        dense: how the network takes its steps.
+        control: learning rate and patience.
+        schedule: when lookups and updates happen.
+        arguments: other arguments of the trainer, as plain data; a checkpoint keeps them.
+
+    Attributes:
+        run: the account of the present `fit`.
+        position: where this worker stands in it.
+        series: its snapshots; None: it takes none.
+        best: its best weights so far.
+        fitting: it is under way.
+        stopping: a stop was asked for.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        dense: DenseStep,
+        control: PlateauControl,
+        schedule: Schedule,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self.predictor, self.dense, self.control = predictor, dense, control
+        self.schedule, self._arguments = schedule, arguments
+        self.model, self.exchange, self.workers = predictor.model, predictor.exchange, predictor.workers
+        self.fitting = self.stopping = self._seeded = False
+        self.begin()
+
+    def begin(
+        self, epochs: int = 0, observers: Sequence[Observer] = (), series: Series | None = None
+    ) -> None:
+        """Open the account of a `fit`.
+
+        Args:
+            epochs: planned passes.
+            observers: hear of its steps.
+            series: its snapshots; None: it takes none.
+        """
+        self.run = Run(self.predictor.schema.label_names, epochs, observers, self.workers)
+        self.position = Position(self.workers.rank, self.workers.world)
+        self.series, self.best = series, Best(series)
+
+    @contextmanager
+    def watched(self, data: Any) -> Iterator[None]:
+        """Tell the observers that the run begins; drop what was kept only for it when the block ends."""
+        with self.run.watching(self.exchange, data), closing(self.best):
+            yield
+
+    def share_network(self) -> None:
+        """Give all workers the network of rank 0."""
+        self.workers.broadcast(list(self.model.state_dict().values()))
+
+    def seed_rows(self) -> None:
+        """Put the network's weights into the store, where they are rows and not there yet."""
+        self.workers.solo("dense weights", self._seed)
+
+    def _seed(self) -> None:
+        if self.dense.tables and not self._seeded:
+            self.dense.seed(self.exchange)
+            self._seeded = True
+
+    def settle(self, stage: str) -> None:
+        """Wait until all workers are here and all their updates applied; then they have equal networks."""
+        self.exchange.flush()
+        self.workers.meet(stage)
+        self.dense.refresh(self.exchange)
+        self.workers.broadcast(list(self.model.buffers()))
+
+    def total_up(self) -> None:
+        """Count the samples of all workers where each has counted its own."""
+        if not self.schedule.together:
+            self.run.total_up()
+
+    def describe(self) -> Checkpoint:
+        """Return the trained state without rows; its tensors are those in use."""
+        return Checkpoint(
+            settings={
+                **self._arguments,
+                "schema": self.predictor.schema.to_dict(),
+                "model": models.describe(self.model),
+                "mode": self.schedule.mode,
+                "staleness": self.schedule.staleness,
+                "steps": self.run.steps,
+                "lr_scale": self.control.lr_scale,
+            },
+            model=dict(self.model.state_dict()),
+            optimizer=self.dense.state_dict(),
+            chunks=(),
+        )
+
+    def save(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
+        """Write a checkpoint to the first of some places that can be written to.
+
+        Args:
+            places: folders or fsspec URLs; of several workers, rank 0 reads them, none more than it needs.
+
+        Returns:
+            (the place that has it, empty if there is none; why the first one has not). Other ranks than 0
+            know no reason.
+        """
+        kept, errors = "", list[CheckpointError]()
+
+        def write() -> None:
+            nonlocal kept
+            for place in places:
+                checkpoint = self.describe()
+                try:
+                    checkpoint.rows = self.exchange.snapshot().write
+                    write_checkpoint(place, checkpoint)
+                except CheckpointError as error:
+                    errors.append(error)
+                else:
+                    kept = place
+                    return
+
+        self.settle("before saving")
+        self.workers.solo("saving", write)
+        return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
+
+    def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
+        """Take over the weights, optimizer state and rows of a checkpoint.
+
+        Args:
+            checkpoint: what to take over; rank 0 loads its rows.
+            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0,
+                with all it needs to go on exactly.
+            follow: see `Exchange.read`.
+        """
+        with understood(place):
+            self.model.load_state_dict(checkpoint.model)
+            self.dense.load_state_dict(checkpoint.optimizer)
+            self.control.lr_scale = float(checkpoint.settings["lr_scale"])
+        if place:
+            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
+            self._seeded = bool(self.dense.tables)
+        else:
+            self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
+
+    def _load_rows(self, checkpoint: Checkpoint) -> None:
+        for table, chunk in checkpoint.chunks:
+            if table != DENSE_TABLE or self.dense.tables:
+                self.exchange.load(table, chunk)
+                self._seeded = self._seeded or table == DENSE_TABLE
+
+    def keep_best(self) -> str:
+        """Keep the present weights as the best ones; return a warning if that failed, see `Best.keep`."""
+        warning = self.best.keep(self.save, self.run.steps)
+        if self.best.place is None:
+            self.control.forget_best()
+        return warning
+
+    def restore_best(self) -> None:
+        """Bring the best weights back, unless none are kept or they are the present ones."""
+        if self.best.place is None or self.best.step == self.run.steps:
+            return
+        scale = self.control.lr_scale
+        found = read_checkpoint(self.best.place) if self.workers.rank == 0 else None
+        # Rows created since then must start anew.
+        self.workers.solo("clearing rows", self.exchange.clear)
+        self.restore(shared(found, self.workers))
+        self.control.lr_scale = scale
+
+    def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what this worker alone knows, as plain data and as tensors of its own."""
+        extra: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
+        if (device := self.predictor.embeddings.device).type == "cuda":
+            extra["random.cuda"] = torch.cuda.get_rng_state(device)
+        if self.workers.rank:  # rank 0's are in the model
+            extra |= {f"buffer.{name}": t.detach().cpu().clone() for name, t in self.model.named_buffers()}
+        run, window = self.run.state()
+        position, in_flight = self.position.state(self.predictor.plan, self.exchange)
+        for part, arrays in (("run", window), ("ahead", in_flight)):
+            extra |= {f"{part}.{name}": torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+        run |= {"control": [self.control.best, self.control.bad], **position}
+        return {**run, "kept_is_current": self.best.step == run["progress"]["step"]}, extra
+
+    def restore_worker(
+        self, best: str | None, runs: Sequence[Mapping[str, Any]], extras: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        """Take over what this worker alone knew; of another number of workers, what all have in common.
+
+        Args:
+            best: name of the best weights, None if none are kept.
+            runs: plain data of every worker, in order of rank, as `of_worker` returned it.
+            extras: its tensors.
+        """
+        rank, same = self.workers.rank, len(runs) == self.workers.world
+        run, extra = (runs[rank], extras[rank]) if same else (self._common(runs), extras[0])
+        self.control.best, self.control.bad = run["control"]
+        if best is None and self.control.patience is not None:
+            self.control.forget_best()
+        self.run.restore(run, _part(extra, "run."))
+        self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
+        self.position.restore(runs, _part(extra, "ahead.") if same else None)
+        if rank < len(runs):
+            self._restore_random(extras[rank])
+        if same:
+            buffers = dict(self.model.named_buffers())
+            with torch.no_grad():
+                for name, value in _part(extra, "buffer.").items():
+                    buffers[name].copy_(torch.from_numpy(value))
+
+    def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the account of a worker of a group that is larger or smaller than before."""
+        run = {**runs[0], "progress": dict(runs[0]["progress"])}
+        if not self.schedule.together:  # each counts its own
+            samples = sum(one["progress"]["samples"] for one in runs)
+            run["progress"]["samples"] = 0 if self.workers.rank else samples
+        return run
+
+    def _restore_random(self, extra: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(extra["random.cpu"])
+        device = self.predictor.embeddings.device
+        if "random.cuda" in extra and device.type == "cuda":
+            torch.cuda.set_rng_state(extra["random.cuda"], device)
+
+
+def _part(extra: Mapping[str, Tensor], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {k.removeprefix(prefix): v.numpy() for k, v in extra.items() if k.startswith(prefix)}
