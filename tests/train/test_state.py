@@ -1,0 +1,60 @@
+"""The state of a training is described, saved and restored as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from satrap.checkpoint import read_checkpoint
+from tests.train.plain import Batches, make_batches
+from tests.train.test_trainer import all_rows, make_trainer
+
+
+def test_it_is_saved_where_there_is_room(tmp_path: Path) -> None:
+    trainer = make_trainer(mode="sync")
+    trainer.fit(Batches(make_batches(5)))
+    (tmp_path / "file").write_text("in the way")
+    kept, error = trainer.state.save([str(tmp_path / "file" / "model"), str(tmp_path / "model")])
+    assert kept == str(tmp_path / "model")
+    assert error is not None
+    assert str(tmp_path / "file") in str(error)
+    assert trainer.state.save([str(tmp_path / "file" / "model")])[0] == ""
+    assert read_checkpoint(kept).settings["steps"] == 5
+    trainer.close()
+
+
+def test_a_restored_state_trains_on_like_the_first(tmp_path: Path) -> None:
+    first = make_trainer(mode="sync")
+    first.fit(Batches(make_batches(20)))
+    first.control.lr_scale = 0.25
+    first.save(str(tmp_path / "model"))
+    other = make_trainer(mode="sync")
+    other.fit(Batches(make_batches(4, seed=7)))
+    other.exchange.clear()
+    other.state.restore(read_checkpoint(str(tmp_path / "model")))
+    assert other.control.lr_scale == 0.25
+    for trainer in (first, other):
+        trainer.fit(Batches(make_batches(10, seed=8)))
+    np.testing.assert_array_equal(all_rows(first, "item"), all_rows(other, "item"))
+    for a, b in zip(first.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    first.close()
+    other.close()
+
+
+def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path) -> None:
+    trainer = make_trainer(mode="sync", patience=2)
+    trainer.fit(Batches(make_batches(5)))
+    best = all_rows(trainer, "user")
+    assert trainer.state.keep_best() == ""
+    trainer.state.restore_best()  # nothing has changed since: nothing is read
+    trainer.state.run.progress.step += 1
+    trainer.exchange.clear()
+    trainer.control.lr_scale = 0.125
+    trainer.state.restore_best()
+    np.testing.assert_array_equal(all_rows(trainer, "user"), best)
+    assert trainer.control.lr_scale == 0.125
+    trainer.state.best.close()
+    trainer.close()
