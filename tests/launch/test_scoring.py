@@ -14,7 +14,7 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import open_part
-from satrap.launch.scoring import _write, load_trainer, scored_tables
+from satrap.launch.scoring import _write, load_predictor, scored_tables
 from satrap.train import Observer, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
 
@@ -101,10 +101,10 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
     bounds = ["embedding.memory=330000", "embedding.eviction={policy: lru}", tier]
     outcome = launch.train(load(make_recipe(tmp_path, rows=rows), bounds), str(tmp_path / "run"))
     folder = outcome.folder
-    trainer = load_trainer(folder, folder.recipe())
-    found = trainer.statistics()
+    predictor = load_predictor(folder, folder.recipe())
+    found = predictor.statistics()
     assert found["rows"] > found["tier"]["rows"] > 1500
-    trainer.close()
+    predictor.close()
     free = ["embedding.memory=null", "embedding.eviction=null", "embedding.tier=null"]
     metrics = launch.evaluate(folder, overrides=free)
     assert launch.evaluate(folder) == metrics == outcome.test

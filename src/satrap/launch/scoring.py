@@ -22,7 +22,7 @@ from satrap.errors import ConfigError, DataError, StoreError
 from satrap.launch.build import eviction_of, tier_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
-from satrap.train import Trainer
+from satrap.train import Predictor
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
@@ -50,9 +50,8 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
     return folder.recipe(overrides)
 
 
-def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
-    """Return the trained trainer of a run folder, for evaluation and prediction: of its newest snapshot where
-    it was stopped before the end.
+def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
+    """Return what scores with the model of a run: that of its newest snapshot, if it was stopped.
 
     Its rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
 
@@ -64,7 +63,7 @@ def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
     ended = folder.model.exists() and folder.stopped != "stopped"
     place = str(folder.model) if ended else newest(folder.snapshots(recipe))
     try:
-        trainer = Trainer.load(
+        predictor = Predictor.load(
             place,
             device=recipe.sections.training.device,
             memory=memory,
@@ -73,11 +72,11 @@ def load_trainer(folder: RunFolder, recipe: Recipe) -> Trainer:
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error
-    lost = sum(table["evicted"] for table in trainer.statistics()["tables"].values())
+    lost = sum(table["evicted"] for table in predictor.statistics()["tables"].values())
     if lost:
-        trainer.close()
+        predictor.close()
         raise _no_room(folder, f"no room for {lost} rows")
-    return trainer
+    return predictor
 
 
 def _no_room(folder: RunFolder, why: str) -> ConfigError:
@@ -89,12 +88,12 @@ def _no_room(folder: RunFolder, why: str) -> ConfigError:
     )
 
 
-def unseen(trainer: Trainer) -> dict[str, float]:
+def unseen(predictor: Predictor) -> dict[str, float]:
     """Return, by table, the share of ids without a row among those a model was asked for.
 
     Ids count once in each batch. An id has no row if training never met it, did not admit it, or evicted it.
     """
-    peeked: Mapping[str, Mapping[str, int]] = trainer.statistics()["peeked"]
+    peeked: Mapping[str, Mapping[str, int]] = predictor.statistics()["peeked"]
     return {table: counts["unseen"] / counts["ids"] for table, counts in peeked.items() if counts["ids"]}
 
 
@@ -120,14 +119,14 @@ def evaluate(
         CheckpointError: the saved model cannot be read.
     """
     recipe = scoring_recipe(folder, overrides)
-    trainer = load_trainer(folder, recipe)
+    predictor = load_predictor(folder, recipe)
     try:
         rows: Dataset | None
         if sources:
-            rows = open_sources(recipe, trainer.schema, sources)
+            rows = open_sources(recipe, predictor.schema, sources)
         else:
-            rows = open_part(recipe, trainer.schema, "test") or open_part(
-                recipe, trainer.schema, "validation"
+            rows = open_part(recipe, predictor.schema, "test") or open_part(
+                recipe, predictor.schema, "validation"
             )
         if rows is None:
             raise ConfigError(
@@ -135,11 +134,11 @@ def evaluate(
                 where=str(folder.recipe_file),
                 fix="give the rows: --input FILE",
             )
-        metrics = trainer.evaluate(rows)
-        shares(unseen(trainer))
+        metrics = predictor.evaluate(rows)
+        shares(unseen(predictor))
         return metrics
     finally:
-        trainer.close()
+        predictor.close()
 
 
 def predict(
@@ -171,15 +170,15 @@ def predict(
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
     recipe = scoring_recipe(folder, overrides)
-    trainer = load_trainer(folder, recipe)
+    predictor = load_predictor(folder, recipe)
     try:
-        rows = open_sources(recipe, trainer.schema, sources, labels=False)
-        count = _write(scored_tables(trainer, rows), partial, target.name)
+        rows = open_sources(recipe, predictor.schema, sources, labels=False)
+        count = _write(scored_tables(predictor, rows), partial, target.name)
         os.replace(partial, target)
-        shares(unseen(trainer))
+        shares(unseen(predictor))
         return count
     finally:
-        trainer.close()
+        predictor.close()
         partial.unlink(missing_ok=True)
 
 
@@ -200,11 +199,11 @@ def _checked(output: Path) -> Path:
     return output
 
 
-def scored_tables(trainer: Trainer, rows: Dataset) -> Iterator[pa.RecordBatch]:
+def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatch]:
     """Yield the input as tables with a probability column per label, in the order of the data.
 
     Args:
-        trainer: the trained model; it reads a few batches ahead.
+        predictor: of the trained model; it reads a few batches ahead.
         rows: the input.
 
     Raises:
@@ -217,8 +216,8 @@ def scored_tables(trainer: Trainer, rows: Dataset) -> Iterator[pa.RecordBatch]:
             waiting.append(table)
             yield batch
 
-    for probabilities in trainer.predict_batches(batches()):
-        yield _with_probabilities(waiting.popleft(), probabilities, trainer.schema.label_names)
+    for probabilities in predictor.predict_batches(batches()):
+        yield _with_probabilities(waiting.popleft(), probabilities, predictor.schema.label_names)
 
 
 def _with_probabilities(

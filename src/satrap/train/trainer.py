@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap.batch import Batch
 from satrap.checkpoint import read_checkpoint
 from satrap.dense import MakeOptimizer, Workers
 from satrap.embedding import tables_of
@@ -91,6 +90,7 @@ class Trainer:
             `exchange` returns an exchange with shard servers.
 
     Attributes:
+        predictor: scores with the present weights and rows.
         state: what is trained, and how far it has come.
 
     Raises:
@@ -141,7 +141,7 @@ class Trainer:
         if clip_norm is not None:
             _check_clipping(self.exchange)
         self.dense.attach(self.exchange.groups)
-        self._predictor = Predictor(model, schema, self.exchange, device=place, workers=self.workers)
+        self.predictor = Predictor(model, schema, self.exchange, device=place, workers=self.workers)
         self.control = PlateauControl(plateau, patience)
         arguments = {
             "embedding_optimizer": embedding_optimizer.to_dict(),
@@ -152,7 +152,7 @@ class Trainer:
             "eviction": eviction and {**eviction.to_dict(), "memory": memory},
             "lr_schedule": self.lr_schedule.to_dict(),
         }
-        self.state = TrainingState(self._predictor, self.dense, self.control, schedule, arguments)
+        self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
     @property
     def run(self) -> Run:
@@ -229,15 +229,11 @@ class Trainer:
             DataError: the data cannot be read, has no rows or no labels.
         """
         self.state.settle("evaluation")
-        return self._predictor.evaluate(data)
+        return self.predictor.evaluate(data)
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
-        return self._predictor.predict(data)
-
-    def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
-        """Yield the probabilities, float32[size, labels], of batches that the caller reads."""
-        return self._predictor.predict_batches(batches)
+        return self.predictor.predict(data)
 
     def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.

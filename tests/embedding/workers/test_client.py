@@ -167,7 +167,7 @@ def test_gradients_that_are_not_finite_are_refused_whole() -> None:
     [batch] = tier.batches(1)
     with tier.servers(2, 1) as (addresses, middle):
         one = tier.trainer(addresses, middle)
-        ticket = one.plan.ticket(batch)
+        ticket = one.predictor.plan.ticket(batch)
         answers = one.exchange.lookup(ticket.requests, create=True).result()
         before = tier.tables(one)
         gradients = [np.ones_like(a) for a in answers]

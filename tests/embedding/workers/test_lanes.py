@@ -34,14 +34,14 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
             for rank, d in ((0, 20.0), (1, 20.0))
         ]
         ranks[1].exchange._line._peer.deadline = 1.0  # type: ignore[attr-defined]
-        tickets = [one.plan.ticket(batch) for one in ranks]
+        tickets = [one.predictor.plan.ticket(batch) for one in ranks]
         found = [
             one.exchange.lookup(t.requests, create=True).result()
             for one, t in zip(ranks, tickets, strict=True)
         ]
         ones = [[np.ones_like(a) for a in answers] for answers in found]
         ranks[1].exchange.update(tickets[1].requests, ones[1], lr_scale=1.0)
-        waiting = ranks[1].exchange.lookup(ranks[1].plan.ticket(batch).requests, create=True)
+        waiting = ranks[1].exchange.lookup(ranks[1].predictor.plan.ticket(batch).requests, create=True)
         time.sleep(2.5)
         assert not waiting.done()
         ranks[0].exchange.update(tickets[0].requests, ones[0], lr_scale=1.0)
@@ -55,7 +55,7 @@ def test_a_stopped_shard_is_named_by_the_worker() -> None:
     [batch] = tier.batches(1)
     with Process() as shard, tier.embedding_worker([shard.address]) as middle:
         one = tier.trainer([shard.address], [middle], deadline=5.0)
-        ticket = one.plan.ticket(batch)
+        ticket = one.predictor.plan.ticket(batch)
         one.exchange.lookup(ticket.requests, create=True).result()
         os.kill(shard.popen.pid, signal.SIGSTOP)
         with pytest.raises(ExchangeError, match="has not answered for 5 s") as caught:
@@ -88,7 +88,7 @@ def test_a_flood_of_hellos_leaves_no_threads_and_others_are_served() -> None:
     [batch] = tier.batches(1)
     with tier.servers(1, 1) as (shards, [middle]):
         one = tier.trainer(shards, [middle])
-        ticket = one.plan.ticket(batch)
+        ticket = one.predictor.plan.ticket(batch)
         before = threading.active_count()
         header, parts = journaled.hello(1)  # of a shard, which an embedding worker refuses
         with stranger(middle) as flood:

@@ -44,7 +44,7 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
     [batch] = tier.batches(1)
     with tier.servers(1, 1) as (shards, [middle]):
         one = tier.trainer(shards, [middle])
-        ticket = one.plan.ticket(batch)
+        ticket = one.predictor.plan.ticket(batch)
         one.exchange.lookup(ticket.requests, create=True).result()
         nonsense: list[tuple[Kind, list[Any]]] = [
             (Kind.LOOKUP, []),
@@ -67,7 +67,7 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
             assert np.isfinite(again.exchange.lookup(ticket.requests, create=True).result()[0]).all()
             one.close()
             one = again
-            ticket = one.plan.ticket(batch)
+            ticket = one.predictor.plan.ticket(batch)
             one.exchange.lookup(ticket.requests, create=True).result()
         one.close()
 
@@ -104,7 +104,7 @@ def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Line("embedding worker", middle.address, hello=plain | changes)
         [batch] = tier.batches(1)
-        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result()
+        one.exchange.lookup(one.predictor.plan.ticket(batch).requests, create=True).result()
         one.close()
 
 
@@ -128,9 +128,9 @@ def test_an_error_that_nobody_foresaw_is_an_answer(
                 patch.setattr(Pooler, place, fail)
                 for _ in range(5):
                     with pytest.raises(SatrapError, match="AssertionError: a mistake in satrap"):
-                        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result(20)
+                        one.exchange.lookup(one.predictor.plan.ticket(batch).requests, create=True).result(20)
         assert capsys.readouterr().err.count("Traceback") <= 1  # of each place, none if it was logged before
-        one.exchange.lookup(one.plan.ticket(batch).requests, create=True).result(20)
+        one.exchange.lookup(one.predictor.plan.ticket(batch).requests, create=True).result(20)
         one.close()
 
 
