@@ -6,7 +6,12 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
+
+from satrap.cli.main import satrap
+from satrap.config.explain import walk
+from satrap.config.source import dotted
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "satrap"
@@ -127,3 +132,33 @@ def test_the_guarantees_name_tests_that_exist() -> None:
     named = set(re.findall(r"`(test_\w+\.py)`", guarantees))
     assert named
     assert named <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def test_the_way_of_a_batch_names_functions_that_exist() -> None:
+    page = ROOT / "docs" / "one_batch.md"
+    row = r"^\| \[([\w/.]+)\]\((\S+)\) \| `([\w.]+)` \|"
+    steps = re.findall(row, page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(steps) >= 20
+    for name, link, function in steps:
+        path = (page.parent / link).resolve()
+        assert path == SOURCE / name
+        scope: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+        for part in function.split("."):
+            inner = {getattr(node, "name", None): node for node in ast.iter_child_nodes(scope)}
+            assert part in inner, f"{name} has no {function}"
+            scope = inner[part]
+
+
+def test_the_documents_name_commands_and_keys_that_exist() -> None:
+    keys = {dotted((*pattern, key)) for pattern, model in walk() for key in model.model_fields}
+    sections = {key.split(".")[0] for key in keys}
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = document.read_text(encoding="utf-8")
+        for words in re.findall(r"`satrap ([a-z][a-z -]*)", text):
+            command, *rest = words.split()
+            assert command in satrap.commands, f"{document.name}: satrap {words}"
+            group = satrap.commands[command]
+            assert not rest or not isinstance(group, click.Group) or rest[0] in group.commands, words
+        for key in re.findall(r"`([a-z]+\.[a-z_.]+[a-z])`", text):
+            if key.split(".")[0] in sections and not key.endswith((".py", ".md", ".json", ".jsonl")):
+                assert key in keys, f"{document.name}: {key}"
