@@ -8,8 +8,8 @@ import pytest
 
 from satrap import errors
 from satrap.errors import SatrapError, error_of, error_values
-from satrap.exchange.servers.frames import FrameError
 from satrap.launch import InterruptedRunError
+from satrap.rpc.wire.frames import FrameError
 
 
 @pytest.mark.parametrize(

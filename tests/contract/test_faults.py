@@ -11,8 +11,8 @@ import pytest
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
-from satrap.exchange.servers.frames import Kind
 from satrap.optim import SGD
+from satrap.rpc.wire.frames import Kind
 from satrap.schema import Table
 from tests.contract.parties import Process, assert_equal_contents, connect, local, request, threads, train
 from tests.contract.proxies import CuttingProxy, MessageProxy

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange.servers import create_key, read_key
-from satrap.exchange.servers.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from tests.contract.parties import Process, connect, request
 from tests.rpc import plain
 

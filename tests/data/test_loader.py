@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from satrap import data
 from satrap.data.loader import LoaderService
 from satrap.errors import SatrapError
-from satrap.exchange.servers.frames import FAILURE, Header, Kind
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.turns import Job, execute
+from satrap.rpc.wire.frames import FAILURE, Header, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.data.test_remote import SCHEMA, columns, loader, remote
 from tests.exchange.servers.requests import misplace, opening
 

@@ -25,7 +25,6 @@ import numpy as np
 
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.exchange.servers.frames import decode, digest, encode
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.peer import Peer
 from satrap.exchange.servers.recovery import Recovery
@@ -34,6 +33,7 @@ from satrap.exchange.servers.session import Answer
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.turns import Turns
 from satrap.optim import SGD
+from satrap.rpc.wire.frames import decode, digest, encode
 from satrap.schema import Table
 
 DIM = 8

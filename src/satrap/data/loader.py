@@ -10,12 +10,11 @@ from satrap.batch import Batch
 from satrap.data.dataset import Dataset
 from satrap.data.prefetch import Prefetcher
 from satrap.errors import ConfigError, SatrapError, error_values
-from satrap.exchange.servers.batches import pack_batch
-from satrap.exchange.servers.config import LARGEST, MAX_WORLD, whole
-from satrap.exchange.servers.frames import Buffer, Header, Kind
-from satrap.exchange.servers.payload import only, pack_text, shortened, unpack_text
 from satrap.exchange.servers.service import Service, Work
 from satrap.exchange.servers.session import Session
+from satrap.rpc.wire.batches import pack_batch
+from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.text import LARGEST, MAX_WORLD, only, pack_text, shortened, unpack_text, whole
 from satrap.schema import Schema
 
 AHEAD = 4

@@ -12,12 +12,12 @@ from typing import Any
 from satrap.batch import Batch
 from satrap.data.loader import AHEAD
 from satrap.errors import error_of
-from satrap.exchange.servers.batches import unpack_batch
-from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.peer import ForgottenError
 from satrap.rpc import Key
+from satrap.rpc.wire.batches import unpack_batch
+from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema
 
 REMEMBERED = 64

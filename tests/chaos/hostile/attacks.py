@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.frames import Header, Kind, digest, encode
 from satrap.exchange.servers.kernels import FLOAT32
-from satrap.exchange.servers.payload import Section, pack, pack_text
+from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.rpc import Key, read_key
+from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.text import pack_text
 from tests.chaos.hostile.link import SECONDS, Link, frame, message
 from tests.chaos.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
 from tests.exchange.servers.requests import opening

@@ -8,8 +8,8 @@ import ssl
 import struct
 from collections.abc import Sequence
 
-from satrap.exchange.servers.frames import Header, digest, encode
 from satrap.rpc import Key
+from satrap.rpc.wire.frames import Header, digest, encode
 
 SECONDS = 5.0
 

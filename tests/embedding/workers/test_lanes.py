@@ -13,8 +13,8 @@ import pytest
 
 from satrap.embedding.workers import lanes
 from satrap.errors import ConfigError, ExchangeError
-from satrap.exchange.servers.frames import digest, encode
 from satrap.exchange.servers.line import Line
+from satrap.rpc.wire.frames import digest, encode
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process
 from tests.contract.test_hostile import stranger

@@ -13,10 +13,10 @@ from satrap.embedding.workers.pooler import Pooler
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers import ServersExchange
 from satrap.exchange.servers.config import tables_to_dicts
-from satrap.exchange.servers.frames import Kind
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.payload import pack_text
 from satrap.optim import SGD
+from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
 from tests.embedding.workers import tier
 

@@ -7,7 +7,7 @@ import pytest
 
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import StoreError
-from satrap.exchange.servers.frames import FrameError
+from satrap.rpc.wire.frames import FrameError
 
 SHAPES = [(3, 2, 5), (4, 1), (0, 7)]
 

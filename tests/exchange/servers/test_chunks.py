@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
-from satrap.exchange.servers.frames import FrameError
-from satrap.exchange.servers.payload import pack_text
+from satrap.rpc.wire.frames import FrameError
+from satrap.rpc.wire.text import pack_text
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [3], [40, 0, 1]])

@@ -7,8 +7,9 @@ import pytest
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import LocalExchange, Request
-from satrap.exchange.servers import Limits, payload
+from satrap.exchange.servers import Limits
 from satrap.optim import Adagrad
+from satrap.rpc.wire import text
 from satrap.schema import Table
 from satrap.store import Shard
 from tests.contract.parties import SEED, assert_equal_contents, connect, request, threads, train
@@ -67,7 +68,7 @@ def test_a_lookup_whose_answer_is_larger_than_a_message_is_refused_alone() -> No
 
 def test_tables_that_take_too_much_to_describe_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with threads(1) as [server]:
-        monkeypatch.setattr(payload, "MAX_TEXT", 500)
+        monkeypatch.setattr(text, "MAX_TEXT", 500)
         with pytest.raises(ConfigError, match="bytes to describe, a server reads 500"):
             connect([server.address])
         assert server.counters.messages == 0

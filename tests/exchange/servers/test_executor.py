@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange.servers.executor import Executor
-from satrap.exchange.servers.frames import Header, Kind
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc.wire.frames import Header, Kind
 from tests.cluster.runs import eventually
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.exchange.servers.frames import HEADER_BYTES, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
+from satrap.rpc.wire.frames import HEADER_BYTES, Header, Kind, digest, encode
 
 Message = tuple[Header, list[bytes]]
 MESSAGES: list[Message] = [

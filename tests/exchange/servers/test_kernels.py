@@ -1,4 +1,4 @@
-"""Checksums, 16-bit conversions and the split by owner, each against a plain version."""
+"""16-bit conversions and the split by owner, each against a plain version."""
 
 from __future__ import annotations
 
@@ -13,33 +13,8 @@ from satrap.exchange.servers import kernels
 from satrap.store import bucket_of
 from satrap.store.hashes import index_salt
 from satrap.store.types import address
-from tests.exchange.servers.reference import xxh64
 
 ANY_FLOAT32 = arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**32 - 1))
-
-
-def fast_xxh64(data: bytes, seed: int = 0, shift: int = 0) -> int:
-    """Hash a copy that starts `shift` bytes off any alignment."""
-    memory = np.frombuffer(b"\0" * shift + data + b"\0", np.uint8).copy()
-    return int(kernels.xxh64(address(memory) + np.uint64(shift), np.uint64(len(data)), np.uint64(seed)))
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", 0xEF46DB3751D8E999),
-        (b"abc", 0x44BC2CF5AD770999),
-        (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
-    ],
-)
-def test_xxh64_gives_the_published_values(data: bytes, expected: int) -> None:
-    assert fast_xxh64(data) == expected == xxh64(data)
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200), st.integers(0, 2**64 - 1), st.integers(0, 7))
-def test_xxh64_follows_the_specification_at_any_address(data: bytes, seed: int, shift: int) -> None:
-    assert fast_xxh64(data, seed, shift) == xxh64(data, seed)
 
 
 def narrow(bits: np.ndarray, kind: int, scale: float = 1.0) -> tuple[np.ndarray, bool]:

@@ -17,17 +17,18 @@ from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ShardServer, payload
+from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import Journal
-from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.recovery import Recovery, Rotation
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.snapshots import unpack_result
 from satrap.exchange.servers.turns import Job
+from satrap.rpc.wire import text
+from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Admission, Eviction, Shard, Tier
 from tests.cluster.runs import eventually
 from tests.contract.parties import (
@@ -129,7 +130,7 @@ def test_what_a_shard_remembers_of_many_clients_has_no_limit(
     before = bench.everything()
     rows = [c for name in "ab" for c in bench.service.store.export(name)]
     bench.die()
-    monkeypatch.setattr(payload, "MAX_TEXT", 2000)
+    monkeypatch.setattr(text, "MAX_TEXT", 2000)
     assert Bench(tmp_path, loaded=rows).everything() == before
 
 

@@ -17,10 +17,11 @@ from satrap.errors import ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.client import OWN_RUN
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.frames import Header, Kind, digest, encode
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.rpc.wire.frames import Header, Kind, digest, encode
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store.cut import Cut
 from tests.cluster.runs import eventually
 from tests.contract.parties import SEED, TABLES, connect, request, threads

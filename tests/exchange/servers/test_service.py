@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.servers.frames import FAILURE, Code, Header, Kind
-from satrap.exchange.servers.payload import Section, pack, pack_text, unpack_text
+from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.session import Answer
 from satrap.exchange.servers.wire import CODES
+from satrap.rpc.wire.frames import FAILURE, Code, Header, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.exchange.servers.journaled import Bench, hello, sections
 from tests.exchange.servers.requests import misplace
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from satrap.exchange.servers.frames import ANSWER, Header, Kind
 from satrap.exchange.servers.session import Answer, Session, Verdict
+from satrap.rpc.wire.frames import ANSWER, Header, Kind
 
 
 def answered(session: Session, count: int) -> None:

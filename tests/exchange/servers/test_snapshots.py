@@ -22,12 +22,14 @@ from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
 from satrap.exchange import Exchange, Request
-from satrap.exchange.servers import ShardMap, ShardServer, payload
-from satrap.exchange.servers.frames import FrameError, Kind
-from satrap.exchange.servers.payload import pack, pack_text
+from satrap.exchange.servers import ShardMap, ShardServer
+from satrap.exchange.servers.sections import pack
 from satrap.exchange.servers.snapshots import pack_result, unpack_result
 from satrap.launch.reshard import reshard_everywhere
 from satrap.optim import Adagrad, Adam
+from satrap.rpc.wire import text
+from satrap.rpc.wire.frames import FrameError, Kind
+from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
 from satrap.store import Eviction
 from tests.cluster.runs import eventually
@@ -82,7 +84,7 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
 
 def test_a_shard_has_any_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With texts and blocks scaled down: its files have more checksums than fit into a text."""
-    monkeypatch.setattr(payload, "MAX_TEXT", 4000)
+    monkeypatch.setattr(text, "MAX_TEXT", 4000)
     monkeypatch.setattr(storage, "BLOCK", 32)
     with threads(2) as servers:
         exchange = connect([s.address for s in servers])

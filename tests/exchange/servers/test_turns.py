@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.exchange.servers.frames import FAILURE, Buffer, Code, Header, Kind
-from satrap.exchange.servers.payload import Section, pack, unpack_text
+from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import WINDOW, Answer, Session
 from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Header, Kind
+from satrap.rpc.wire.text import unpack_text
 from satrap.store import Eviction, Tier
 from tests.exchange.servers.journaled import Bench, hello, sections
 

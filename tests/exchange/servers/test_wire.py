@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers import Wire
-from satrap.exchange.servers.payload import Section
+from satrap.exchange.servers.sections import Section
 from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, place, scale_of, to_wire
 
 

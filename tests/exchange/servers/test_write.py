@@ -17,8 +17,8 @@ from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, StoreError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
-from satrap.exchange.servers.frames import Header, Kind
-from satrap.exchange.servers.payload import pack_text, unpack_text
+from satrap.rpc.wire.frames import Header, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process, assert_equal_contents, connect, local, threads, train
 from tests.exchange.servers.journaled import Bench, traffic

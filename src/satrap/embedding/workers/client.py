@@ -17,11 +17,11 @@ from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpac
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import Cut, Exchange, Request, Snapshot, TableGroup
 from satrap.exchange.servers import Key, Wire
-from satrap.exchange.servers.batches import pack_batch
-from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.traffic import Traffic
+from satrap.rpc.wire.batches import pack_batch
+from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Chunk
 
 Rows = npt.NDArray[np.float32]

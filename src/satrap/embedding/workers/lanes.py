@@ -15,11 +15,11 @@ from typing import Any
 from satrap.embedding.workers.pooler import Begun
 from satrap.embedding.workers.service import EmbeddingService, Session
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.frames import FAILURE, MAX_BYTES, Code, Kind
 from satrap.exchange.servers.session import Answer
 from satrap.exchange.servers.session import Session as Client
 from satrap.exchange.servers.turns import Job, Turns, error_code, failure, name_of
 from satrap.exchange.servers.unexpected import answerable
+from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind
 
 TELL = 1.0
 """Seconds after which a worker is told that its request waits for the shards, and has not been lost."""

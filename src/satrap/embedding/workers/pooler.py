@@ -19,11 +19,11 @@ from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.servers import Key, ServersExchange, Wire
-from satrap.exchange.servers.batches import unpack_batch
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
-from satrap.exchange.servers.frames import Buffer, FrameError
-from satrap.exchange.servers.payload import pack_text, shortened
 from satrap.optim import LARGEST
+from satrap.rpc.wire.batches import unpack_batch
+from satrap.rpc.wire.frames import Buffer, FrameError
+from satrap.rpc.wire.text import pack_text, shortened
 from satrap.schema import Schema
 
 OPEN = 1024

@@ -10,9 +10,9 @@ from typing import Any
 from satrap.embedding.workers.pooler import Begun, Pooler, done
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers import Key
-from satrap.exchange.servers.frames import Buffer, Header, Kind
-from satrap.exchange.servers.payload import pack_text, unpack_text
 from satrap.exchange.servers.service import Service
+from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.text import pack_text, unpack_text
 
 
 class EmbeddingService(Service):

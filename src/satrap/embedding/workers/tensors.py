@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.exchange.servers.frames import Buffer, FrameError
-from satrap.exchange.servers.payload import Section, pack, unpack
+from satrap.exchange.servers.sections import Section, pack, unpack
 from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
+from satrap.rpc.wire.frames import Buffer, FrameError
 from satrap.store import floats
 
 Floats = npt.NDArray[np.float32]

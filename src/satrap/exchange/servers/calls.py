@@ -10,10 +10,11 @@ import numpy as np
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.protocol import Request, Rows, TableGroup
-from satrap.exchange.servers.frames import Buffer
-from satrap.exchange.servers.payload import MAX_ANSWER, NO_ROWS, Section, unpack, unpack_text
+from satrap.exchange.servers.sections import NO_ROWS, Section, unpack
 from satrap.exchange.servers.split import Part
 from satrap.exchange.servers.wire import from_wire, place
+from satrap.rpc.wire.frames import Buffer
+from satrap.rpc.wire.text import MAX_ANSWER, unpack_text
 from satrap.store import floats
 
 T = TypeVar("T")

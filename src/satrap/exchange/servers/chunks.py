@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
-from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, shortened, unpack_text
+from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
+from satrap.rpc.wire.text import MAX_ANSWER, pack_text, shortened, unpack_text
 from satrap.store import Chunk
 
 _COLUMNS = tuple(f.name for f in dataclasses.fields(Chunk) if f.name != "table")

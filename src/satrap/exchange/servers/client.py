@@ -19,10 +19,9 @@ from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.servers.calls import Call, Lookup, merge_statistics, told
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop, Network
-from satrap.exchange.servers.payload import ITEM, Section, pack, pack_hello, pack_text
 from satrap.exchange.servers.peer import OnAnswer, Peer
+from satrap.exchange.servers.sections import ITEM, Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.snapshots import error_of, unpack_result
 from satrap.exchange.servers.split import Part, Splitter
@@ -31,6 +30,8 @@ from satrap.exchange.states import largest
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.rpc import Key, is_loopback, split_address
+from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.text import pack_hello, pack_text
 from satrap.schema import Table
 from satrap.store import Admission, Chunk, Eviction, Tier
 from satrap.store.types import check_rows

@@ -8,16 +8,14 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError
-from satrap.exchange.servers.payload import MAX_SECTIONS, shortened
+from satrap.exchange.servers.sections import MAX_SECTIONS
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import CODES
 from satrap.optim import Optimizer, from_dict
+from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Eviction, Shard, Tier
 
-LARGEST = 1 << 50
-"""Most bytes, and highest generation, that a hello may name: a pebibyte."""
-MAX_WORLD = 65536
 MAX_RUN = 64
 """Characters of a run's identity."""
 _LARGEST_SEED = 1 << 128
@@ -164,21 +162,6 @@ class Worker:
         if not isinstance(run, str) or len(run) > MAX_RUN:
             raise ConfigError(f"a hello has an impossible run: {shortened(run)}")
         return cls(CODES[forward], rank, world, generation, run, gated, ordered)
-
-
-def whole(data: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """Return a whole number of plain data that lies in a range.
-
-    Raises:
-        ConfigError: it does not, or is something else.
-    """
-    value = data.get(name)
-    if type(value) is not int or not least <= value <= most:
-        raise ConfigError(
-            f"a request has an impossible {name}: {shortened(value)}",
-            fix=f"give a whole number from {least} to {most}",
-        )
-    return value
 
 
 def _admission(data: Mapping[str, Any]) -> Admission:

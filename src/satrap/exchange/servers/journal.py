@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.exchange.servers.frames import HEADER_BYTES, Buffer, FrameError, Header, Kind, decode
+from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, Kind, decode
 
 MAGIC, VERSION = b"STRPJRNL", 2
 RECORD = b"SREC"

@@ -1,4 +1,4 @@
-"""The loops of the exchange: who owns which id, 16-bit values, checksums. No interpreter lock is held."""
+"""The loops of the exchange: who owns which id, 16-bit values. No interpreter lock is held."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ from satrap.store.kernels.jit import helper, kernel
 FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
 """Codes of number formats on the wire."""
 
-_ONE, _TWO, _FOUR, _EIGHT = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(8)
+_TWO, _FOUR = np.uint64(2), np.uint64(4)
 _LANES = np.uint64(v.LANES)
-_P1 = np.uint64(0x9E3779B185EBCA87)
-_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_P3 = np.uint64(0x165667B19E3779F9)
-_P4 = np.uint64(0x85EBCA77C2B2AE63)
-_P5 = np.uint64(0x27D4EB2F165667C5)
 
 
 @helper
@@ -173,52 +168,3 @@ def bits_used(ids: npt.NDArray[np.uint64]) -> np.uint64:
     for i in range(len(ids)):
         used |= ids[i]
     return used
-
-
-@helper
-def _rotate(x: np.uint64, left: int) -> np.uint64:
-    return (x << np.uint64(left)) | (x >> np.uint64(64 - left))
-
-
-@helper
-def _round(lane: np.uint64, word: np.uint64) -> np.uint64:
-    return _rotate(lane + word * _P2, 31) * _P1
-
-
-@helper
-def _merge(h: np.uint64, lane: np.uint64) -> np.uint64:
-    return (h ^ _round(np.uint64(0), lane)) * _P1 + _P4
-
-
-@helper
-def _stripes(address: np.uint64, end: np.uint64, seed: np.uint64) -> np.uint64:
-    a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
-    for start in range(address, end, np.uint64(32)):
-        at = np.uint64(start)
-        a = _round(a, v.load_u64(at))
-        b = _round(b, v.load_u64(at + _EIGHT))
-        c = _round(c, v.load_u64(at + np.uint64(16)))
-        d = _round(d, v.load_u64(at + np.uint64(24)))
-    h = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
-    return _merge(_merge(_merge(_merge(h, a), b), c), d)
-
-
-@kernel
-def xxh64(address: np.uint64, size: np.uint64, seed: np.uint64) -> np.uint64:
-    """Return the 64-bit xxHash of `size` bytes (specification of Y. Collet, version 0.1.1)."""
-    rest, end = size % np.uint64(32), address + size
-    at = end - rest
-    h = _stripes(address, at, seed) if size >= np.uint64(32) else seed + _P5
-    h += size
-    while end - at >= _EIGHT:
-        h = _rotate(h ^ _round(np.uint64(0), v.load_u64(at)), 27) * _P1 + _P4
-        at += _EIGHT
-    if end - at >= _FOUR:
-        h = _rotate(h ^ (v.load_u32(at) * _P1), 23) * _P2 + _P3
-        at += _FOUR
-    while at < end:
-        h = _rotate(h ^ (v.load_u8(at) * _P5), 11) * _P1
-        at += _ONE
-    h = (h ^ (h >> np.uint64(33))) * _P2
-    h = (h ^ (h >> np.uint64(29))) * _P3
-    return h ^ (h >> np.uint64(32))

@@ -10,11 +10,11 @@ from typing import Any
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.calls import Call
-from satrap.exchange.servers.frames import Buffer, Kind
 from satrap.exchange.servers.loop import Loop
-from satrap.exchange.servers.payload import pack_hello
 from satrap.exchange.servers.peer import Peer
 from satrap.rpc import Key
+from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.text import pack_hello
 
 
 class Line:

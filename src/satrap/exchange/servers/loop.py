@@ -11,10 +11,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 from satrap.exchange.servers.peer import Message, Peer
 from satrap.rpc import Connection, Dialer, Key, LostError, Poller
 from satrap.rpc.transport.poller import READ, WRITE
+from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 
 Task = Callable[[], None]
 T = TypeVar("T")

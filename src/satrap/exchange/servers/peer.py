@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.servers.frames import (
+from satrap.rpc.wire.frames import (
     ANSWER,
     FAILURE,
     MAX_BYTES,
@@ -20,7 +20,7 @@ from satrap.exchange.servers.frames import (
     digest,
     encode,
 )
-from satrap.exchange.servers.payload import unpack_text
+from satrap.rpc.wire.text import unpack_text
 
 
 class ForgottenError(ExchangeError):

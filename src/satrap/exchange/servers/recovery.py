@@ -13,9 +13,7 @@ import numpy as np
 
 from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
-from satrap.exchange.servers.frames import Buffer, Header, Kind, digest, encode
 from satrap.exchange.servers.journal import Journal, Segment
-from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, unpack_text
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Sessions
@@ -23,6 +21,8 @@ from satrap.exchange.servers.steps import GroupUpdate, Share
 from satrap.exchange.servers.turns import Job, execute
 from satrap.exchange.servers.unexpected import answerable
 from satrap.faults import hit
+from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
+from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 
 Load = Callable[[Service], None]
 

@@ -15,7 +15,6 @@ from typing import Any
 from satrap.errors import ExchangeError, StoreError
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.executor import Executor
-from satrap.exchange.servers.frames import FAILURE, HEADER_BYTES, Kind, encode
 from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.recovery import Recovery, Rotation
 from satrap.exchange.servers.service import Service
@@ -23,6 +22,7 @@ from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.turns import Job, Turns
 from satrap.rpc import Bounds, Key, Listener, Message, check_listen
+from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode
 
 EXECUTED = tuple(kind for kind in Kind if kind < Kind.OPEN)
 """Requests to a store."""

@@ -17,23 +17,14 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, Worker
-from satrap.exchange.servers.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
-from satrap.exchange.servers.payload import (
-    ITEM,
-    NO_ROWS,
-    Section,
-    only,
-    pack,
-    pack_text,
-    shortened,
-    unpack,
-    unpack_text,
-)
+from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
+from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
 from satrap.store import Chunk, Shard
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain

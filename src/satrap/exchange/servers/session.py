@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
 
-from satrap.exchange.servers.frames import Buffer, Digest, Header, digest
+from satrap.rpc.wire.frames import Buffer, Digest, Header, digest
 
 WINDOW = 256
 """Requests a client may have that wait, are executed, or whose answers it has not acknowledged."""

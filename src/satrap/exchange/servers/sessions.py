@@ -7,7 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import StoreError
-from satrap.exchange.servers.frames import (
+from satrap.exchange.servers.session import WINDOW, Answer, Session, Verdict
+from satrap.exchange.servers.turns import Job, failure, fenced
+from satrap.rpc.wire.frames import (
     ANSWER,
     FAILURE,
     HEADER_BYTES,
@@ -20,8 +22,6 @@ from satrap.exchange.servers.frames import (
     Kind,
     decode,
 )
-from satrap.exchange.servers.session import WINDOW, Answer, Session, Verdict
-from satrap.exchange.servers.turns import Job, failure, fenced
 
 _KINDS = frozenset(Kind)
 _LOST = 1.5

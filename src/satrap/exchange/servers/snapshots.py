@@ -12,10 +12,10 @@ import numpy as np
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
-from satrap.exchange.servers.payload import MAX_ANSWER, pack_text, unpack_text
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.faults import hit
+from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
+from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 from satrap.store import Chunk, Delta, Shard
 
 Result = dict[str, Any]

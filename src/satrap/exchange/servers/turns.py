@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.servers.frames import FAILURE, Buffer, Code, FrameError, Header, Kind
 from satrap.exchange.servers.journal import Journal
-from satrap.exchange.servers.payload import pack_text
 from satrap.exchange.servers.service import Service, Work
 from satrap.exchange.servers.session import Answer, Session
 from satrap.exchange.servers.unexpected import answerable
+from satrap.rpc.wire.frames import FAILURE, Buffer, Code, FrameError, Header, Kind
+from satrap.rpc.wire.text import pack_text
 
 _UNGATED = (Kind.UPDATE, Kind.BYE, Kind.HELLO)
 _NAMED = 8

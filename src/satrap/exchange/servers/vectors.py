@@ -125,39 +125,6 @@ def _narrow_single(builder: Any, source: Any, target: Any, scale: Any, lanes: in
     return _any(builder, _full(builder, bits, _I32, lanes, _EXPONENT32), lanes)
 
 
-def _intrinsic(typing: Callable[..., Any]) -> Any:
-    return intrinsic(typing)
-
-
-def _load_u64(context: Any, address: Any) -> Any:
-    def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _load(builder, arguments[0], ir.IntType(64))
-
-    return types.uint64(types.uint64), body
-
-
-def _load_u32(context: Any, address: Any) -> Any:
-    def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.zext(_load(builder, arguments[0], _I32), ir.IntType(64))
-
-    return types.uint64(types.uint64), body
-
-
-def _load_u8(context: Any, address: Any) -> Any:
-    def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.zext(_load(builder, arguments[0], ir.IntType(8)), ir.IntType(64))
-
-    return types.uint64(types.uint64), body
-
-
-Load = Callable[[np.uint64], np.uint64]
-load_u64: Load = _intrinsic(_load_u64)
-"""load_u64(address): eight bytes, little-endian machines only."""
-load_u32: Load = _intrinsic(_load_u32)
-"""load_u32(address): four bytes as uint64."""
-load_u8: Load = _intrinsic(_load_u8)
-"""load_u8(address): one byte as uint64."""
-
 Widen = Callable[[np.uint64, np.uint64], None]
 Narrow = Callable[[np.uint64, np.uint64, np.float32], np.uint32]
 widen_half: Widen = _widener(_widen_half, LANES)

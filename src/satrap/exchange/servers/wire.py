@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers import kernels
-from satrap.exchange.servers.frames import as_bytes
-from satrap.exchange.servers.payload import ITEM, Section
+from satrap.exchange.servers.sections import ITEM, Section
+from satrap.rpc.wire.frames import as_bytes
 from satrap.store.types import address
 
 Forward = Literal["float16", "float32"]

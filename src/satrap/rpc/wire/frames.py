@@ -34,9 +34,9 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh64_intdigest
 
 from satrap.errors import ExchangeError
-from satrap.exchange.servers import kernels
 from satrap.rpc.transport.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
@@ -151,9 +151,8 @@ def digest(parts: Sequence[Buffer]) -> Digest:
     """Return the digest of the parts of a payload."""
     value, size = 0, 0
     for part in parts:
-        data = as_bytes(part)
-        value = int(kernels.xxh64(np.uint64(data.ctypes.data), np.uint64(len(data)), np.uint64(value)))
-        size += len(data)
+        value = xxh64_intdigest(part, value)
+        size += memoryview(part).nbytes
     return Digest(len(parts), size, value)
 
 

@@ -6,11 +6,12 @@ import struct
 import zlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.servers.frames import (
+from satrap.rpc.wire.frames import (
     HEADER_BYTES,
     MAX_PARTS,
     Code,
@@ -21,6 +22,7 @@ from satrap.exchange.servers.frames import (
     digest,
     encode,
 )
+from tests.rpc.wire.reference import xxh64
 
 WORD = st.integers(0, 2**64 - 1)
 HEADERS = st.builds(
@@ -103,3 +105,23 @@ def test_another_protocol_version_is_refused_with_both_named() -> None:
 def test_an_answer_repeats_what_identifies_the_request() -> None:
     header = Header(Kind.LOOKUP, epoch=3, client=4, sequence=5, acknowledged=2, step=9)
     assert header.answer() == replace(header, kind=Kind.LOOKUP | 0x80, acknowledged=0, step=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0xEF46DB3751D8E999),
+        (b"abc", 0x44BC2CF5AD770999),
+        (b"Nobody inspects the spammish repetition", 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_xxh64_gives_the_published_values(data: bytes, expected: int) -> None:
+    assert digest([data]).value == expected == xxh64(data)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200), st.binary(max_size=200), st.integers(0, 7))
+def test_xxh64_follows_the_specification_at_any_address(first: bytes, second: bytes, shift: int) -> None:
+    """The hash of the first part is the seed of the second, which starts `shift` bytes off any alignment."""
+    memory = np.frombuffer(b"\0" * shift + second + b"\0", np.uint8).copy()
+    assert digest([first, memory[shift:-1]]).value == xxh64(second, xxh64(first))

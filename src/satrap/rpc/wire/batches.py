@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch, Jagged
-from satrap.exchange.servers.frames import Buffer, FrameError, as_bytes
-from satrap.exchange.servers.payload import pack_text
+from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
+from satrap.rpc.wire.text import pack_text
 
 DENSE = {"numeric": "<f4", "labels": "<f4", "label_mask": "|b1", "weights": "<f4", "groups": "<u8"}
 """Arrays of one row per sample, and their types."""

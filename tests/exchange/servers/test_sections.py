@@ -1,4 +1,4 @@
-"""Sections and texts: round trips, and bytes that pretend."""
+"""Sections: round trips, and bytes that pretend."""
 
 from __future__ import annotations
 
@@ -7,21 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.errors import ConfigError
-from satrap.exchange.servers.frames import FrameError, as_bytes
 from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
-from satrap.exchange.servers.payload import (
-    ITEM,
-    MAX_ANSWER,
-    MAX_TEXT,
-    NO_ROWS,
-    Section,
-    pack,
-    pack_hello,
-    pack_text,
-    unpack,
-    unpack_text,
-)
+from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
+from satrap.rpc.wire.frames import FrameError, as_bytes
 
 
 @st.composite
@@ -99,12 +87,6 @@ def test_announced_numbers_alone_allocate_nothing() -> None:
         unpack([b"\xff\xff\xff\xff"])
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}"])
-def test_texts_that_are_no_object_are_refused(text: bytes) -> None:
-    with pytest.raises(FrameError, match="control text is no JSON"):
-        unpack_text(text)
-
-
 @settings(deadline=None)
 @given(st.lists(sections(), max_size=4), st.integers(0, 4))
 def test_more_sections_than_there_may_be_are_refused(made: list[Section], most: int) -> None:
@@ -124,16 +106,3 @@ def test_an_index_of_endless_sections_or_splits_is_refused_before_it_is_read() -
         unpack([(100_000).to_bytes(4, "little") + bytes(2_200_000)])
     with pytest.raises(FrameError, match="4096 sections do not fit"):
         pack([Section(0, np.zeros(2, np.int64), None)] * 4096)
-
-
-def test_a_hello_that_no_server_would_read_is_refused_where_it_is_made() -> None:
-    assert unpack_text(pack_hello({"tables": ["a"]})) == {"tables": ["a"]}
-    with pytest.raises(ConfigError, match=f"take {MAX_TEXT + 14} bytes to describe"):
-        pack_hello({"tables": "x" * MAX_TEXT})
-
-
-def test_texts_round_trip_and_are_bounded() -> None:
-    assert unpack_text(pack_text({"a": [1, "ü"]})) == {"a": [1, "ü"]}
-    with pytest.raises(FrameError, match="over the limit"):
-        unpack_text(b" " * (MAX_TEXT + 1))
-    assert len(unpack_text(b'{"a": "' + b"x" * MAX_TEXT + b'"}', most=MAX_ANSWER)["a"]) == MAX_TEXT

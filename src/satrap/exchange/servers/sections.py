@@ -1,14 +1,13 @@
-"""Payloads: sections of ids and rows on the data path, small JSON texts for control.
+"""Payloads of ids and rows, in sections: one per table group.
 
-A data payload starts with an index part: one descriptor per table group, then per group its splits as
+A payload starts with an index part: one descriptor per table group, then per group its splits as
 uint32[tables + 1]. Then come the arrays, raw: ids of each group, rows of each group.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import ConfigError
-from satrap.exchange.servers.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32, bits_used
+from satrap.rpc.wire.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -31,16 +29,10 @@ NO_ROWS = 255
 ITEM = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, NO_ROWS: 0}
 """Bytes of a number, by format code."""
 
-MAX_TEXT = 4 << 20
-"""Longest control text that a server reads, 4 MiB: thousands of tables."""
-MAX_ANSWER = 256 << 20
-"""Longest control text that a client reads, or a shard from its own journal, 256 MiB."""
 MAX_SECTIONS = (MAX_PARTS - 1) // 2
 """Table groups of a message, at most; each takes a part for its ids and one for its rows."""
 MAX_INDEX = 4 << 20
 """Longest index part, 4 MiB: a million tables."""
-_SHOWN = 40
-"""Characters of a value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,63 +152,3 @@ def _take(arrays: Any, size: int) -> Raw:
     if len(data) != size:
         raise FrameError(f"a part has {len(data)} bytes where the index announces {size}")
     return data
-
-
-def pack_text(content: Mapping[str, Any]) -> bytes:
-    """Return a control text."""
-    return json.dumps(content).encode()
-
-
-def pack_hello(content: Mapping[str, Any]) -> bytes:
-    """Return the control text that greets a server.
-
-    Raises:
-        ConfigError: it is longer than a server reads.
-    """
-    text = pack_text(content)
-    if len(text) > MAX_TEXT:
-        raise ConfigError(
-            f"the tables and features take {len(text)} bytes to describe, a server reads {MAX_TEXT}",
-            why="it must hold them all before it can serve the first lookup",
-            fix="let features share tables, or give them shorter names",
-        )
-    return text
-
-
-def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
-    """Return the content of a control text of at most `most` bytes, default MAX_TEXT.
-
-    Raises:
-        FrameError: it is too long or no JSON object.
-    """
-    data = memoryview(part)
-    most = MAX_TEXT if most is None else most
-    if data.nbytes > most:
-        raise FrameError(f"a control text of {data.nbytes} bytes is over the limit of {most}")
-    raw = bytes(data)
-    try:
-        content = json.loads(raw)
-        if b"\\ud" in raw.lower():  # half of a pair is no text: it could be written nowhere
-            json.dumps(content, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise FrameError("a control text is no JSON") from error
-    if not isinstance(content, dict):
-        raise FrameError("a control text is no JSON object")
-    return content
-
-
-def shortened(value: object) -> str:
-    """Return a value of a control text as an error shows it."""
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def only(parts: Sequence[Buffer]) -> Buffer:
-    """Return the one part of a control message.
-
-    Raises:
-        FrameError: it has more, or none.
-    """
-    if len(parts) != 1:
-        raise FrameError(f"a control message has one part, got {len(parts)}")
-    return parts[0]

@@ -1,4 +1,4 @@
-"""Slow, plain versions of what the kernels do."""
+"""A slow, plain version of the checksum."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from satrap.batch import Batch, Jagged
 from satrap.errors import DataError
-from satrap.exchange.servers.batches import pack_batch, unpack_batch
-from satrap.exchange.servers.frames import FrameError
-from satrap.exchange.servers.payload import unpack_text
+from satrap.rpc.wire.batches import pack_batch, unpack_batch
+from satrap.rpc.wire.frames import FrameError
+from satrap.rpc.wire.text import unpack_text
 
 
 def assert_same(mine: Batch, theirs: Batch) -> None:

@@ -1,0 +1,96 @@
+"""Control messages: small JSON texts, and values in them that are checked before they are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from satrap.errors import ConfigError
+from satrap.rpc.wire.frames import Buffer, FrameError
+
+MAX_TEXT = 4 << 20
+"""Longest control text that a server reads, 4 MiB: thousands of tables."""
+MAX_ANSWER = 256 << 20
+"""Longest control text that a client reads, or a server from its own journal, 256 MiB."""
+LARGEST = 1 << 50
+"""Largest count, and most bytes, that a request may name: a pebibyte."""
+MAX_WORLD = 65536
+"""Workers that a request may speak of."""
+_SHOWN = 40
+"""Characters of a value that an error shows."""
+
+
+def pack_text(content: Mapping[str, Any]) -> bytes:
+    """Return a control text."""
+    return json.dumps(content).encode()
+
+
+def pack_hello(content: Mapping[str, Any]) -> bytes:
+    """Return the control text that greets a server.
+
+    Raises:
+        ConfigError: it is longer than a server reads.
+    """
+    text = pack_text(content)
+    if len(text) > MAX_TEXT:
+        raise ConfigError(
+            f"the tables and features take {len(text)} bytes to describe, a server reads {MAX_TEXT}",
+            why="it must hold them all before it can serve the first lookup",
+            fix="let features share tables, or give them shorter names",
+        )
+    return text
+
+
+def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
+    """Return the content of a control text of at most `most` bytes, default MAX_TEXT.
+
+    Raises:
+        FrameError: it is too long or no JSON object.
+    """
+    data = memoryview(part)
+    most = MAX_TEXT if most is None else most
+    if data.nbytes > most:
+        raise FrameError(f"a control text of {data.nbytes} bytes is over the limit of {most}")
+    raw = bytes(data)
+    try:
+        content = json.loads(raw)
+        if b"\\ud" in raw.lower():  # half of a pair is no text: it could be written nowhere
+            json.dumps(content, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FrameError("a control text is no JSON") from error
+    if not isinstance(content, dict):
+        raise FrameError("a control text is no JSON object")
+    return content
+
+
+def shortened(value: object) -> str:
+    """Return a value of a control text as an error shows it."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def only(parts: Sequence[Buffer]) -> Buffer:
+    """Return the one part of a control message.
+
+    Raises:
+        FrameError: it has more, or none.
+    """
+    if len(parts) != 1:
+        raise FrameError(f"a control message has one part, got {len(parts)}")
+    return parts[0]
+
+
+def whole(data: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """Return a whole number of plain data that lies in a range.
+
+    Raises:
+        ConfigError: it does not, or is something else.
+    """
+    value = data.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(
+            f"a request has an impossible {name}: {shortened(value)}",
+            fix=f"give a whole number from {least} to {most}",
+        )
+    return value
