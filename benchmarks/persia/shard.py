@@ -15,14 +15,14 @@ from satrap.exchange.servers.serve import serve
 
 SERVERS = "satrap.exchange.servers"
 PLACES = (
-    ("receive and check", f"{SERVERS}.server:ShardServer", "_receive"),
-    ("journal", f"{SERVERS}.journal:Journal", "append"),
+    ("receive and check", "satrap.rpc.server.server:Server", "_receive"),
+    ("journal", "satrap.rpc.server.journal:Journal", "append"),
     ("lookup", "satrap.store:Shard", "lookup_group"),
     ("rows to 16 bits", f"{SERVERS}.service", "to_wire"),
     ("gradients to 32 bits", f"{SERVERS}.service", "from_wire"),
     ("update", "satrap.store:Shard", "update_group"),
-    ("checksum of answers", f"{SERVERS}.session:Answer", "of"),
-    ("send", f"{SERVERS}.server:ShardServer", "_send"),
+    ("checksum of answers", "satrap.rpc.server.session:Answer", "of"),
+    ("send", "satrap.rpc.server.server:Server", "_send"),
 )
 
 

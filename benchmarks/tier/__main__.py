@@ -17,7 +17,6 @@ import satrap
 from benchmarks.record import write
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.exchange.servers.service import Service
 from satrap.store import Eviction, Shard, Tier
 from satrap.store.types import Floats, Ids, Offsets
 
@@ -87,10 +86,9 @@ class Remote:
     """A shard server, a thread of this process, behind its socket."""
 
     def __init__(self, table: satrap.Table, bounds: dict[str, Any]) -> None:
-        self._service = Service()
-        self._server = ShardServer("127.0.0.1:0", service=self._service).start()
+        self._server = ShardServer("127.0.0.1:0").start()
         self._exchange = ServersExchange([self._server.address], [table], wire=EXACT, **bounds)
-        self.store = self._service.store
+        self.store = self._server.service.store
 
     def prefetch(self, ids: Ids, splits: Offsets) -> None:
         """Name ids of the next step."""

@@ -14,7 +14,7 @@ from satrap.embedding.plan import Ticket
 from satrap.embedding.workers import EmbeddingService, Lanes, connect_pooled
 from satrap.embedding.workers.plan import PooledPlan
 from satrap.exchange import Request
-from satrap.exchange.servers import ShardServer
+from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Schema
 from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, threads
 
@@ -95,7 +95,7 @@ def embedded(shards: int) -> Iterator[Any]:
     """Run shards and an embedding worker in threads; give the exchange of a worker."""
     with threads(shards) as servers:
         addresses = [server.address for server in servers]
-        middle = ShardServer("127.0.0.1:0", service=EmbeddingService(addresses), turns=Lanes)
+        middle = Server("127.0.0.1:0", EmbeddingService(addresses), dispatcher=Lanes)
         about = {"seed": SEED, "wire": EXACT, "deadline": PATIENT, "heartbeat": 0.2}
         with middle:
             name = "embedding worker 0"

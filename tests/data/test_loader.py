@@ -13,8 +13,9 @@ from satrap import data
 from satrap.data.loader import LoaderService
 from satrap.errors import SatrapError
 from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.session import Session
-from satrap.exchange.servers.turns import Job, execute
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import Session
+from satrap.rpc.server.turns import execute
 from satrap.rpc.wire.frames import FAILURE, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.data.test_remote import SCHEMA, columns, loader, remote

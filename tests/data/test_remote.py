@@ -16,10 +16,11 @@ from satrap import data
 from satrap.data.loader import AHEAD, LoaderService
 from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError, DataError, ExchangeError
-from satrap.exchange.servers import ServersExchange, ShardServer
+from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
+from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema, Table
-from tests.exchange.servers.test_batches import assert_same
+from tests.rpc.wire.test_batches import assert_same
 
 SCHEMA = Schema(
     labels=["clicked"],
@@ -45,15 +46,15 @@ def columns(rows: int = ROWS) -> dict[str, Any]:
 @contextmanager
 def loader(
     parts: Mapping[str, data.Dataset], listen: str = "127.0.0.1:0"
-) -> Iterator[tuple[ShardServer, LoaderService]]:
+) -> Iterator[tuple[Server, LoaderService]]:
     service = LoaderService(
         lambda part, schema: parts[part].with_options(schema=schema) if part in parts else None
     )
-    with ShardServer(listen, service=service) as server:
+    with Server(listen, service) as server:
         yield server, service
 
 
-def remote(server: ShardServer, part: str = "train", **options: Any) -> RemoteData:
+def remote(server: Server, part: str = "train", **options: Any) -> RemoteData:
     return RemoteData("loader 3", server.address, part, SCHEMA, **{"deadline": 20.0, **options})
 
 
@@ -199,11 +200,15 @@ def test_a_loader_that_is_gone_is_named(rows: data.Dataset) -> None:
         list(batches)
 
 
-def test_a_batch_beyond_the_limit_of_a_message_is_refused(rows: data.Dataset) -> None:
-    with loader({"train": rows}) as (server, service):
-        service.max_bytes = 1000
-        with pytest.raises(ConfigError, match=r"set data\.batch_size lower"):
-            list(remote(server).batches())
+def test_a_batch_beyond_the_limit_of_a_message_is_refused(
+    rows: data.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("satrap.data.loader.MAX_BYTES", 1000)
+    with (
+        loader({"train": rows}) as (server, _),
+        pytest.raises(ConfigError, match=r"set data\.batch_size lower"),
+    ):
+        list(remote(server).batches())
 
 
 def test_a_loader_is_no_shard(rows: data.Dataset) -> None:

@@ -18,7 +18,7 @@ HANDED_OVER = {
     "checkpoint/background.py",
     "checkpoint/disk.py",
     "exchange/servers/snapshots.py",
-    "exchange/servers/unexpected.py",
+    "rpc/server/unexpected.py",
     "machine_code.py",
     "openmetrics/endpoint.py",
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.exchange.servers.journal import Journal
 from satrap.launch.checkpoint_rows import remove_journals
+from satrap.rpc.server.journal import Journal
 
 
 def test_journals_go_unless_a_shard_writes_them(tmp_path: Path) -> None:

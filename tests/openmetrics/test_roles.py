@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.data.loader import LoaderService
 from satrap.embedding.workers import EmbeddingService, Lanes
-from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers import ServersExchange, Wire
 from satrap.openmetrics import (
     METRICS,
     Endpoint,
@@ -17,6 +17,7 @@ from satrap.openmetrics import (
     shard_values,
     worker_values,
 )
+from satrap.rpc.server.server import Server
 from satrap.store import Eviction, Tier
 from satrap.train import Progress
 from tests.contract.parties import connect, request, threads, train
@@ -85,8 +86,8 @@ def test_every_metric_has_a_source() -> None:
         progress = Progress(loss=0.5, distinct_ratio=0.5)
         worker = worker_values(0, asdict(progress), client.traffic())
         client.close()
-    with ShardServer("127.0.0.1:0", service=LoaderService(lambda *_: None)) as server:
+    with Server("127.0.0.1:0", LoaderService(lambda *_: None)) as server:
         loader = loader_values(server.statistics())
-    with ShardServer("127.0.0.1:0", service=EmbeddingService([]), turns=Lanes) as server:
+    with Server("127.0.0.1:0", EmbeddingService([]), dispatcher=Lanes) as server:
         middle = embedding_worker_values(server.statistics())
     assert {*shard, *worker, *middle, *loader} == {metric.name for metric in METRICS}

@@ -25,14 +25,14 @@ import numpy as np
 
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.peer import Peer
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer
-from satrap.exchange.servers.sessions import Counters, Limits, Sessions
-from satrap.exchange.servers.turns import Turns
 from satrap.optim import SGD
+from satrap.rpc.server.journal import Journal
+from satrap.rpc.server.session import Answer
+from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import decode, digest, encode
 from satrap.schema import Table
 

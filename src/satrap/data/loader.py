@@ -10,10 +10,10 @@ from satrap.batch import Batch
 from satrap.data.dataset import Dataset
 from satrap.data.prefetch import Prefetcher
 from satrap.errors import ConfigError, SatrapError, error_values
-from satrap.exchange.servers.service import Service, Work
-from satrap.exchange.servers.session import Session
+from satrap.rpc.server.handler import Board, SerialHandler, Work
+from satrap.rpc.server.session import Session
 from satrap.rpc.wire.batches import pack_batch
-from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.frames import MAX_BYTES, Buffer, Header, Kind
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, only, pack_text, shortened, unpack_text, whole
 from satrap.schema import Schema
 
@@ -68,7 +68,7 @@ class _Asked:
         return cls(part, schema, epoch, worker, workers, position, text.get("read") is not False)
 
 
-class LoaderService(Service):
+class LoaderService(SerialHandler):
     """Answers the requests of workers for batches.
 
     A worker opens a pass (`Kind.OPEN`: part, schema, share, epoch, position) and asks for one batch after
@@ -83,9 +83,10 @@ class LoaderService(Service):
     """
 
     role = "loader"
+    kinds = (Kind.HELLO, Kind.OPEN, Kind.NEXT, Kind.BYE)
+    board = Board()  # nobody waits for anybody
 
     def __init__(self, open: Open) -> None:
-        super().__init__()
         self._open, self._streams = open, dict[int, _Stream]()
         self.batches, self.samples = 0, 0
 
@@ -106,7 +107,7 @@ class LoaderService(Service):
         }
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
-        """See `Service.prepare`."""
+        """See `SerialHandler.prepare`."""
         match header.kind:
             case Kind.HELLO:
                 if "tables" not in unpack_text(only(parts)):
@@ -121,7 +122,7 @@ class LoaderService(Service):
         raise ConfigError("this is a loader: it holds no rows", fix="give the address of a shard")
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """See `Service.forget`."""
+        """See `Handler.forget`."""
         for client in filter(gone, list(self._streams)):
             self._end(client)
 
@@ -158,9 +159,9 @@ class LoaderService(Service):
         if batch is None:
             return [pack_text({"wait": True})]
         parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
-        if (size := sum(memoryview(part).nbytes for part in parts)) > self.max_bytes:
+        if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
             self._end(client)
-            return [pack_text({"error": error_values(_too_large(size, self.max_bytes))})]
+            return [pack_text({"error": error_values(_too_large(size))})]
         self.batches, self.samples = self.batches + 1, self.samples + batch.size
         return parts
 
@@ -171,7 +172,7 @@ class LoaderService(Service):
         return []
 
 
-def _too_large(size: int, limit: int) -> ConfigError:
+def _too_large(size: int) -> ConfigError:
     return ConfigError(
-        f"a batch takes {size} bytes, the limit of a message is {limit}", fix="set data.batch_size lower"
+        f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}", fix="set data.batch_size lower"
     )

@@ -20,10 +20,10 @@ from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
 from satrap.errors import CheckpointError, ConfigError, DataError
-from satrap.exchange.servers.journal import Journal
 from satrap.launch.folder import RunFolder
 from satrap.launch.import_files import Floats, Wanted, read_matrix, read_parquet
 from satrap.optim import Optimizer, from_dict
+from satrap.rpc.server.journal import Journal
 from satrap.schema import Table
 from satrap.store import Chunk, Shard
 

@@ -9,9 +9,10 @@ import torch
 
 from satrap.embedding.workers import EmbeddingService, Lanes
 from satrap.events import Report
-from satrap.exchange.servers import read_key
-from satrap.exchange.servers.serve import serve
-from satrap.rpc import split_address
+from satrap.openmetrics import metrics_of
+from satrap.rpc import read_key, split_address
+from satrap.rpc.server.process import serve
+from satrap.rpc.server.server import Server
 
 
 def serve_embeddings(
@@ -37,5 +38,6 @@ def serve_embeddings(
     for address in shards:
         split_address(address)
     torch.set_num_threads(1)  # each worker's requests have threads of their own
-    service = EmbeddingService(shards, read_key(key_file) if key_file else None)
-    serve(listen, key_file=key_file, metrics=metrics, service=service, report=report, turns=Lanes)
+    key = read_key(key_file) if key_file else None
+    server = Server(listen, EmbeddingService(shards, key), key=key, dispatcher=Lanes)
+    serve(server, metrics_of(server, metrics), report)

@@ -9,8 +9,11 @@ from satrap.data import Dataset
 from satrap.data.loader import LoaderService
 from satrap.errors import ConfigError
 from satrap.events import Report
-from satrap.exchange.servers.serve import serve
 from satrap.launch.datasets import PARTS, open_part
+from satrap.openmetrics import metrics_of
+from satrap.rpc import read_key
+from satrap.rpc.server.process import serve
+from satrap.rpc.server.server import Server
 from satrap.schema import Schema
 
 
@@ -36,7 +39,8 @@ def serve_rows(
     """
     loaded = load(recipe)
     service = LoaderService(lambda part, schema: _open(loaded, schema, part))
-    serve(listen, key_file=key_file, metrics=metrics, service=service, report=report)
+    server = Server(listen, service, key=read_key(key_file) if key_file else None)
+    serve(server, metrics_of(server, metrics), report)
 
 
 def _open(recipe: Recipe, schema: Schema, part: str) -> Dataset | None:

@@ -9,6 +9,7 @@ from satrap.openmetrics.roles import (
     SERVER_VALUES,
     embedding_worker_values,
     loader_values,
+    metrics_of,
     shard_values,
     worker_values,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Metric",
     "embedding_worker_values",
     "loader_values",
+    "metrics_of",
     "shard_values",
     "worker_values",
 ]

@@ -6,6 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from satrap.errors import ConfigError
+from satrap.openmetrics.endpoint import Endpoint
+from satrap.rpc import split_address
+from satrap.rpc.server.server import Server
+
 Values = dict[str, Any]
 _TIER = {
     "satrap_shard_tier_rows": "rows",
@@ -125,6 +130,29 @@ SERVER_VALUES = {
     "loader": loader_values,
 }
 """Role of a server -> what makes the values of its statistics."""
+
+
+def metrics_of(server: Server, address: str | None) -> Endpoint | None:
+    """Return the endpoint of a server's metrics, which a line on standard output names; None without address.
+
+    Args:
+        server: of a role in `SERVER_VALUES`; stopped if there can be no endpoint.
+        address: HOST:PORT.
+
+    Raises:
+        ConfigError: an address that cannot be used.
+    """
+    if address is None:
+        return None
+    role = server.handler.role
+    try:
+        host, port = split_address(address)
+        endpoint = Endpoint(host, port, lambda: SERVER_VALUES[role](server.statistics()))
+    except ConfigError:
+        server.stop()
+        raise
+    print(f"satrap {role} metrics on http://{endpoint.address}/metrics", flush=True)
+    return endpoint
 
 
 def _role(role: str, index: str) -> Values:

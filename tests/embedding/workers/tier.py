@@ -17,6 +17,7 @@ from satrap.embedding.workers import EmbeddingService, Lanes, connect_pooled
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.optim import Adagrad
+from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema
 
 EXACT = Wire("float32", "float32")
@@ -88,7 +89,7 @@ class Listed:
 
 
 @contextmanager
-def servers(shards: int, tiers: int) -> Iterator[tuple[list[str], list[ShardServer]]]:
+def servers(shards: int, tiers: int) -> Iterator[tuple[list[str], list[Server]]]:
     """Run shards and embedding workers in threads; give addresses of the first, servers of the second."""
     with ExitStack() as stack:
         below = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(shards)]
@@ -97,13 +98,13 @@ def servers(shards: int, tiers: int) -> Iterator[tuple[list[str], list[ShardServ
         yield addresses, middle
 
 
-def embedding_worker(shards: Sequence[str], listen: str = "127.0.0.1:0") -> ShardServer:
-    return ShardServer(listen, service=EmbeddingService(shards), turns=Lanes)
+def embedding_worker(shards: Sequence[str], listen: str = "127.0.0.1:0") -> Server:
+    return Server(listen, EmbeddingService(shards), dispatcher=Lanes)
 
 
 def trainer(
     shards: Sequence[str],
-    tiers: Sequence[ShardServer] = (),
+    tiers: Sequence[Server] = (),
     *,
     mode: str = "sync",
     wire: Wire = EXACT,

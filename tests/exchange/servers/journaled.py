@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.recovery import Recovery, remember
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer
-from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.shard_map import ShardMap
-from satrap.exchange.servers.turns import Turns
 from satrap.exchange.servers.wire import CODES
 from satrap.optim import Adagrad, Adam
+from satrap.rpc.server.journal import Journal
+from satrap.rpc.server.session import Answer
+from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table

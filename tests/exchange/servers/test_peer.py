@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.servers.peer import ACKNOWLEDGE, HINTS, WINDOW, Peer
-from satrap.exchange.servers.session import WINDOW as SERVER_WINDOW
-from satrap.exchange.servers.session import Answer, Session, Verdict
-from satrap.exchange.servers.turns import failure
+from satrap.rpc.server.session import WINDOW as SERVER_WINDOW
+from satrap.rpc.server.session import Answer, Session, Verdict, failure
 from satrap.rpc.wire.frames import ANSWER, Code, Header, Kind, decode, digest, encode
 
 Messages = list[list[bytes]]

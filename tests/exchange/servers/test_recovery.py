@@ -20,12 +20,12 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.journal import Journal
 from satrap.exchange.servers.recovery import Recovery, Rotation
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.sessions import Counters, Limits, Sessions
 from satrap.exchange.servers.snapshots import unpack_result
-from satrap.exchange.servers.turns import Job
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.journal import Journal
+from satrap.rpc.server.sessions import Counters, Limits, Sessions
 from satrap.rpc.wire import text
 from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.session import Answer
 from satrap.exchange.servers.wire import CODES
+from satrap.rpc.server.session import Answer
 from satrap.rpc.wire.frames import FAILURE, Code, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.exchange.servers.journaled import Bench, hello, sections

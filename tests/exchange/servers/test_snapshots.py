@@ -420,7 +420,7 @@ def test_after_a_failed_save_no_shard_copies_rows_any_more(
         exchange = connect([s.address for s in servers], **SMALL)
         use(exchange, 1)
         exchange.cut(delta=False).put_back()
-        groups = [group for server in servers for group in server._service.store.groups]
+        groups = [group for server in servers for group in server.service.store.groups]
         gc.disable()  # a cycle of references would be found some time
         try:
             cut = exchange.cut(delta=delta)
@@ -459,7 +459,7 @@ def test_shards_of_which_one_was_restarted_write_all_rows(tmp_path: Path) -> Non
         use(exchange, 1)
         save(exchange, series, 1)
         use(exchange, 2)
-        snapshots = servers[1]._service._snapshots
+        snapshots = servers[1].service._snapshots
         snapshots.since = None
         assert not save(exchange, series, 2)
         use(exchange, 3)

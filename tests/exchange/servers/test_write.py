@@ -136,7 +136,7 @@ def test_a_shard_that_lost_the_job_is_asked_again(tmp_path: Path) -> None:
             keeping = pool.submit(keep, exchange, tmp_path / "x")
             assert begun.wait(20)
             for server in servers:  # as coming back from a journal does
-                server._service._snapshots.stop()
+                server.service._snapshots.stop()
             on.set()
             place = keeping.result(60)
         assert_kept(place, exchange)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
@@ -15,11 +16,11 @@ from typing import Any
 from satrap.embedding.workers.pooler import Begun
 from satrap.embedding.workers.service import EmbeddingService, Session
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.session import Answer
-from satrap.exchange.servers.session import Session as Client
-from satrap.exchange.servers.turns import Job, Turns, error_code, failure, name_of
-from satrap.exchange.servers.unexpected import answerable
-from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind
+from satrap.rpc.server.handler import Dispatcher, Job
+from satrap.rpc.server.session import Answer, error_code, failure
+from satrap.rpc.server.session import Session as Client
+from satrap.rpc.server.unexpected import answerable
+from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind, name_of
 
 TELL = 1.0
 """Seconds after which a worker is told that its request waits for the shards, and has not been lost."""
@@ -36,16 +37,16 @@ _LOOK = 0.05
 """Seconds between looks whether a worker has acknowledged answers."""
 
 
-class Lanes(Turns):
+class Lanes(Dispatcher):
     """Executes requests in order of arrival for each worker, those of different workers at the same time.
 
     Two threads per worker: one begins requests (distinct ids, gradients of rows), one waits for the shards
-    and answers (pooling). It stands in a `ShardServer` where `Turns` does.
+    and answers (pooling). It is the dispatcher of an embedding worker's server.
 
     Args:
         service: of the embedding worker.
         finish: called with each job and its answer; with `last=False` for one that is not the last.
-        has_room: as that of `Turns`.
+        has_room: returns whether one more answer to a client may be kept.
 
     Attributes:
         busy: seconds spent on ids, pooling and gradients, by all threads; waiting does not count.
@@ -56,11 +57,11 @@ class Lanes(Turns):
         service: EmbeddingService,
         finish: Callable[..., None],
         *,
-        wait: float,
         has_room: Callable[[Client], bool] = lambda _: True,
         **_: Any,
     ) -> None:
-        super().__init__(service, finish, wait=wait, has_room=has_room)
+        self._finish, self._has_room = finish, has_room
+        self.refused, self.executed, self.busy = 0, Counter[int](), 0.0
         self._sessions_of, self._tell = service.session, partial(finish, last=False)
         self._lanes: dict[int, _Lane] = {}
         self._lock = threading.Lock()
@@ -72,13 +73,13 @@ class Lanes(Turns):
         lane = self._lanes.get(client)
         if lane is None:
             if job.header.kind != Kind.HELLO or len(self._lanes) >= WORKERS:
-                self._fail(job, Code.SEQUENCE, _no_place(job))
+                self._refuse(job, Code.SEQUENCE, _no_place(job))
                 return
             try:
                 with _answerable(job):  # the system may have no more threads
                     lane = self._lanes[client] = _Lane(self._sessions_of(client), self)
             except SatrapError as error:
-                self._fail(job, error_code(error), error)
+                self._refuse(job, error_code(error), error)
                 return
         with self._lock:
             job.session.parked += 1
@@ -100,6 +101,10 @@ class Lanes(Turns):
             lane.stop()
         for lane in lanes:
             lane.join(max(until - time.monotonic(), 0.0))
+
+    def _refuse(self, job: Job, code: Code, error: SatrapError) -> None:
+        self.refused += 1
+        self._finish(job, failure(job.header, code, error))
 
     def answered(self, job: Job, answer: Answer) -> None:
         """Hand over an answer; a thread of a lane calls it."""

@@ -10,13 +10,13 @@ from typing import Any
 from satrap.embedding.workers.pooler import Begun, Pooler, done
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers import Key
-from satrap.exchange.servers.service import Service
+from satrap.rpc.server.handler import Handler
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 
 
-class EmbeddingService(Service):
-    """Makes a `Session` for each worker; give its server `Lanes` as turns.
+class EmbeddingService(Handler):
+    """Makes a `Session` for each worker; give its server `Lanes` as dispatcher.
 
     Args:
         shards: HOST:PORT of each shard.
@@ -27,9 +27,9 @@ class EmbeddingService(Service):
     """
 
     role = "embedding-worker"
+    kinds = (Kind.HELLO, Kind.LOOKUP, Kind.PEEK, Kind.UPDATE, Kind.FLUSH, Kind.RECALL, Kind.BYE)
 
     def __init__(self, shards: Sequence[str], key: Key | None = None) -> None:
-        super().__init__()
         self.shards, self.key = tuple(shards), key
         self.stop: Callable[[], None] = lambda: None
         self._sessions: dict[int, Session] = {}

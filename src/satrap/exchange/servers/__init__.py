@@ -6,10 +6,10 @@ worker uses. Between them go checked binary frames (`frames`, `payload`), never 
 
 from satrap.exchange.servers.client import ServersExchange
 from satrap.exchange.servers.server import ShardServer
-from satrap.exchange.servers.sessions import Limits
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import Wire
 from satrap.rpc import Key, create_key, read_key
+from satrap.rpc.server.sessions import Limits
 
 __all__ = [
     "Key",

@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
-from satrap.exchange.servers.journal import Journal, Segment
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Answer, Session
-from satrap.exchange.servers.sessions import Sessions
 from satrap.exchange.servers.steps import GroupUpdate, Share
-from satrap.exchange.servers.turns import Job, execute
-from satrap.exchange.servers.unexpected import answerable
 from satrap.faults import hit
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.journal import Journal, Segment
+from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.sessions import Sessions
+from satrap.rpc.server.turns import execute
+from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 
@@ -183,6 +185,38 @@ class Rotation:
     def _find(self, segments: Sequence[Segment]) -> None:
         with suppress(SatrapError, OSError):  # what cannot be read stays
             self._committed = next((s.step for s in reversed(segments) if committed(self._journal, s)), None)
+
+
+class ShardJournal:
+    """Keeps the requests of a shard, and brings it back; see `satrap.rpc.server.server.Durability`.
+
+    Args:
+        folder: see `Journal`.
+        service: of the shard.
+
+    Attributes:
+        recovery: from what the folder holds.
+
+    Raises:
+        CheckpointError, ConfigError: as `Journal` and `Recovery`.
+    """
+
+    def __init__(self, folder: Path, service: Service) -> None:
+        self.journal, self._service = Journal(folder), service
+        self.recovery, self._rotation = Recovery(self.journal), Rotation(self.journal)
+        self.updates, self.progress = self.recovery.updates, self.recovery.progress
+        self.tidy = self._rotation.tidy
+
+    def __str__(self) -> str:
+        return str(self.recovery)
+
+    def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
+        """See `Durability.recover`."""
+        self.recovery.run(self._service, sessions, stopping)
+
+    def executed(self, job: Job, sessions: Sessions) -> None:
+        """See `Durability.executed`."""
+        self._rotation.executed(job, self._service, sessions)
 
 
 def _unrepeatable(

@@ -6,7 +6,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import filterfalse
 from typing import Any, TypeVar
@@ -18,11 +17,12 @@ from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
-from satrap.exchange.servers.session import Session
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
+from satrap.rpc.server.handler import SerialHandler, Work
+from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
 from satrap.store import Chunk, Shard
@@ -45,29 +45,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 _DATA_FOLDER = re.compile(r"data-[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A request that was found to be possible.
-
-    Args:
-        run: executes it, and returns the parts of its answer.
-        renews: it makes an end of everything before it: the first of a new group of workers.
-    """
-
-    run: Callable[[], list[Buffer]]
-    renews: bool = False
-
-
-class Service:
-    """Executes requests on a `Shard`; one thread calls it.
+class Service(SerialHandler):
+    """Executes requests on a `Shard`.
 
     Args:
         config: the tables; None: the first hello brings them.
         max_bytes: largest answer; a request that would need more is refused before anything is allocated.
 
     Attributes:
-        observe: counters that the statistics tell under `server`.
-        role: what the process calls itself.
         repeating: requests come from a journal; what they wrote elsewhere is not written again.
         generation: of the group of workers that it serves.
         run: identity of the run that it serves.
@@ -75,10 +60,10 @@ class Service:
     """
 
     role = "shard"
+    kinds = tuple(kind for kind in Kind if kind < Kind.OPEN)
 
     def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
         self.config, self.max_bytes = config, max_bytes
-        self.observe: Callable[[], Mapping[str, Any]] = dict
         self.board = StepBoard()
         self.repeating = self.emptied = False
         self._updates = 0
@@ -101,13 +86,18 @@ class Service:
             raise StoreError("this shard has no tables yet", fix="send a hello first")
         return self._store
 
+    @property
+    def epoch(self) -> int | None:
+        """See `Handler`; None before a hello has configured it."""
+        return None if self.config is None else self.config.map.epoch
+
     def seen(self, session: Session) -> tuple[int, int]:
-        """Return how many updates have been applied: (of a session, of all)."""
+        """See `SerialHandler.seen`."""
         waiting = session.open_step == self.board.completed  # its share of the open step waits for others
         return session.updates - waiting, self._updates
 
     def changes(self) -> object:
-        """Return something that is another once a request has begun to change rows or steps."""
+        """See `SerialHandler.changes`: rows and steps."""
         groups = () if self._store is None else self._store.groups
         rows = [(g.updates, g.directory.step, g.directory.slots, g.directory.reassigned) for g in groups]
         return self.board.progress, self._updates, rows
@@ -115,7 +105,8 @@ class Service:
     def statistics(self) -> dict[str, Any]:
         """Return the store's counters, empty without tables, and the server's; any thread may call it."""
         store = {} if self._store is None else self._store.statistics()
-        return store | {"server": self.observe()}
+        shard = "" if self.config is None else str(self.config.shard)
+        return store | {"server": {**self.observe(), "steps": self.board.completed, "shard": shard}}
 
     def close(self) -> None:
         """Free the rows."""
@@ -160,11 +151,7 @@ class Service:
             self._snapshots.follow(self.store, plain["follows"])
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
-        """Check a request; return what executes it.
-
-        Raises:
-            SatrapError: it is refused; nothing has changed.
-        """
+        """See `SerialHandler.prepare`."""
         if session.generation < self.generation and header.kind not in (Kind.HELLO, Kind.BYE):
             raise StoreError("a newer group of workers has taken this one's place")
         if session.client not in self._forward and header.kind not in (Kind.HELLO, Kind.BYE):
@@ -185,12 +172,9 @@ class Service:
         return self._manage(session, header.kind, parts)
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
-        """Have rows read from a disk that a request which waits, or is yet to come, will look up.
-
-        Returns at once and tells of no error; any thread may call it.
-        """
+        """Have rows read from a disk that a request which waits, or is yet to come, will look up."""
         store = self._store
-        if kind == Kind.LOOKUP and store is not None and store.ahead.useful:
+        if kind in (Kind.LOOKUP, Kind.PREFETCH) and store is not None and store.ahead.useful:
             with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
                 for s in self._sections(parts):
                     if s.ids is not None:
@@ -261,7 +245,7 @@ class Service:
         return self._snapshots.result()
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let go what clients hold that are gone: an export or a cut keeps rows as they were."""
+        """See `Handler.forget`: an export or a cut keeps rows as they were."""
         for client in filter(gone, list(self._exports)):
             del self._exports[client]
         self._present = set(filterfalse(gone, self._present))

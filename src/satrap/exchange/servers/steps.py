@@ -8,12 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import StoreError
+from satrap.errors import ExchangeError, StoreError
+from satrap.rpc.server.handler import Board
+from satrap.rpc.server.session import Session
+from satrap.rpc.wire.frames import Header, Kind, name_of
 from satrap.store import distinct, segment_sum
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
+
+FAR = 2
+"""Steps before the open one at which a request is wrong: a worker asks for one step ahead of its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +40,8 @@ class Share:
     lr_scale: float
 
 
-class StepBoard:
-    """Collects the shares of a step and says when it is complete.
+class StepBoard(Board):
+    """Collects the shares of a step and says when it is complete; requests of later steps wait until then.
 
     Attributes:
         world: number of ranks.
@@ -63,8 +69,8 @@ class StepBoard:
         return self._shares
 
     @property
-    def progress(self) -> tuple[int, int, int]:
-        """What grows when a request may have a turn that it did not have before."""
+    def progress(self) -> tuple[int, int, int]:  # type: ignore[override]
+        """See `Board`; here it grows."""
         return self.completed, len(self.looked), len(self._shares)
 
     def resume(
@@ -83,9 +89,35 @@ class StepBoard:
         """Return whether a lookup of a rank in the open step would come before one of a lower rank."""
         return any(lower not in self.looked and lower not in self._shares for lower in range(rank))
 
+    def refusal(self, session: Session, header: Header) -> ExchangeError | None:
+        """See `Board.refusal`."""
+        if not session.gated or header.step - self.completed < FAR:
+            return None
+        return ExchangeError(
+            f"a request of step {header.step} came while step {self.completed} is open",
+            where=f"{name_of(header.kind)} of rank {session.rank}",
+            why="in sync mode a worker asks for a step once it has sent its update of the one before",
+        )
+
+    def must_wait(self, session: Session, header: Header) -> bool:
+        """See `Board.must_wait`."""
+        if not session.gated:
+            return False
+        if session.ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
+            return self.awaits(session.rank)
+        return header.step > self.completed
+
     def missing(self) -> list[int]:
         """Return the ranks that have not contributed to the open step."""
         return [rank for rank in range(self.world) if rank not in self._shares]
+
+    def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> ExchangeError:
+        """See `Board.too_late`."""
+        return ExchangeError(
+            f"step {self.completed} is not complete: nothing came from rank {silent}",
+            where=f"stage: {name_of(header.kind)} of rank {session.rank}",
+            why=f"waited {seconds:g} s; in sync mode every rank must send its update",
+        )
 
     def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
         """Add a share; return all of the step, in rank order, when it is the last one.

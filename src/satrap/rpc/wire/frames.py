@@ -84,6 +84,11 @@ class Kind(IntEnum):
     PREFETCH = 33
 
 
+def name_of(kind: int) -> str:
+    """Return the name of a kind of request, as errors show it."""
+    return Kind(kind).name.lower()
+
+
 class Code(IntEnum):
     """Why a request was refused."""
 

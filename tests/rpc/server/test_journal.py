@@ -13,7 +13,7 @@ import pytest
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.exchange.servers.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
+from satrap.rpc.server.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
 from satrap.rpc.wire.frames import HEADER_BYTES, Header, Kind, digest, encode
 
 Message = tuple[Header, list[bytes]]
@@ -216,7 +216,7 @@ def test_a_record_that_only_partly_fits_is_taken_back(
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     program = (
-        "import pathlib, sys; from satrap.exchange.servers.journal import Journal;"
+        "import pathlib, sys; from satrap.rpc.server.journal import Journal;"
         "Journal(pathlib.Path(sys.argv[1]))"
     )
     done = subprocess.run(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import StoreError
-from satrap.exchange.servers.session import WINDOW, Answer, Session, Verdict
-from satrap.exchange.servers.turns import Job, failure, fenced
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import WINDOW, Answer, Session, Verdict, failure, fenced
 from satrap.rpc.wire.frames import (
     ANSWER,
     FAILURE,

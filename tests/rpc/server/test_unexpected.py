@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers import unexpected as module
-from satrap.exchange.servers.unexpected import MOST, answerable
+from satrap.rpc.server import unexpected as module
+from satrap.rpc.server.unexpected import MOST, answerable
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ import pytest
 
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import WINDOW, Answer, Session
-from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import WINDOW, Answer, Session
+from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Header, Kind
 from satrap.rpc.wire.text import unpack_text
 from satrap.store import Eviction, Tier

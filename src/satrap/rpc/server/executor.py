@@ -1,4 +1,4 @@
-"""The thread of a shard that recovers it, then executes requests."""
+"""The thread of a server that recovers it, then executes requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 
 from satrap.errors import SatrapError
-from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc.server.handler import Dispatcher, Job
 
 _TICK = 0.2
 """Seconds between looks at requests that wait too long."""
@@ -21,7 +21,7 @@ class Executor:
     up the others by one request at a time.
 
     Args:
-        turns: what executes them; touched by this thread only.
+        dispatcher: has them executed; touched by this thread only.
         first: called in the thread before the first request.
         last: called in the thread after the last one.
         tick: called in the thread now and then with the seconds of its clock.
@@ -34,18 +34,18 @@ class Executor:
 
     def __init__(
         self,
-        turns: Turns,
+        dispatcher: Dispatcher,
         first: Callable[[], None],
         last: Callable[[], None],
         tick: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._turns, self._first, self._last, self._tick = turns, first, last, tick
+        self._dispatcher, self._first, self._last, self._tick = dispatcher, first, last, tick
         self.error: SatrapError | None = None
         self.queued, self.queued_bytes = 0, 0
         self._jobs: OrderedDict[Hashable, deque[Job]] = OrderedDict()
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="satrap-shard", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="satrap-server", daemon=True)
         self._thread.start()
 
     @property
@@ -80,10 +80,10 @@ class Executor:
         ticked = time.monotonic()
         while not self._stopping:
             if (job := self._next()) is not None:
-                self._turns.take(job)
+                self._dispatcher.take(job)
             if (now := time.monotonic()) - ticked >= _TICK:
                 ticked = now
-                self._turns.expire(now)
+                self._dispatcher.expire(now)
                 self._tick(now)
 
     def _next(self) -> Job | None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from satrap.exchange.servers.executor import Executor
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.session import Session
-from satrap.exchange.servers.turns import Job, Turns
+from satrap.rpc.server.executor import Executor
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import Session
+from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import Header, Kind
 from tests.cluster.runs import eventually
 

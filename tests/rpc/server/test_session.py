@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from satrap.exchange.servers.session import Answer, Session, Verdict
+from satrap.rpc.server.session import Answer, Session, Verdict
 from satrap.rpc.wire.frames import ANSWER, Header, Kind
 
 

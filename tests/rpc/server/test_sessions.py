@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import StoreError
-from satrap.exchange.servers.session import WINDOW, Answer
-from satrap.exchange.servers.sessions import Counters, Limits, Sessions, share
-from satrap.exchange.servers.turns import Job, failure
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import WINDOW, Answer, failure
+from satrap.rpc.server.sessions import Counters, Limits, Sessions, share
 from satrap.rpc.wire.frames import ANSWER, FAILURE, Buffer, Code, Header, Kind, digest, encode
 from satrap.rpc.wire.text import unpack_text
 

@@ -8,7 +8,9 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any
 
-from satrap.rpc.wire.frames import Buffer, Digest, Header, digest
+from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Digest, FrameError, Header, digest
+from satrap.rpc.wire.text import pack_text
 
 WINDOW = 256
 """Requests a client may have that wait, are executed, or whose answers it has not acknowledged."""
@@ -182,3 +184,23 @@ class Session:
         for sequence in [s for s in self._answers if s < acknowledged]:
             self.bytes -= self._answers.pop(sequence).payload.size
             self._kept_at = self.seen
+
+
+def fenced() -> ExchangeError:
+    """Return the error for a client whose rank a newer one has."""
+    return ExchangeError("another worker has taken this one's rank")
+
+
+def error_code(error: SatrapError) -> Code:
+    """Return how a refusal is told to the client."""
+    if isinstance(error, FrameError | StoreError):
+        return Code.STORE
+    return Code.CONFIG if isinstance(error, ConfigError) else Code.SEQUENCE
+
+
+def failure(header: Header, code: Code, error: SatrapError) -> Answer:
+    """Return the answer that carries an error."""
+    text = {"code": int(code), "kind": header.kind} | {
+        key: getattr(error, key) for key in ("what", "where", "why", "fix")
+    }
+    return Answer.of(header.answer(FAILURE), [pack_text(text)])

@@ -1,0 +1,1 @@
+"""The server's side: sessions, order, limits and the journal; a handler does the work."""

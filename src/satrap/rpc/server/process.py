@@ -1,0 +1,50 @@
+"""The process of a server."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+
+from satrap.events import Ready, Recovering, Report
+from satrap.memory import keep_freed_memory
+from satrap.rpc.server.server import Server
+
+
+def serve(
+    server: Server,
+    endpoint: AbstractContextManager[object] | None = None,
+    report: Report = lambda _: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT; prints one line when it is ready.
+
+    If it comes back from a journal, it first prints from what, and clients wait until it has.
+
+    Args:
+        server: to run.
+        endpoint: open while it runs, for example of metrics; None: none.
+        report: called with `Recovering` and `Ready`, as the lines are printed.
+
+    Raises:
+        CheckpointError: the journal is damaged.
+        ExchangeError: the thread that executes requests has died.
+    """
+
+    def stop(_: int, __: FrameType | None) -> None:
+        server.request_stop()
+
+    keep_freed_memory()
+    role, durability = server.handler.role, server.durability
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        if durability is not None and durability.progress() is not None:
+            print(f"satrap {role} recovering from {durability}", flush=True)
+            report(Recovering(str(durability)))
+        protection = "encrypted" if server.encrypted else "open to this machine only"
+        with endpoint or nullcontext():
+            print(f"satrap {role} ready on {server.address} ({protection})", flush=True)
+            report(Ready(server.address))
+            server.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

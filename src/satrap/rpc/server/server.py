@@ -1,0 +1,274 @@
+"""The socket of a server: receives, checks and orders requests, sends answers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Protocol, Self
+
+from satrap.errors import ExchangeError, StoreError
+from satrap.rpc import Bounds, Key, Listener, Message, check_listen
+from satrap.rpc.server.executor import Executor
+from satrap.rpc.server.handler import Dispatcher, Handler, Job
+from satrap.rpc.server.journal import Journal
+from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.turns import Turns
+from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode, name_of
+
+_TICK = 0.5
+"""Seconds between looks at the wish to stop, when a signal handler asks for it."""
+_UNSENT = 16 << 20
+"""Bytes that wait to be sent on one connection, 16 MiB."""
+_LINGER = 0.5
+"""Seconds that answers may take to leave when the server stops."""
+
+
+class Durability(Protocol):
+    """What keeps the requests of a server, so that it comes back as it was after its process has died.
+
+    Its text says from where it comes back.
+
+    Attributes:
+        journal: where requests are written before they are executed.
+        updates: how many are repeated.
+    """
+
+    journal: Journal
+    updates: int
+
+    def progress(self) -> int | None:
+        """Return a number that grows while requests are repeated, None afterwards."""
+
+    def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
+        """Repeat them, or until `stopping` returns True."""
+
+    def executed(self, job: Job, sessions: Sessions) -> None:
+        """Take note of a request that has just been executed.
+
+        Raises:
+            StoreError: there is no room on the disk; the journal goes on as it was.
+        """
+
+    def tidy(self) -> None:
+        """Let go what is needed no more."""
+
+
+class Server:
+    """A handler behind a socket.
+
+    A message that cannot be believed is dropped and counted, and answered with an error; it never ends the
+    server. Requests of one client are executed in order, each exactly once.
+
+    Args:
+        listen: HOST:PORT. Anything but a loopback address needs a key.
+        handler: executes the requests.
+        key: from `read_key`; connections are then encrypted and both sides proven to hold it.
+        limits: see `Limits`.
+        dispatcher: makes what decides when a request is executed, default `Turns`, for a `SerialHandler`.
+        durability: keeps requests and repeats them in the background, while clients are told to wait. Or
+            None.
+
+    Attributes:
+        address: HOST:PORT it listens on.
+        counters: see `Counters`.
+
+    Raises:
+        ConfigError: an address that cannot be used, or one open to others without a key.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        handler: Handler,
+        *,
+        key: Key | None = None,
+        limits: Limits | None = None,
+        dispatcher: Callable[..., Dispatcher] = Turns,
+        durability: Durability | None = None,
+    ) -> None:
+        check_listen(listen, key)
+        self.handler, self.encrypted, self.durability = handler, key is not None, durability
+        self.limits, self.counters = limits or Limits(), Counters()
+        handler.observe = self._observe
+        self._sessions = Sessions(
+            self.limits,
+            self.counters,
+            self._submit,
+            epoch=lambda: handler.epoch,
+            recovering=durability.progress if durability else lambda: None,
+            ahead=partial(handler.expect, Kind.PREFETCH),
+        )
+        self._dispatcher = dispatcher(
+            handler,
+            self._finished,
+            wait=self.limits.wait,
+            heard=self._sessions.heard,
+            has_room=self._sessions.has_room,
+            journal=durability and durability.journal,
+        )
+        self._answers: deque[tuple[Job, Answer, bool]] = deque()
+        self._unsent: dict[Hashable, deque[tuple[Session, int]]] = {}
+        self._stopping = threading.Event()
+        self._executor: Executor | None = None
+        self._started = time.monotonic()
+        self._thread: threading.Thread | None = None
+        self._stopped: set[Hashable] = set()
+        bounds = Bounds(
+            message_bytes=self.limits.message_bytes + HEADER_BYTES,
+            unsent_bytes=_UNSENT,  # more would be no faster: what finds no room waits in its session
+            all_unsent_bytes=8 * _UNSENT,
+        )
+        self._listener = Listener(
+            listen, key=key, bounds=bounds, on_message=self._receive, on_end=self._sessions.gone
+        )
+        self.address = self._listener.address
+
+    def start(self) -> Self:
+        """Serve in background threads until `stop`."""
+        self._thread = threading.Thread(target=self.run, name="satrap-server-io", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving, after the request that is being executed; what the handler holds is gone."""
+        self._stopping.set()
+        if self._thread is None:
+            self._listener.close()
+        else:
+            self._listener.ring()
+            self._thread.join()
+
+    def request_stop(self) -> None:
+        """Ask `run` to return soon; safe in a signal handler."""
+        self._stopping.set()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def run(self) -> None:
+        """Serve in this thread until `stop` or `request_stop` is called."""
+        self._executor = executor = Executor(self._dispatcher, self._recover, self._end, self._sweep)
+        try:
+            self._loop(executor)
+        finally:
+            executor.stop()
+            self._drain()
+            self._listener.close(_LINGER)
+
+    def _recover(self) -> None:
+        if self.durability is not None:
+            self.durability.recover(self._sessions, self._stopping.is_set)
+            self._sessions.resume_at(time.monotonic())
+
+    def _sweep(self, now: float) -> None:
+        self._sessions.sweep(now)
+        self.handler.forget(lambda client: self._sessions.absent(client, now))
+        if self.durability is not None:
+            self.durability.tidy()
+
+    def _end(self) -> None:
+        self.handler.close()
+        if self.durability is not None:
+            self.durability.journal.close()
+
+    def _loop(self, executor: Executor) -> None:
+        while not self._stopping.is_set():
+            if not executor.alive:
+                raise executor.error or ExchangeError("the thread that executes requests has died")
+            self._listener.poll(_TICK)
+            self._drain()
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the handler's counters, and under `server` those of the server; any thread may call it.
+
+        Those are the `Counters`; `clients` known; requests and bytes `queued` now, `kept_bytes` of answers
+        that clients have not acknowledged; requests executed, by kind, and `refused`; `busy_seconds` spent
+        executing of the `seconds` it has been there; bytes of its journal and updates `recovered` from it.
+        """
+        return self.handler.statistics()
+
+    def _observe(self) -> dict[str, Any]:
+        dispatcher, executor, known = self._dispatcher, self._executor, self._sessions.known.values()
+        durability = self.durability
+        return {
+            **asdict(self.counters),
+            "clients": len(known),
+            "queued": sum(s.parked for s in known) + (executor.queued if executor else 0),
+            "queued_bytes": sum(s.parked_bytes for s in known) + (executor.queued_bytes if executor else 0),
+            "kept_bytes": sum(s.bytes for s in known),
+            "requests": {name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
+            "refused": dispatcher.refused,
+            "busy_seconds": dispatcher.busy,
+            "seconds": time.monotonic() - self._started,
+            "journal_bytes": 0 if durability is None else durability.journal.size,
+            "recovered": 0 if durability is None else durability.updates,
+        }
+
+    def _submit(self, job: Job) -> None:
+        assert self._executor is not None
+        self._executor.submit(job)
+
+    def _has_room(self) -> bool:
+        executor, limits = self._executor, self.limits
+        assert executor is not None
+        return executor.queued_bytes < limits.queued_bytes and executor.queued < limits.queued_messages
+
+    def _receive(self, number: Hashable, message: Message) -> None:
+        head = bytes(message[0]) if len(message[0]) == HEADER_BYTES else None
+        answer = self._sessions.receive(number, head, message[1:], time.monotonic())
+        if answer is None or answer.header.kind != FAILURE:
+            self._listener.trust(number)
+        if number not in self._unsent:  # else it would overtake answers and look like a loss
+            self._send(number, answer)
+        if not self._has_room():
+            self._stopped.add(number)
+            self._listener.stop(number)
+
+    def _finished(self, job: Job, answer: Answer, *, last: bool = True) -> None:
+        """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
+        if last:
+            self._sessions.finished(job, answer)
+        if self.durability is not None and answer.header.kind != FAILURE:
+            with contextlib.suppress(StoreError):
+                self.durability.executed(job, self._sessions)
+        self._answers.append((job, answer, last))
+        self._listener.ring()
+
+    def _drain(self) -> None:
+        """Send what has been executed; then there may be room for more."""
+        while self._answers:
+            job, answer, last = self._answers.popleft()
+            number = job.session.identity
+            if job.header.kind == Kind.HELLO and answer.header.kind == FAILURE:
+                self._listener.trust(number, False)
+            if last:
+                self._unsent.setdefault(number, deque()).append((job.session, job.header.sequence))
+            else:
+                self._send(number, answer)
+        for number, waiting in list(self._unsent.items()):
+            while waiting and self._send(number, waiting[0][0].answer(waiting[0][1])):
+                waiting.popleft()
+            if not waiting or number not in self._listener:
+                del self._unsent[number]
+        while self._stopped and self._has_room():
+            self._listener.resume(self._stopped.pop())
+
+    def _send(self, number: Hashable, answer: Answer | None) -> bool:
+        """Send an answer; return False if the connection has gone, or takes no more for now.
+
+        What a slow reader is to get waits in its session. Of None, which is no answer, nothing is sent.
+        """
+        if answer is None:
+            return True
+        sent = self._listener.send(number, [encode(answer.header, answer.payload), *answer.parts])
+        self.counters.sent_bytes += answer.payload.size * sent
+        return sent
