@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""All errors that satrap raises, as one tree.
 
 ```
 SatrapError
@@ -74,7 +74,7 @@ class ExchangeError(SatrapError):
 
 
 def error_values(error: SatrapError) -> dict[str, str]:
-    """Return an error as plain data, for another process; one with more than four parts as its base."""
+    """Return an error as plain data, for another process."""
     kinds = (kind for kind in type(error).__mro__ if kind is SatrapError or "__init__" not in vars(kind))
     parts = {"what": error.what, "where": error.where, "why": error.why, "fix": error.fix}
     return {"type": next(kinds).__name__, **parts}

@@ -1,4 +1,4 @@
-"""Named fault points: places where a test makes something go wrong on purpose.
+"""Named fault points: places in the code where a test can make something go wrong.
 
 ```python
 faults.hit("checkpoint.before_manifest")            # in the code: does nothing unless armed

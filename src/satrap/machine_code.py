@@ -1,4 +1,4 @@
-"""Numba's machine code, kept between runs where that is possible, and made anew where it is not."""
+"""Compiles kernels with Numba and keeps the machine code between runs if that is possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _told = False
 
 
 class _Cache(_FunctionCache):  # type: ignore[misc]
-    """Numba's cache, but a file that cannot be used costs a compilation and never the run."""
+    """Numba's cache, except that an unusable file costs a compilation, not the run."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -39,10 +39,10 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
 def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
 
-    Where no folder can be written, or the disk is full, it says so once and compiles in each process.
+    If no folder can be written, or the disk is full, it warns once and compiles in each process.
 
     Args:
-        folder: where to keep it; None: where Numba does, beside the source or below the home folder.
+        folder: where to keep it; None: Numba's choice, beside the source or below the home folder.
         options: of `numba.njit`.
     """
 
@@ -68,7 +68,7 @@ def tell(error: object) -> None:
     if not _told:
         _told = True
         warnings.warn(
-            f"compiled code cannot be kept, so every process compiles anew, which takes up to a minute "
+            f"compiled code cannot be kept, so every process compiles it again, which takes up to a minute "
             f"({error}); let NUMBA_CACHE_DIR name a folder that can be written",
             RuntimeWarning,
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""The C library's memory: freed blocks are kept for the next batch."""
+"""Makes the C library keep freed memory for the next batch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ def keep_freed_memory(largest: int = _LARGEST, kept: int = _KEPT) -> None:
     """Let the C library reuse freed blocks instead of returning them to the system each time.
 
     Every batch needs the same few blocks of some megabytes: messages, rows, activations, gradients. Mapping
-    them anew costs a page fault per 4 KiB, measured as a fifth of the time of a shard and of a narrow
-    network at 64 weights per row. It holds for the whole process, with glibc; other C libraries decide for
-    themselves.
+    them again costs a page fault per 4 KiB, measured as a fifth of the time of a shard and of a narrow
+    network at 64 weights per row. Affects the whole process; works with glibc only.
 
     Args:
-        largest: bytes of the largest block that is kept; below 2 GiB, in older C libraries up to 32 MiB.
-        kept: most bytes that are kept; below 2 GiB.
+        largest: bytes of the largest block to keep; below 2 GiB, in older C libraries up to 32 MiB.
+        kept: most bytes to keep; below 2 GiB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -1,9 +1,9 @@
-"""Embedding optimizers, what one row's step is, and schedules of the learning rate.
+"""Describes embedding optimizers and learning-rate schedules; the store executes the optimizers.
 
-The store executes optimizers; these objects only describe. Every optimizer is applied to a row at most once
-per update: gradients of duplicate ids are summed first. State lives and dies with the row, and everything is
-*lazy*: momentum, decay and moments of a row move only in the steps that have a gradient for it. `lr` is the
-base rate; a trainer scales it per step, by a `Schedule` among other things.
+An optimizer is applied to a row at most once per update: gradients of duplicate ids are summed first. The
+state belongs to the row, and everything is *lazy*: momentum, decay and moments of a row change only in steps
+that have a gradient for it. `lr` is the base rate; a trainer scales it in every step, for example by a
+`Schedule`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Optimizer:
     A step is: the gradient is clipped (`clip`), weight decay is added, the subclass's formula is applied in
     float32, the weights are clamped (`bound`), and rounded if the table holds 16-bit weights.
 
-    Extreme gradients do what they do in PyTorch: one whose square overflows (above 1.8e19) makes an Adagrad
-    or Adam accumulator infinite, after which that weight stands still; `clip` prevents it. 16-bit weights are
-    clamped to the largest number of their format; float32 ones may overflow unless there is a `bound`.
+    Extreme gradients behave as in PyTorch: one whose square overflows (above 1.8e19) makes an Adagrad or Adam
+    accumulator infinite, and the weight no longer changes; `clip` prevents it. 16-bit weights are clamped to
+    the largest number of their format; float32 weights may overflow unless there is a `bound`.
 
     Args:
         lr: learning rate, > 0.
@@ -211,8 +211,8 @@ def from_dict(settings: Mapping[str, Any]) -> Optimizer:
 class Schedule:
     """Base of the learning-rate schedules: a factor on every learning rate, by step; use a subclass.
 
-    A schedule has no state: the factor is a function of the number of steps done, so that all processes
-    agree and a resumed run goes on where it was.
+    A schedule has no state: the factor depends only on the number of steps done, so all processes agree and
+    a resumed run continues where it was.
 
     Args:
         warmup: steps over which the factor grows linearly, `(step + 1) / warmup`; default 0.
@@ -232,7 +232,7 @@ class Schedule:
         _require(0 <= value <= 1, self, "final must be in [0, 1]", value)
 
     def factor(self, step: int) -> float:
-        """Return what the learning rates of step 0, 1, 2 ... are multiplied with."""
+        """Return the factor on the learning rates of step 0, 1, 2 ..."""
         return min(1.0, (step + 1) / self.warmup if self.warmup else 1.0) * self._decay(step)
 
     def _decay(self, step: int) -> float:

@@ -1,8 +1,8 @@
-"""What a sample is: labels, features and the tables behind them.
+"""Describes samples: labels, features and the tables behind them.
 
-Nouns: a *feature* is a named input of a sample; a `Categorical` feature is a set of ids that select
-rows of a *table*, a `Numeric` feature is one number. A `Schema` names them all; readers, models, stores
-and predictions use the same schema, so an id means the same row everywhere.
+A *feature* is a named input of a sample: a `Categorical` feature is a set of ids that select rows of a
+*table*, a `Numeric` feature is one number. A `Schema` names them all. Readers, models, stores and predictions
+use the same schema, so an id means the same row everywhere.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Categorical:
         separator: splits a text value into several, for `multi`.
         cross: two or more columns whose combination is the value.
         boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
-        buckets: replace the id by `1 + id % buckets` (a missing value stays missing): a bounded table, at the
-            price of collisions.
-        max_values: keep at most this many values per sample (the first ones), for `multi`.
+        buckets: replace the id by `1 + id % buckets` (a missing value stays missing), which limits the table,
+            but makes ids collide.
+        max_values: keep at most the first so many values per sample, for `multi`.
     """
 
     dim: int
@@ -72,7 +72,7 @@ class Numeric:
             (to mean 0, deviation 1; statistics are given as `{"standardize": {"mean": m, "std": s}}` or
             measured on the training data), `{"clip": [low, high]}`.
         column: column of the data, default the feature's name.
-        missing: value, after the transform, of a missing number; default 0.
+        missing: what a missing number becomes, after the transform; default 0.
     """
 
     transform: Transform | Sequence[Transform] | None = None
@@ -93,7 +93,7 @@ class Label:
         positive: values (compared as text) that count as 1; every other value is 0. Default: the column
             must hold 0 and 1.
         threshold: numbers at or above it count as 1.
-        mask: name of a column that says, per row, whether this label is known (1) or to be ignored (0).
+        mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
 
     name: str

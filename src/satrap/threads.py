@@ -1,4 +1,4 @@
-"""PyTorch's threads beside satrap's own: the one place that reads and sets environment variables.
+"""Settings of PyTorch's threads; the only module that reads and sets environment variables.
 
 GNU OpenMP, which PyTorch's CPU build uses, lets its threads spin for milliseconds while they wait for each
 other. satrap reads, looks up and updates on threads of its own; when one of them holds a core, a spinning
@@ -28,7 +28,7 @@ def default_threads(present: int) -> int:
         present: what it uses now.
 
     Returns:
-        All of them where waiting threads give their core away, else all cores but one.
+        `present` if waiting threads give up their core, else all cores but one.
     """
     return present if _chosen() else max(1, min(present, (os.cpu_count() or 1) - 1))
 

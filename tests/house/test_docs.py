@@ -162,3 +162,12 @@ def test_the_documents_name_commands_and_keys_that_exist() -> None:
         for key in re.findall(r"`([a-z]+\.[a-z_.]+[a-z])`", text):
             if key.split(".")[0] in sections and not key.endswith((".py", ".md", ".json", ".jsonl")):
                 assert key in keys, f"{document.name}: {key}"
+
+
+def test_the_documents_name_files_of_the_repository_that_exist() -> None:
+    ours = r"`((?:src|tests|docs|benchmarks|examples)/[\w./-]*|(?:\w+/)+\w+\.py)`"
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    for document in documents:
+        if document.name != "CHANGELOG.md":  # it also names files that have gone since
+            for name in re.findall(ours, document.read_text(encoding="utf-8")):
+                assert any((folder / name).exists() for folder in (ROOT, SOURCE)), f"{document.name}: {name}"

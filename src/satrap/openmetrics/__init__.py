@@ -1,6 +1,6 @@
-"""What a role tells a monitoring system, in the OpenMetrics format.
+"""Metrics of each process for monitoring systems, in the OpenMetrics format.
 
-`METRICS` is every name, with its meaning and unit; `Endpoint` serves the present values over HTTP.
+`METRICS` lists all names with meaning and unit; `Endpoint` serves the current values over HTTP.
 """
 
 from satrap.openmetrics.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""An HTTP endpoint that a monitoring system reads; values are taken when it asks, never before."""
+"""An HTTP endpoint for monitoring systems; it reads values only when a request comes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Values = Mapping[str, Any]
 
 
 CONNECTIONS = 32
-"""At a time; for one more, that which has lasted longest is closed."""
+"""Most connections at a time; for one more, the oldest is closed."""
 
 REQUEST_BYTES, REQUEST_SECONDS = 8192, 3.0
-"""That a request may have, and take to come."""
+"""Largest size of a request, and longest time for it to arrive."""
 
 _TICK = 0.25
 """Seconds between looks at connections that take too long."""
@@ -47,10 +47,10 @@ _TICK = 0.25
 class Endpoint:
     """Serves the metrics of one role at http://HOST:PORT/metrics, in a thread that ends with the process.
 
-    Whoever reaches the port can read counters and speeds, nothing else: no ids, rows, keys or file names.
-    What a client may cost is bounded: `CONNECTIONS`, `REQUEST_BYTES`, `REQUEST_SECONDS`; values are taken
-    once for all who wait, and one thread serves them all. The format is OpenMetrics for those who ask for
-    it, else Prometheus' older text format.
+    A client can read counters and speeds, but no ids, rows, keys or file names. `CONNECTIONS`,
+    `REQUEST_BYTES` and `REQUEST_SECONDS` limit what clients cost: one thread serves them all and reads the
+    values once for all that wait. The format is OpenMetrics for clients that ask for it, else Prometheus'
+    older text format.
 
     ```python
     with Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as endpoint:
@@ -60,8 +60,8 @@ class Endpoint:
     Args:
         host: to listen on.
         port: 0 takes a free one.
-        values: called when somebody asks, in the thread that answers. If it raises, the answer is status 500
-            with the kind of the error.
+        values: called for each answer, in the thread that answers. If it raises, the answer is status 500
+            with the type of the error.
 
     Attributes:
         address: HOST:PORT.
@@ -99,10 +99,10 @@ class Endpoint:
 
 
 class _Caller:
-    """Somebody who has connected.
+    """A connection.
 
     Args:
-        sock: never blocks.
+        sock: non-blocking.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -111,7 +111,7 @@ class _Caller:
 
 
 class _Server:
-    """Answers each connection once, and waits for none of them."""
+    """Answers each connection once, and never waits for one of them."""
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -132,7 +132,7 @@ class _Server:
         self._poller.watch(self._socket, READ, None)
 
     def stop(self) -> None:
-        """Have `run` return soon; any thread may call it."""
+        """Make `run` return soon; any thread may call it."""
         self._stopping = True
         self._poller.ring()
 
@@ -153,7 +153,7 @@ class _Server:
         self._socket.close()
 
     def _accept(self) -> None:
-        """Take in who has come; where there is no room, the oldest goes, since it is the slowest."""
+        """Accept connections; if there are too many, close the oldest, which is the slowest."""
         for _ in range(CONNECTIONS):
             try:
                 sock, _ = self._socket.accept()
@@ -168,7 +168,7 @@ class _Server:
             self._go_on(_Caller(sock))
 
     def _go_on(self, caller: _Caller) -> None:
-        """Receive or send what can be without waiting."""
+        """Receive or send without waiting."""
         self._open[caller] = None
         try:
             if caller.answer:
@@ -192,7 +192,7 @@ class _Server:
         self._poller.watch(caller.socket, WRITE if caller.answer else READ, caller)
 
     def _answer(self) -> None:
-        """Answer those whose requests have come, all with the same metrics."""
+        """Answer all complete requests with the same metrics."""
         encoded: dict[str, bytes] = {}
         for caller in self._asking:
             caller.answer = memoryview(_answer(caller.head, partial(self._content, encoded)))
@@ -201,7 +201,7 @@ class _Server:
         self._asking.clear()
 
     def _content(self, encoded: dict[str, bytes], accept: str) -> tuple[bytes, str]:
-        """Return the metrics and their type; they are taken once."""
+        """Return the metrics and their content type; reads the values once."""
         encode, kind = choose_encoder(accept)
         if kind not in encoded:
             encoded[kind] = encode(self._registry)
@@ -223,7 +223,7 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
 
     Args:
         head: of the request, whole or not.
-        content: returns what is to be served to whoever accepts a type, and its type.
+        content: given the accepted types, returns what to serve and its type.
     """
     request, _, rest = head.partition(b"\r\n")
     words = request.split(b" ")
@@ -244,7 +244,7 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
 
 
 def _header(lines: bytes, name: str) -> str:
-    """Return the value of a header, "" without."""
+    """Return the value of a header, "" if there is none."""
     for line in lines.decode("latin-1").split("\r\n"):
         key, _, value = line.partition(":")
         if key.strip().lower() == name:
@@ -253,13 +253,13 @@ def _header(lines: bytes, name: str) -> str:
 
 
 class _Values(Collector):
-    """Turns values into families when the registry asks."""
+    """Turns values into metric families when the registry asks."""
 
     def __init__(self, values: Callable[[], Values]) -> None:
         self._values = values
 
     def describe(self) -> Iterator[Family]:
-        """Nothing is known beforehand; the registry must not ask for values to find out."""
+        """Return nothing: otherwise, the registry would read values when it is made."""
         return iter(())
 
     def collect(self) -> Iterator[Family]:

@@ -16,8 +16,8 @@ class Metric:
         name: of the family: a counter's samples end in `_total`, a summary's in `_count` and `_sum`.
         kind: type, as OpenMetrics names it.
         help: what it is, one line.
-        unit: the last word of the name, where there is one.
-        labels: that tell its samples apart.
+        unit: the last word of the name, if it has one.
+        labels: names of the labels of its samples.
         bounds: upper bounds of a histogram's buckets, without infinity.
     """
 

@@ -1,4 +1,4 @@
-"""From the counters of a role to the values of its metrics."""
+"""Turns the counters of a role into the values of its metrics."""
 
 from __future__ import annotations
 
