@@ -220,7 +220,7 @@ def number(d: Bytes, start: int, end: int, out: Bytes) -> tuple[int, Any, int]:
         if stop == end and d[end - 1] != _ZERO and shift > -4:
             return TEXT, U(0), 0  # canonical as it stands
         return REWRITTEN, U(0), _fraction(out, n, shift, negative)
-    if shift <= 20:
+    if shift <= 20:  # numbers of more digits exceed 64 bits
         fits, value = _whole(out, n, shift - n, negative, stop < end)
         if fits:
             return INTEGER, value, 0

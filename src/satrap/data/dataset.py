@@ -230,6 +230,7 @@ class Dataset:
             following, count = rows.mark, -(-current.size // size)
             for i in range(first, count):
                 rows.fill(min((i + 1 - first) * size, self.buffer_rows))
+                # Resuming reads the buffer again from its start, except after its last batch.
                 mark = replace(here, buffer=number, batch=i + 1)
                 if i + 1 == count:
                     mark = replace(following, buffer=number + 1, batch=0)

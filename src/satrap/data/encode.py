@@ -167,7 +167,7 @@ class Chunk:
         key = f"{kind} {column}"
         known = self._dictionaries.get(key)
         if known is None or not _same(known[0], array.dictionary):
-            nothing = pa.nulls(1, array.dictionary.type)
+            nothing = pa.nulls(1, array.dictionary.type)  # after the last entry: what null rows refer to
             known = (array.dictionary, convert(pa.concat_arrays([array.dictionary, nothing])))
             self._dictionaries[key] = known
         indices = array.indices

@@ -47,6 +47,7 @@ def _quoted_line_ends(
         record_start = False
         if field_start and byte == quote:
             i += 1
+            # to the quote that ends the field: two in a row stand for one inside it
             while i < n and not (data[i] == quote and not (i + 1 < n and data[i + 1] == quote)):
                 i += 2 if data[i] == quote else 1
             if i >= n:
@@ -101,7 +102,7 @@ def _copy_stripped(
         while k <= end:
             while k < end and (data[k] == _SPACE or data[k] == _TAB) and data[k] != separator:
                 k += 1
-            floor = position
+            floor = position  # trailing blanks are removed back to here, or to a closing quote
             if k < end and data[k] == quote:
                 out[position] = quote
                 position, k = position + 1, k + 1

@@ -79,6 +79,7 @@ def add_to_histogram(histogram: Doubles, predictions: Floats, labels: Bools, wei
     in the logit. So very small and very large probabilities are resolved as finely as middle ones; a uniform
     grid over [0, 1] would put them into one bin. The bin never falls as p grows.
     """
+    # Of a float's bits, a bin keeps the exponent and the first bits of the mantissa, which has 23.
     shift = 23 - int(math.log2(histogram.shape[1] // (2 * OCTAVES)))
     for p, y, w in blocks(predictions, labels, weights):
         # 1 - p is exact for p >= 0.5.
@@ -105,7 +106,8 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _keys(predictions: Floats, labels: Bools) -> Ids:
-    """Return integers that sort as the predictions, with the label in the lowest bit: 32 bits are used."""
+    """Return integers of 32 bits that sort as the predictions, with the label in the lowest bit."""
+    # The sign of a probability is 0, so its bits sort as the number does, and the shift loses nothing.
     return (predictions.view(np.uint32).astype(np.uint64) << np.uint64(1)) | labels
 
 
@@ -118,7 +120,10 @@ def _sorted(keys: Ids, weights: Floats) -> tuple[Ids, Floats]:
 
 @compiled(nogil=True)
 def _grouped(keys: Ids, weights: Floats) -> tuple[float, float, int, int]:
-    """Return (sum of AUC * weight, sum of weight, groups used, groups skipped) over sorted keys."""
+    """Return (sum of AUC * weight, sum of weight, groups used, groups skipped) over sorted keys.
+
+    A key is, from the highest bit: 32 bits of the group's number, 31 of the prediction, the label.
+    """
     total = total_weight = 0.0
     used = skipped = 0
     i = 0
