@@ -38,7 +38,7 @@ PLACES = (
     ("dedup", "satrap.embedding.plan:EmbeddingPlan", "ticket"),
     ("split and send lookup", f"{SERVERS}.client:ServersExchange", "_send_lookup"),
     ("split, to 16 bits and send push", f"{SERVERS}.client:ServersExchange", "_send_update"),
-    ("receive", f"{SERVERS}.loop:Loop", "_receive"),
+    ("receive", "satrap.rpc.client.loop:Loop", "_receive"),
     ("rows to 32 bits (in receive)", f"{SERVERS}.calls:Lookup", "answer"),
     ("wait for rows", "satrap.train.run:Run", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from satrap import data
 from satrap.data.loader import LoaderService
 from satrap.errors import SatrapError
-from satrap.exchange.servers.line import Line
+from satrap.rpc.client.client import Client
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import Session
 from satrap.rpc.server.turns import execute
@@ -63,18 +63,18 @@ def requests() -> list[tuple[Kind, list[Any]]]:
 
 
 def test_absurd_requests_are_refused_and_disturb_nobody(rows: data.Dataset) -> None:
-    with loader({"train": rows}) as (server, _), closing(Line("loader", server.address)) as line:
-        line.ask(Kind.OPEN, [pack_text(ASKED)]).result(20)
+    with loader({"train": rows}) as (server, _), closing(Client("loader", server.address)) as client:
+        client.ask(Kind.OPEN, [pack_text(ASKED)]).result(20)
         for kind, parts in requests():
             with pytest.raises(SatrapError):
-                line.ask(kind, parts).result(20)
-        assert "size" in unpack_text(taken(line))  # its own pass goes on
+                client.ask(kind, parts).result(20)
+        assert "size" in unpack_text(taken(client))  # its own pass goes on
         assert len(list(remote(server).batches())) == len(list(rows.batches()))
 
 
-def taken(line: Line) -> Any:
+def taken(client: Client) -> Any:
     """Return the text of the next batch."""
-    while "wait" in unpack_text(first := line.ask(Kind.NEXT).result(20)[0]):
+    while "wait" in unpack_text(first := client.ask(Kind.NEXT).result(20)[0]):
         pass
     return first
 

@@ -25,10 +25,10 @@ import numpy as np
 
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.exchange.servers.peer import Peer
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.optim import SGD
+from satrap.rpc.client.peer import Peer
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer
 from satrap.rpc.server.sessions import Counters, Limits, Sessions

@@ -12,9 +12,9 @@ from typing import Any
 from satrap.batch import Batch
 from satrap.data.loader import AHEAD
 from satrap.errors import error_of
-from satrap.exchange.servers.line import Line
-from satrap.exchange.servers.peer import ForgottenError
 from satrap.rpc import Key
+from satrap.rpc.client.client import Client
+from satrap.rpc.client.peer import ForgottenError
 from satrap.rpc.wire.batches import unpack_batch
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -55,7 +55,7 @@ class RemoteData:
         key: Key | None = None,
         deadline: float = 30.0,
     ) -> None:
-        self._connect = partial(Line, name, address, key=key, deadline=deadline)
+        self._connect = partial(Client, name, address, key=key, deadline=deadline)
         share = {"worker": worker, "workers": workers}
         self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
@@ -69,11 +69,11 @@ class RemoteData:
         return self._about().get("rows")
 
     def _about(self) -> dict[str, Any]:
-        with closing(self._connect()) as line:
-            return self._open(line, read=False)
+        with closing(self._connect()) as client:
+            return self._open(client, read=False)
 
-    def _open(self, line: Line, **changes: Any) -> dict[str, Any]:
-        [part] = line.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
+    def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
+        [part] = client.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
         about = unpack_text(part)
         if "error" in about:
             raise error_of(about["error"])
@@ -101,11 +101,11 @@ class RemoteData:
                 continue  # the loader has restarted: continue after the last batch it gave
 
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
-        with closing(self._connect()) as line:
-            self._open(line, epoch=epoch, position=position)
-            asked = deque(line.ask(Kind.NEXT) for _ in range(AHEAD))
+        with closing(self._connect()) as client:
+            self._open(client, epoch=epoch, position=position)
+            asked = deque(client.ask(Kind.NEXT) for _ in range(AHEAD))
             while (batch := self._take(asked.popleft())) is not True:
-                asked.append(line.ask(Kind.NEXT))
+                asked.append(client.ask(Kind.NEXT))
                 if isinstance(batch, Batch):
                     yield batch
 

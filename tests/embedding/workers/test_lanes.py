@@ -13,7 +13,7 @@ import pytest
 
 from satrap.embedding.workers import lanes
 from satrap.errors import ConfigError, ExchangeError
-from satrap.exchange.servers.line import Line
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import digest, encode
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process
@@ -33,7 +33,7 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
             tier.trainer(shards, middle, workers=ThreadWorkers(board, rank), deadline=d)
             for rank, d in ((0, 20.0), (1, 20.0))
         ]
-        ranks[1].exchange._line._peer.deadline = 1.0  # type: ignore[attr-defined]
+        ranks[1].exchange._client._peer.deadline = 1.0  # type: ignore[attr-defined]
         tickets = [one.predictor.plan.ticket(batch) for one in ranks]
         found = [
             one.exchange.lookup(t.requests, create=True).result()
@@ -76,7 +76,7 @@ def test_the_threads_of_those_who_are_gone_end() -> None:
         first = tier.trainer(shards, [middle])
         second = tier.trainer(shards, [middle])  # of the same rank: it takes the other's place
         with pytest.raises(ConfigError):
-            Line("embedding worker 0", middle.address, hello={"schema": 3})
+            Client("embedding worker 0", middle.address, hello={"schema": 3})
         assert eventually(lambda: running() == before + 2, 5)
         assert middle.statistics()["workers"] == 1
         second.close()

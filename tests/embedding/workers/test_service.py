@@ -13,8 +13,8 @@ from satrap.embedding.workers.pooler import Pooler
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange.servers import ServersExchange
 from satrap.exchange.servers.config import tables_to_dicts
-from satrap.exchange.servers.line import Line
 from satrap.optim import SGD
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
@@ -60,9 +60,9 @@ def test_nonsense_is_refused_and_others_are_served() -> None:
             (Kind.HELLO, [pack_text({"schema": 3})]),
         ]
         for kind, parts in nonsense:
-            line = one.exchange._line  # type: ignore[attr-defined]
+            client = one.exchange._client  # type: ignore[attr-defined]
             with pytest.raises(SatrapError):
-                line.ask(kind, parts).result(20)
+                client.ask(kind, parts).result(20)
             again = tier.trainer(shards, [middle])  # the newest of a rank
             assert np.isfinite(again.exchange.lookup(ticket.requests, create=True).result()[0]).all()
             one.close()
@@ -102,7 +102,7 @@ def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
             **{"admission": None, "eviction": None, "tier": None},
         }
         with pytest.raises(ConfigError):
-            Line("embedding worker", middle.address, hello=plain | changes)
+            Client("embedding worker", middle.address, hello=plain | changes)
         [batch] = tier.batches(1)
         one.exchange.lookup(one.predictor.plan.ticket(batch).requests, create=True).result()
         one.close()

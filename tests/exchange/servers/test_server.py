@@ -17,9 +17,9 @@ from satrap.errors import ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.client import OWN_RUN
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.line import Line
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store.cut import Cut
@@ -71,9 +71,9 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
     """Those it has not begun are dropped: their clients send them again, or hear that it has gone."""
     free, running = threading.Event(), ExitStack()
     [server] = running.enter_context(threads(1, journal=tmp_path))
-    lines = [Line("shard 0", server.address, hello=hello(), deadline=3.0) for _ in range(30)]
+    clients = [Client("shard 0", server.address, hello=hello(), deadline=3.0) for _ in range(30)]
     with faults.armed("journal.write", lambda _: free.wait(20)):
-        answers = [line.ask(Kind.FLUSH) for _ in range(100) for line in lines]
+        answers = [client.ask(Kind.FLUSH) for _ in range(100) for client in clients]
         assert eventually(lambda: server.statistics()["server"]["queued"] > 2500, 20)
         stopping = threading.Thread(target=running.close, daemon=True)
         stopping.start()
@@ -84,8 +84,8 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
     failed = [answer for answer in answers if answer.exception(20) is not None]
     assert len(failed) > 2000
     assert all(isinstance(answer.exception(), ExchangeError) for answer in failed)
-    for line in lines:
-        line.close()
+    for client in clients:
+        client.close()
 
 
 def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_served() -> None:

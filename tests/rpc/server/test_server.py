@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers.line import Line
+from satrap.rpc.client.client import Client
 from satrap.rpc.server.server import Server
 from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
 from tests.rpc.server.adder import Adder
 
 
-def add(line: Line, number: int) -> Any:
-    [answer] = line.ask(Kind.UPDATE, [pack_text({"number": number})]).result(20)
+def add(client: Client, number: int) -> Any:
+    [answer] = client.ask(Kind.UPDATE, [pack_text({"number": number})]).result(20)
     return unpack_text(answer)["total"]
 
 
 def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
     with (
         Server("127.0.0.1:0", Adder()) as server,
-        closing(Line("adder", server.address)) as one,
-        closing(Line("adder", server.address)) as other,
+        closing(Client("adder", server.address)) as one,
+        closing(Client("adder", server.address)) as other,
     ):
-        assert [add(line, number) for number in (1, 2, 3) for line in (one, other)] == [1, 2, 4, 6, 9, 12]
+        assert [add(client, number) for number in (1, 2, 3) for client in (one, other)] == [1, 2, 4, 6, 9, 12]
         told = server.statistics()
     assert told["total"] == 12
     assert told["server"]["requests"] == {"hello": 2, "update": 6, "export": 0, "bye": 0}
@@ -35,13 +35,13 @@ def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
 
 
 def test_whatever_a_handler_raises_is_an_answer_that_names_its_role() -> None:
-    with Server("127.0.0.1:0", Adder()) as server, closing(Line("adder 0", server.address)) as line:
+    with Server("127.0.0.1:0", Adder()) as server, closing(Client("adder 0", server.address)) as client:
         with pytest.raises(StoreError, match="ZeroDivisionError") as caught:
-            line.ask(Kind.EXPORT).result(20)
+            client.ask(Kind.EXPORT).result(20)
         assert caught.value.where.endswith("adder: export")
         with pytest.raises(ConfigError, match="this only adds"):
-            line.ask(Kind.LOOKUP).result(20)
-        assert add(line, 5) == 5
+            client.ask(Kind.LOOKUP).result(20)
+        assert add(client, 5) == 5
         assert server.statistics()["server"]["refused"] == 2
 
 

@@ -17,8 +17,8 @@ from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpac
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import Cut, Exchange, Request, Snapshot, TableGroup
 from satrap.exchange.servers import Key, Wire
-from satrap.exchange.servers.line import Line
 from satrap.exchange.traffic import Traffic
+from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -74,7 +74,7 @@ class PooledExchange:
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._number, self._closed = 0, False
         try:
-            self._line = Line(name, address, hello=hello, key=key, deadline=deadline, heartbeat=heartbeat)
+            self._client = Client(name, address, hello=hello, key=key, deadline=deadline, heartbeat=heartbeat)
         except SatrapError:
             shards.close()
             raise
@@ -211,9 +211,9 @@ class PooledExchange:
         Bytes and messages are those to and from the embedding worker and the shards. Staleness is what the
         shards told the embedding worker. A push counts as answered when it is on its way to the shards.
         """
-        line, shards = self._line.traffic(), self.shards.traffic()
+        client, shards = self._client.traffic(), self.shards.traffic()
         own = self._traffic.report() | {"staleness": self._staleness}
-        return own | {name: count + shards[name] for name, count in line.items()}
+        return own | {name: count + shards[name] for name, count in client.items()}
 
     def close(self) -> None:
         """See `Exchange.close`. Closing twice is fine."""
@@ -221,7 +221,7 @@ class PooledExchange:
             return
         self._closed = True
         try:
-            self._line.close()
+            self._client.close()
         finally:
             self.shards.close()
 
@@ -229,7 +229,7 @@ class PooledExchange:
         if not self._room.acquire(timeout=2 * self._deadline):
             raise ExchangeError(f"nothing was answered for {2 * self._deadline:g} s")
         try:
-            answer = self._line.ask(kind, parts)
+            answer = self._client.ask(kind, parts)
         except SatrapError:
             self._room.release()
             raise

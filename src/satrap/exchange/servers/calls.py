@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,53 +12,9 @@ from satrap.exchange.protocol import Request, Rows, TableGroup
 from satrap.exchange.servers.sections import NO_ROWS, Section, unpack
 from satrap.exchange.servers.split import Part
 from satrap.exchange.servers.wire import from_wire, place
+from satrap.rpc.client.call import Call
 from satrap.rpc.wire.frames import Buffer
-from satrap.rpc.wire.text import MAX_ANSWER, unpack_text
 from satrap.store import floats
-
-T = TypeVar("T")
-
-
-class Call(Generic[T]):
-    """A future that can be completed once, by the loop's thread, and cannot be cancelled.
-
-    Attributes:
-        future: what the caller waits for.
-    """
-
-    def __init__(self) -> None:
-        self.future: Future[T] = Future()
-        self.future.set_running_or_notify_cancel()
-        self._left = 1
-
-    def expect(self, answers: int) -> None:
-        """Complete with None after so many calls of `count`."""
-        self._left = answers
-
-    def succeed(self, result: T) -> None:
-        """Complete the future."""
-        if not self.future.done():
-            self.future.set_result(result)
-
-    def fail(self, error: SatrapError) -> None:
-        """Complete the future with an error."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def answer(self, parts: Any, error: SatrapError | None) -> None:
-        """Complete with the parts of an answer, or its error."""
-        if error is None:
-            self.succeed(parts)
-        else:
-            self.fail(error)
-
-    def count(self, _: Sequence[Buffer], error: SatrapError | None) -> None:
-        """Take one of several answers that have no content."""
-        if error is not None:
-            self.fail(error)
-        self._left -= 1
-        if self._left == 0:
-            self.succeed(None)  # type: ignore[arg-type]
 
 
 class Lookup:
@@ -105,17 +60,6 @@ class Lookup:
             from_wire(section, rows)
         else:
             place(section, part.positions, rows)
-
-
-def told(parts: Sequence[Buffer]) -> dict[str, Any]:
-    """Return what a shard answered in words.
-
-    Raises:
-        ExchangeError: it is no answer in words.
-    """
-    if not parts:
-        raise ExchangeError("a shard gave an answer without parts")
-    return unpack_text(parts[0], most=MAX_ANSWER)
 
 
 def merge_statistics(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

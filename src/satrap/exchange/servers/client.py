@@ -16,11 +16,9 @@ import numpy as np
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
-from satrap.exchange.servers.calls import Call, Lookup, merge_statistics, told
+from satrap.exchange.servers.calls import Lookup, merge_statistics
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
-from satrap.exchange.servers.loop import Loop, Network
-from satrap.exchange.servers.peer import OnAnswer, Peer
 from satrap.exchange.servers.sections import ITEM, Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.snapshots import error_of, unpack_result
@@ -30,6 +28,9 @@ from satrap.exchange.states import largest
 from satrap.exchange.traffic import Seen, Traffic
 from satrap.optim import Optimizer
 from satrap.rpc import Key, is_loopback, split_address
+from satrap.rpc.client.call import Call, told
+from satrap.rpc.client.loop import Loop, Network
+from satrap.rpc.client.peer import OnAnswer, Peer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_hello, pack_text
 from satrap.schema import Table

@@ -1,4 +1,4 @@
-"""What a shard server remembers of one client: the next request, and answers it may have to repeat."""
+"""What a server remembers of one client: the next request, and answers it may have to repeat."""
 
 from __future__ import annotations
 

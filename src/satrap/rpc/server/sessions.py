@@ -1,4 +1,4 @@
-"""The clients a shard server knows, and what becomes of each message they send."""
+"""The clients a server knows, and what becomes of each message they send."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIRST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a shard server accepts; beyond it, requests are refused or wait in the sender.
+    """What a server accepts; beyond it, requests are refused or wait in the sender.
 
     Args:
         message_bytes: payload of one message, 1 GiB.
@@ -104,7 +104,7 @@ class Sessions:
         counters: kept up to date.
         submit: called with each request that is to be executed, in order.
         epoch: returns the epoch of the shard map, None before it is known.
-        recovering: returns a number that grows while the shard recovers, None afterwards; until then nothing
+        recovering: returns a number that grows while the server recovers, None afterwards; until then nothing
             is accepted.
         ahead: called with the payload of each PREFETCH; must return at once, whatever it holds.
     """
@@ -158,7 +158,7 @@ class Sessions:
         self, identity: Hashable, header: Header, head: bytes, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
         if self._recovering() is not None:
-            raise FrameError("the shard is recovering", Code.RECOVERING, header)
+            raise FrameError("the server is recovering", Code.RECOVERING, header)
         if header.kind not in (Kind.HELLO, Kind.PING, Kind.BYE):
             self._check_epoch(header)
         session = self._session(identity, header, now)
@@ -226,7 +226,7 @@ class Sessions:
                 self._fence(session)
 
     def recovered(self, header: Header) -> Session:
-        """Return the session of a request that is executed once more while the shard recovers.
+        """Return the session of a request that is executed once more while the server recovers.
 
         Raises:
             FrameError: no hello of this client came before it.
@@ -245,12 +245,12 @@ class Sessions:
         return session
 
     def adopt(self, session: Session) -> None:
-        """Know a session from before the shard died."""
+        """Know a session from before the server died."""
         with self._lock:
             self._sessions[session.client] = session
 
     def resume_at(self, now: float) -> None:
-        """Take note that until now, while the shard recovered, no client could be heard."""
+        """Take note that until now, while the server recovered, no client could be heard."""
         for session in self.known.values():
             session.resume_at(now)
 
@@ -291,7 +291,7 @@ class Sessions:
             return known
         if header.kind != Kind.HELLO or header.sequence != 0:
             raise FrameError(
-                "the shard does not know this client: it was restarted or has forgotten it",
+                "the server does not know this client: it was restarted or has forgotten it",
                 Code.UNKNOWN_CLIENT,
                 header,
             )
@@ -324,7 +324,7 @@ class Sessions:
         # those first that have only said hello, then whoever was silent for longest
         oldest = min((s for s in known if s.greeted), key=lambda s: (s.next > 1, s.seen), default=None)
         if oldest is None or now - oldest.seen < (limits.idle if oldest.next > 1 else limits.settle):
-            raise FrameError(f"the shard already has {limits.clients} clients", Code.BUSY, header)
+            raise FrameError(f"the server already has {limits.clients} clients", Code.BUSY, header)
         oldest.fenced = True  # what it has waiting is refused
         del self._sessions[oldest.client]
 
@@ -338,7 +338,7 @@ class Sessions:
 def _refused_before() -> StoreError:
     """Return the error for a request that was refused by a process which has died: it is in no journal."""
     return StoreError(
-        "the request was refused", why="the shard has been restarted since, and does not know the reason"
+        "the request was refused", why="the server has been restarted since, and does not know the reason"
     )
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.peer import Message, Peer
 from satrap.rpc import Connection, Dialer, Key, LostError, Poller
+from satrap.rpc.client.peer import Message, Peer
 from satrap.rpc.transport.poller import READ, WRITE
 from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
 
@@ -31,7 +31,7 @@ class Network(Protocol):
     """What carries the messages of one client; tests put a simulated one in place of `Loop`.
 
     Attributes:
-        peers: one per shard.
+        peers: one per server.
         sent_bytes, received_bytes: payload so far.
     """
 
@@ -56,7 +56,7 @@ class Loop:
     """Runs tasks and all network traffic of one client in a thread.
 
     Args:
-        peers: one per shard.
+        peers: one per server.
         addresses: HOST:PORT of each.
         key: of the cluster, None on loopback.
         on_end: called in the thread, last, with what ended it (None: `stop`).
@@ -80,7 +80,7 @@ class Loop:
         self._poller: Poller[_Link] = Poller()
         dial = partial(Dialer, key=key, max_bytes=HEADER_BYTES + MAX_BYTES, ring=self._poller.ring)
         self._links = [_Link(p, dial(a)) for p, a in zip(peers, addresses, strict=True)]
-        self._thread = threading.Thread(target=self._run, name="satrap-exchange", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="satrap-client", daemon=True)
         self._thread.start()
 
     def clock(self) -> float:
@@ -105,7 +105,7 @@ class Loop:
         self._stopping = True
 
     def _run(self) -> None:
-        error: SatrapError | None = ExchangeError("the exchange's thread ended unexpectedly")
+        error: SatrapError | None = ExchangeError("the client's thread ended unexpectedly")
         try:
             self._serve()
             error = None
@@ -158,7 +158,7 @@ class Loop:
             self._send(link, [link.peer.ping(time.monotonic())] if link.spoken else [])
 
     def _failed(self, link: _Link, error: LostError) -> None:
-        """Connect once more, unless the shard will not have this client."""
+        """Connect once more, unless the server will not have this client."""
         link.failures += _PATIENCE if error.stranger else error.met
         if link.failures >= _PATIENCE and not link.peer.greeted:
             raise _refused(link.peer)
@@ -194,7 +194,7 @@ class Loop:
     def _send(self, link: _Link, messages: Iterable[Message]) -> None:
         connection = link.connection
         if connection is None:
-            return  # the PING on the next one finds out what the shard lacks
+            return  # the PING on the next one finds out what the server lacks
         for message in messages:
             self.sent_bytes += sum(memoryview(p).nbytes for p in message[1:])
             connection.send(message)
@@ -233,8 +233,8 @@ class _Link:
 
 def _refused(peer: Peer) -> ExchangeError:
     return ExchangeError(
-        f"{peer.name} refused the connection: the keys do not match, or it is no shard",
+        f"{peer.name} refused the connection: the keys do not match, or it is no satrap server",
         where="stage: connection",
-        why="only holders of the cluster's key may talk to a shard that has one",
+        why="only holders of the cluster's key may talk to a server that has one",
         fix="give every role the same key file, or none on loopback",
     )

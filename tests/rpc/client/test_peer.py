@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
-from satrap.exchange.servers.peer import ACKNOWLEDGE, HINTS, WINDOW, Peer
+from satrap.rpc.client.peer import ACKNOWLEDGE, HINTS, WINDOW, Peer
 from satrap.rpc.server.session import WINDOW as SERVER_WINDOW
 from satrap.rpc.server.session import Answer, Session, Verdict, failure
 from satrap.rpc.wire.frames import ANSWER, Code, Header, Kind, decode, digest, encode

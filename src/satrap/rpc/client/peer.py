@@ -1,4 +1,4 @@
-"""The client's side of one shard: what was asked, what must be sent again, and when patience ends."""
+"""The client's side of one server: what was asked, what must be sent again, and when patience ends."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WINDOW = 128
 HINTS = 16
 """Hints that may wait to be sent; older ones are dropped, as they would come too late."""
 ACKNOWLEDGE = 1 << 19
-"""Bytes of answers after which a shard is told, be it without a request, that they have come: 512 KiB."""
+"""Bytes of answers after which a server is told, be it without a request, that they have come: 512 KiB."""
 QUIET = 0.1
-"""Seconds until a shard that is busy is asked again; twice as many each time, up to the heartbeat."""
+"""Seconds until a server that is busy is asked again; twice as many each time, up to the heartbeat."""
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
 _ERRORS: dict[int, type[SatrapError]] = {
@@ -62,23 +62,23 @@ class Pending:
 
 
 class Peer:
-    """Numbers the requests to one shard and matches the answers; does no input or output.
+    """Numbers the requests to one server and matches the answers; does no input or output.
 
     Whatever the network loses, doubles or delays, every request is executed once and in order: sequences say
-    what is a repetition, and a PING, answered with the shard's place in the sequence, says what was lost.
+    what is a repetition, and a PING, answered with the server's place in the sequence, says what was lost.
 
     Args:
-        name: "shard 1 at tcp://host:port", for errors.
+        name: "shard 1 at host:port", for errors.
         client: random number of this client.
         epoch: of the shard map.
-        deadline: seconds without an answer after which the shard is given up.
-        heartbeat: seconds of silence after which the shard is asked where it is.
+        deadline: seconds without an answer after which the server is given up.
+        heartbeat: seconds of silence after which the server is asked where it is.
 
     Attributes:
         resent: requests that were sent again.
         answered_at: when the last answer came.
-        greeted: the shard has taken the hello; one that has refused it does not know this client.
-        message_bytes: largest payload that the shard takes.
+        greeted: the server has taken the hello; one that has refused it does not know this client.
+        message_bytes: largest payload that the server takes.
         seen: what the last answer says of the updates executed before it: (of this client, of all).
     """
 
@@ -110,7 +110,7 @@ class Peer:
         step: int = 0,
         lr_scale: float = 1.0,
     ) -> None:
-        """Number a request; `outgoing` will send it. One that the shard does not take is refused at once."""
+        """Number a request; `outgoing` will send it. One that the server does not take is refused at once."""
         payload = digest(parts)
         if (refusal := self.refusal(kind, payload.size)) is not None:
             on_answer((), refusal)
@@ -121,7 +121,7 @@ class Peer:
         self._unsent += 1
 
     def refusal(self, kind: Kind, size: int, *, answer: bool = False) -> StoreError | None:
-        """Return the error for a payload that the shard does not take; None if it does.
+        """Return the error for a payload that the server does not take; None if it does.
 
         Args:
             kind: of the request.
@@ -148,7 +148,7 @@ class Peer:
 
         Args:
             now: seconds of the client's clock.
-            busy: the client waits for a shard, be it another one: this one is told that the client lives.
+            busy: the client waits for a server, be it another one: this one is told that the client lives.
         """
         if self._quiet:
             if now < self._quiet:
@@ -158,7 +158,7 @@ class Peer:
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
                 if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
-                    break  # after a BYE the shard repeats no answers: all before it must have come
+                    break  # after a BYE the server repeats no answers: all before it must have come
                 if not pending.sent:
                     pending.sent = True
                     self._unsent -= 1
@@ -172,7 +172,7 @@ class Peer:
             yield self.ping(now, asking=False)
 
     def ping(self, now: float, *, asking: bool = True) -> Message:
-        """Return the question where the shard is in the sequence; not `asking`: only acknowledge."""
+        """Return the question where the server is in the sequence; not `asking`: only acknowledge."""
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
         sent = (s for s, p in self._pending.items() if p.sent)
         self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0
@@ -183,7 +183,7 @@ class Peer:
         """Take an answer; return what must be sent because of it.
 
         Raises:
-            ExchangeError: the shard will serve this client no more.
+            ExchangeError: the server will serve this client no more.
         """
         if header.kind == Kind.PING | ANSWER:
             return self._pong(header, now)
@@ -196,7 +196,7 @@ class Peer:
         return []
 
     def overdue(self, now: float) -> ExchangeError | None:
-        """Return the error if the shard has kept a request waiting for too long."""
+        """Return the error if the server has kept a request waiting for too long."""
         if not self._pending:
             return None
         if now - max(self._oldest(), self.answered_at) < self.deadline:
@@ -288,7 +288,7 @@ class Peer:
     def _unknown(
         self, header: Header, text: dict[str, object], error: SatrapError, now: float
     ) -> list[Message]:
-        """Tell a hello that got lost, and late news of it, from a shard that has forgotten this client."""
+        """Tell a hello that got lost, and late news of it, from a server that has forgotten this client."""
         if self._gone:
             return []
         if not self.greeted:

@@ -1,4 +1,4 @@
-"""A connection to one server of a cluster, for requests that concern it alone."""
+"""Requests to one server of a cluster that concern it alone."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from concurrent.futures import Future
 from typing import Any
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.calls import Call
-from satrap.exchange.servers.loop import Loop
-from satrap.exchange.servers.peer import Peer
 from satrap.rpc import Key
+from satrap.rpc.client.call import Call
+from satrap.rpc.client.loop import Loop
+from satrap.rpc.client.peer import Peer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_hello
 
 
-class Line:
+class Client:
     """Requests to one server: executed once each, in order; lost ones are sent again.
 
     Args:
         name: of the server, for errors, for example "loader 0".
         address: HOST:PORT.
-        hello: what the server is told first.
+        hello: content of the first message.
         key: of the cluster; needed to reach another machine.
         deadline: seconds after which a server that does not answer is given up.
         heartbeat: seconds of silence after which it is asked what it has received.
@@ -65,10 +65,10 @@ class Line:
         """Issue a request; returns at once. Its future gives the parts of the answer.
 
         Raises:
-            ExchangeError: the line is closed.
+            ExchangeError: the client is closed.
         """
         if self._closed:
-            raise ExchangeError("the line is closed")
+            raise ExchangeError("the connection is closed")
         call: Call[Sequence[Buffer]] = Call()
         self._calls.add(call)
         call.future.add_done_callback(lambda _: self._calls.discard(call))
@@ -82,7 +82,7 @@ class Line:
         self._peer.request(kind, parts, answer, now=time.monotonic())
 
     def _end(self, error: SatrapError | None) -> None:
-        self._ended = error or ExchangeError("the line is closed")
+        self._ended = error or ExchangeError("the connection is closed")
         for call in list(self._calls):
             call.fail(self._ended)
 

@@ -1,0 +1,1 @@
+"""The client's side: requests are numbered, sent again if they are lost, and matched with their answers."""

@@ -1,0 +1,66 @@
+"""What a caller waits for, while answers come in the thread of a `Loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from satrap.errors import ExchangeError, SatrapError
+from satrap.rpc.wire.frames import Buffer
+from satrap.rpc.wire.text import MAX_ANSWER, unpack_text
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A future that can be completed once, by the loop's thread, and cannot be cancelled.
+
+    Attributes:
+        future: what the caller waits for.
+    """
+
+    def __init__(self) -> None:
+        self.future: Future[T] = Future()
+        self.future.set_running_or_notify_cancel()
+        self._left = 1
+
+    def expect(self, answers: int) -> None:
+        """Complete with None after so many calls of `count`."""
+        self._left = answers
+
+    def succeed(self, result: T) -> None:
+        """Complete the future."""
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def fail(self, error: SatrapError) -> None:
+        """Complete the future with an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def answer(self, parts: Any, error: SatrapError | None) -> None:
+        """Complete with the parts of an answer, or its error."""
+        if error is None:
+            self.succeed(parts)
+        else:
+            self.fail(error)
+
+    def count(self, _: Sequence[Buffer], error: SatrapError | None) -> None:
+        """Take one of several answers that have no content."""
+        if error is not None:
+            self.fail(error)
+        self._left -= 1
+        if self._left == 0:
+            self.succeed(None)  # type: ignore[arg-type]
+
+
+def told(parts: Sequence[Buffer]) -> dict[str, Any]:
+    """Return what a server answered in words.
+
+    Raises:
+        ExchangeError: it is no answer in words.
+    """
+    if not parts:
+        raise ExchangeError("a server gave an answer without parts")
+    return unpack_text(parts[0], most=MAX_ANSWER)
