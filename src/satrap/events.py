@@ -33,44 +33,28 @@ Report = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Recovering(Event):
-    """A shard that was killed loads what it held; clients wait.
-
-    Args:
-        source: what it comes back from, in words.
-    """
+    """A shard that was killed loads what it held from `source`, in words; clients wait."""
 
     source: str
 
 
 @dataclass(frozen=True)
 class Ready(Event):
-    """A server accepts connections.
-
-    Args:
-        address: HOST:PORT.
-    """
+    """A server accepts connections at `address`, HOST:PORT."""
 
     address: str
 
 
 @dataclass(frozen=True)
 class Notice(Event):
-    """Something the user should know.
-
-    Args:
-        text: one line.
-    """
+    """A line that the user should read."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """A process cannot go on.
-
-    Args:
-        error: why.
-    """
+    """A process cannot go on."""
 
     error: SatrapError
 

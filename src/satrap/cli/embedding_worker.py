@@ -25,6 +25,18 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     A worker first sends its features and tables, then the ids of each batch, and gets pooled tensors.
     When the embedding worker is ready, it prints its address in one line.
     """
-    from satrap.launch.embedding_worker import serve_embeddings
+    import torch
 
-    serve_embeddings(listen, shards.split(","), key_file=key, metrics=metrics, report=report)
+    from satrap.embedding.workers import EmbeddingService, Lanes
+    from satrap.openmetrics import metrics_of
+    from satrap.rpc import read_key, split_address
+    from satrap.rpc.server.process import serve
+    from satrap.rpc.server.server import Server
+
+    addresses = shards.split(",")
+    for address in addresses:
+        split_address(address)
+    torch.set_num_threads(1)  # each worker's requests have threads of their own
+    secret = read_key(key) if key else None
+    server = Server(listen, EmbeddingService(addresses, secret), key=secret, dispatcher=Lanes)
+    serve(server, metrics_of(server, metrics), report)

@@ -20,6 +20,11 @@ def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics:
     Workers ask for a part, a share and a position of the data. When the loader is ready, it prints its
     address in one line.
     """
-    from satrap.launch.loader import serve_rows
+    from satrap.launch.loader import loader_service
+    from satrap.openmetrics import metrics_of
+    from satrap.rpc import read_key
+    from satrap.rpc.server.process import serve
+    from satrap.rpc.server.server import Server
 
-    serve_rows(recipe, listen, key_file=key, metrics=metrics, report=report)
+    server = Server(listen, loader_service(recipe), key=read_key(key) if key else None)
+    serve(server, metrics_of(server, metrics), report)

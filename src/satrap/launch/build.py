@@ -81,14 +81,10 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
         dense_optimizer=dense_optimizer(recipe),
         mode=training.mode,
         staleness=training.staleness,
-        seed=training.seed,
         device=place.device or training.device,
-        memory=sections.embedding.memory,
         initial_scale=sections.embedding.initial_scale,
         embedding_dtype=sections.embedding.dtype,
-        admission=admission_of(recipe),
-        eviction=eviction_of(recipe),
-        tier=tier_of(recipe),
+        **rows_of(recipe),
         lr_schedule=recipe.lr_schedule(),
         clip_norm=training.clip_norm,
         plateau=training.plateau,
@@ -101,7 +97,7 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
 
 
 def rows_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe says about rows in shard servers, as arguments of `ServersExchange`."""
+    """Return what a recipe says about rows, as arguments of `Trainer` and `ServersExchange`."""
     return {
         "seed": recipe.sections.training.seed,
         "memory": recipe.sections.embedding.memory,

@@ -63,12 +63,7 @@ class Finished(TrainingEvent):
 
 @dataclass(frozen=True)
 class Trained(TrainingEvent):
-    """The model is saved and the test rows are scored.
-
-    Args:
-        result: of `fit`.
-        test: metrics of the test rows; empty without any.
-    """
+    """The model is saved and the test rows, if any, are scored."""
 
     result: Result
     test: Mapping[str, float]
