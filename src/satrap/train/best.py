@@ -14,14 +14,14 @@ Save = Callable[[Iterable[str]], tuple[str, CheckpointError | None]]
 
 
 class Best:
-    """Keeps the best weights and rows: beside the snapshots, or else in a temporary folder.
+    """Keeps the best weights and rows beside the snapshots, else in a temporary folder.
 
     Args:
-        series: the snapshots of the run; None: it takes none.
+        series: the snapshots of the run; None if it takes none.
 
     Attributes:
         place: URL of the best weights, None if none are kept.
-        step: at which they were kept.
+        step: their step.
     """
 
     def __init__(self, series: Series | None = None) -> None:
@@ -34,14 +34,14 @@ class Best:
     def keep(self, save: Save, step: int) -> str:
         """Keep the present weights and rows.
 
-        If they can be kept nowhere, `place` is None, and they stay the result until a later evaluation.
+        If no place can be written, `place` is None, and they stay the result until a later evaluation.
 
         Args:
-            save: writes them to the first of some places that can be written to, see `TrainingState.save`.
+            save: writes them to the first place that can be written, see `TrainingState.save`.
             step: the number of steps done.
 
         Returns:
-            A warning if they are not beside the snapshots; empty if they are, or the same was said last time.
+            A warning unless they are beside the snapshots; empty if the last call returned the same.
         """
         place, error = save(self._places(step))
         self.place, self.step = place or None, step
@@ -66,11 +66,11 @@ class Best:
         return name if self._series is not None and folder == self._series.url else None
 
     def resume(self, name: str | None, step: int) -> None:
-        """Go on with the best weights that a snapshot names.
+        """Continue with the best weights that a snapshot names.
 
         Args:
-            name: beside the snapshots; None: it names none.
-            step: at which they were kept.
+            name: their name beside the snapshots; None if it names none.
+            step: their step.
         """
         self.place = f"{self._series.url}/{name}" if self._series is not None and name else None
         self.step = step

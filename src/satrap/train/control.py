@@ -1,4 +1,4 @@
-"""When the learning rate drops and when training stops."""
+"""Decides when the learning rate drops and when training stops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlateauControl:
         return False
 
     def forget_best(self) -> None:
-        """Let the next evaluation be the best so far: the weights of the best one are lost."""
+        """Forget the best value, because its weights are lost; the next evaluation is the best so far."""
         self.best = -math.inf
 
     @property

@@ -1,4 +1,4 @@
-"""What went between a worker and the rows, and how busy the shard servers were."""
+"""Figures of the traffic between a worker and the rows, and of the load of shard servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Server = Mapping[str, Any]
 
 
 class Load:
-    """Looks at the store's counters now and then, and tells what happened between two looks."""
+    """Compares the store's counters at two times and reports what happened between."""
 
     def __init__(self) -> None:
         self._first: Sequence[Server] = ()
@@ -65,7 +65,7 @@ _NOTHING: Server = {"seconds": 0.0, "busy_seconds": 0.0, "requests": {}}
 
 
 def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iterator[Item]:
-    """Yield what a reader prepares; count the seconds spent waiting for it, and tell how much is ready."""
+    """Yield what a reader prepares; record the time spent waiting and how many items are ready."""
     for turn in stages.waited("read", turns):
         progress.batches_ready = turns.ready
         yield turn
@@ -81,11 +81,11 @@ def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float,
 
 
 def summary(traffic: Mapping[str, Any], samples: int) -> dict[str, Any]:
-    """Return what a worker's requests met, as figures per request and sample.
+    """Return the traffic of a worker as figures per request and per sample.
 
     Args:
         traffic: of its exchange.
-        samples: it has trained.
+        samples: number that it has trained.
     """
     return {
         "staleness": {
@@ -102,5 +102,5 @@ def summary(traffic: Mapping[str, Any], samples: int) -> dict[str, Any]:
 
 
 def gathered(own: Mapping[str, Any], workers: Workers) -> list[dict[str, Any]]:
-    """Return, on rank 0, what every worker gives, in order of rank."""
+    """Return, on rank 0, the values of every worker, in order of rank."""
     return [json.loads(found) for found in workers.gather(json.dumps(own).encode())]

@@ -1,4 +1,4 @@
-"""What several workers found or hold, made one."""
+"""Merges and shares what several workers hold: metrics, state, checkpoints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from satrap.metrics import BinaryMetrics
 
 
 def merged(metrics: BinaryMetrics, workers: Workers) -> dict[str, float]:
-    """Return the metrics of what all workers have seen; the same numbers on each.
+    """Return the metrics over all workers, the same numbers on each.
 
     Args:
-        metrics: what this worker has seen.
-        workers: who takes part.
+        metrics: of this worker.
+        workers: all workers.
     """
     if workers.world == 1:
         return metrics.compute()
@@ -34,7 +34,7 @@ def merged(metrics: BinaryMetrics, workers: Workers) -> dict[str, float]:
 
 
 def pack_worker(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Return what one worker tells another: plain data and named tensors."""
+    """Return plain data and named tensors as bytes, to send them to another worker."""
     text = json.dumps(plain).encode()
     return len(text).to_bytes(8, "little") + text + pack_tensors(tensors)
 
@@ -48,11 +48,11 @@ def unpack_worker(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def shared_with_extras(
     checkpoint: Checkpoint | None, workers: Workers
 ) -> tuple[Checkpoint, list[Mapping[str, Tensor]]]:
-    """Return the checkpoint of rank 0 on all workers, without rows, and what each worker knew, by rank.
+    """Return the checkpoint of rank 0 on all workers, without rows, and the state of each worker, by rank.
 
     Args:
         checkpoint: on rank 0; None elsewhere.
-        workers: who takes part.
+        workers: all workers.
     """
     given = [] if checkpoint is None else [checkpoint.extra, *checkpoint.others]
     if workers.world == 1:
@@ -69,7 +69,7 @@ def shared(checkpoint: Checkpoint | None, workers: Workers) -> Checkpoint:
 
     Args:
         checkpoint: on rank 0; None elsewhere.
-        workers: who takes part.
+        workers: all workers.
     """
     if workers.world == 1:
         assert checkpoint is not None

@@ -1,4 +1,4 @@
-"""How a run is seen from outside: `Progress` per step, metrics per evaluation, one `Result`."""
+"""What observers of a run get: `Progress` per step, metrics per evaluation, one `Result`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Progress:
         total_samples: samples of all epochs, or None when unknown.
         samples_per_second: training speed so far, validation excluded.
         loss: mean loss of the last steps (exponential average over about 50).
-        auc: AUC of the training samples of the current window, before they were learnt from; NaN at first.
+        auc: AUC of the last window of training samples, scored before they were learnt from; NaN at first.
         rows: rows in the store.
-        staleness: updates of its own the last lookup did not see.
+        staleness: own updates that the last lookup did not see.
         memory_bytes: bytes of the store.
         refused: steps refused because loss or gradients were not finite.
         eta_seconds: seconds to the end at this speed, or None when unknown.
@@ -70,7 +70,7 @@ class Progress:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Progress:
-        """Return it from `dataclasses.asdict`, also after a passage through JSON, which has no tuples."""
+        """Build it from `dataclasses.asdict` data; accepts lists for tuples, as JSON has them."""
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return cls(**plain)
 
@@ -89,7 +89,7 @@ class Result:
         refused: steps refused because loss or gradients were not finite.
         stopped: why it ended: "epochs", "steps" or "patience".
         staleness: how many lookups missed how many own updates, {missed: lookups}, in the order issued.
-        traffic: what went between this worker and the rows, over the whole `fit`: see `docs/metrics.md`.
+        traffic: figures of the traffic between this worker and the rows, see `docs/metrics.md`.
     """
 
     metrics: Mapping[str, float]
@@ -114,10 +114,10 @@ class Observer:
         """Training begins."""
 
     def step(self, progress: Progress) -> None:
-        """Follow a training step; `progress` is reused, copy what you keep."""
+        """A training step ended; `progress` is reused, so copy what you keep."""
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
-        """Follow a validation pass."""
+        """A validation pass ended."""
 
     def finished(self, result: Result) -> None:
         """Training ended normally."""

@@ -1,4 +1,4 @@
-"""How fast a run goes and how long it will be."""
+"""Measures the time of a run and estimates its length."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from satrap.train.observer import Progress
 
 
 class Clock:
-    """Seconds spent between `start` and `stop`, over any number of such spans.
+    """A stopwatch.
 
     Args:
-        spent: seconds to begin with.
+        spent: seconds at the beginning.
     """
 
     def __init__(self, spent: float = 0.0) -> None:
@@ -23,7 +23,7 @@ class Clock:
         self._since: float | None = None
 
     def start(self) -> None:
-        """Go on counting."""
+        """Start or continue counting."""
         self._since = time.perf_counter()
 
     def stop(self) -> None:
@@ -50,9 +50,9 @@ class Length:
         self.total: int | None = None
 
     def of(self, data: Any, workers: Workers) -> None:
-        """Take the data set whose `num_rows` and `progress` are asked, where it has them.
+        """Use `num_rows` and `progress` of a data set, if it has them.
 
-        Each worker gives its share of the data; the number is that of all.
+        Each worker gives its share of the data; the total counts all.
         """
         self._data = data
         rows = data.num_rows() if hasattr(data, "num_rows") else None

@@ -1,4 +1,4 @@
-"""Where a pass over the data stands, for any number of workers that go on with it."""
+"""The position in a pass over the data; any number of workers can continue from it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from satrap.train.predictor import Data
 
 @dataclass(slots=True)
 class Stream:
-    """What is left of one share of a pass: of the batches after `position`, every `stride`-th.
+    """The rest of one share of a pass: every `stride`-th of the batches after `position`.
 
     Args:
-        worker, workers: whose share it is, of how many.
-        position: of the last batch that was trained; None at the start, or if batches do not tell.
-        done: batches read so far; what counts if batches have no position.
-        skip: batches to leave out before the next one, which others train.
+        worker, workers: number of the share, and of how many.
+        position: of the last trained batch; None at the start, or if batches have no position.
+        done: batches read so far; used if batches have no position.
+        skip: batches before the next one, which other workers train.
         stride: 1 as long as one worker reads the share alone.
     """
 
@@ -33,7 +33,7 @@ class Stream:
     stride: int = 1
 
     def split(self, parts: int) -> list[Stream]:
-        """Return so many streams that have the same batches together, each once."""
+        """Return so many streams that together have each of these batches once."""
         return [
             replace(self, skip=self.skip + i * self.stride, stride=self.stride * parts) for i in range(parts)
         ]
@@ -47,16 +47,16 @@ class Stream:
         return itertools.islice(found, self.skip, None, self.stride)
 
     def trained(self, batch: Batch) -> None:
-        """Take note that the next batch is done."""
+        """Count the next batch as trained."""
         self.position, self.done, self.skip = batch.position, self.done + self.skip + 1, self.stride - 1
 
 
 class Reading:
-    """Which batches of the pass this worker has still to train.
+    """The batches of the pass that this worker still has to train.
 
-    As a rule that is one stream: its share, from where it stands. A pass that other workers began is gone on
-    with by streams: each share that is not finished is read by one worker to its end, or by several in turn,
-    so that every batch is trained exactly once. The next pass is shared out anew.
+    Usually this is one stream: the rest of its share. If a different number of workers began the pass, one
+    worker, or several in turn, read each unfinished share to its end, so that every batch is trained exactly
+    once. The next pass is divided among the present workers.
 
     Args:
         rank, world: of this worker.
@@ -67,7 +67,7 @@ class Reading:
         self.begin()
 
     def begin(self) -> None:
-        """Stand at the start of a pass."""
+        """Go to the start of a pass."""
         self._streams = [Stream(self.rank, self.world)]
         self._order: deque[Stream] = deque()
 
@@ -75,7 +75,7 @@ class Reading:
         """Yield the batches of the pass that are left, of several streams in turn.
 
         Raises:
-            ConfigError: other workers began the pass, and the data cannot be shared out as among them.
+            ConfigError: a different number of workers began the pass, and the data cannot be divided as then.
         """
         self._order.clear()
         open_streams = deque((s, s.batches(self._share(data, s), epoch)) for s in self._streams)
@@ -97,13 +97,13 @@ class Reading:
             raise ConfigError(
                 f"the data cannot be shared out as {stream.workers} workers began to read it",
                 why="samples would be lost or trained twice",
-                fix=f"go on with {stream.workers} workers, or read with satrap.data.read",
+                fix=f"resume with {stream.workers} workers, or read with satrap.data.read",
             )
         share: Data = data.with_options(worker=stream.worker, workers=stream.workers)
         return share
 
     def trained(self, batch: Batch) -> None:
-        """Take note that the first of the batches handed out and not trained yet is done."""
+        """Count the oldest untrained batch as trained."""
         stream = self._order.popleft()
         stream.trained(batch)
         self._streams = [*(s for s in self._streams if s is not stream), stream]  # the others are due first
@@ -113,15 +113,15 @@ class Reading:
         return [asdict(stream) for stream in self._streams]
 
     def restore(self, states: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Go on with a pass.
+        """Continue a pass.
 
         Args:
-            states: of every worker that took part in it, in order of rank.
+            states: `state` of every worker that took part in it, in order of rank.
         """
         if len(states) == self.world:
             self._streams = [Stream(**stream) for stream in states[self.rank]]
             return
-        # the first streams of all workers, then the second: shares of equal standing are spread evenly
+        # The first streams of all workers, then the second: similar positions are spread evenly.
         rounds = itertools.zip_longest(*states)
         streams = [Stream(**stream) for one in rounds for stream in one if stream is not None]
         self._streams = shared_out(streams, self.world)[self.rank]

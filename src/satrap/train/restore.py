@@ -1,4 +1,4 @@
-"""From a checkpoint back to the arguments of a trainer."""
+"""Makes the arguments of a trainer from a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of one `fit`: counters, speed, the best weights, and telling the observers."""
+"""The account of one `fit`: counters and speed; calls the observers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LOSS_DECAY = 0.98
 """The loss shown is an average over about 1 / (1 - 0.98) = 50 steps."""
 
 STATISTICS_SECONDS = 0.5
-"""Between two looks at the store's counters. A thread waits for the answer."""
+"""Seconds between two readings of the store's counters, which a thread waits for."""
 
 Rows = npt.NDArray[np.float32]
 
 
 class Run:
-    """Counts what happens in one `fit` and tells the observers.
+    """Counts what happens in one `fit` and calls the observers.
 
     Args:
         labels: names of the labels.
         epochs: planned passes.
-        observers: who is told.
-        workers: who trains together; default one alone.
+        observers: called after each step and evaluation.
+        workers: all workers of the run; default one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Run:
 
     @contextmanager
     def watching(self, exchange: Exchange, data: Any) -> Iterator[None]:
-        """Tell the observers that the run begins; look at the store until the block ends."""
+        """Call the observers' `started`; read the store's counters until the block ends."""
         self._exchange = exchange
         self._length.of(data, self.workers)
         self.progress.total_samples = self._length.total
@@ -116,10 +116,10 @@ class Run:
         """Count one step.
 
         Args:
-            turn: what this worker did in it.
+            turn: this worker's part of it.
             logits: float32[size, labels] of its batch, None without one.
-            stepped: what became of it.
-            missed: own updates its lookup did not see, None without a lookup.
+            stepped: its result.
+            missed: own updates that its lookup did not see, None without a lookup.
 
         Raises:
             TrainingError: too many refused steps in a row.
@@ -170,7 +170,7 @@ class Run:
             )
 
     def _look_at_store(self, *, wait: bool = True) -> None:
-        """Take note of the store's counters: of now, or what was asked for at the last look."""
+        """Read the store's counters; without `wait`, take the last answer and ask again in the background."""
         if self._exchange is None or self.workers.rank > 0:
             return
         self._looked_at = self._clock.seconds
@@ -224,7 +224,7 @@ class Run:
         return plain, {f"window.{key}": array for key, array in self._window.state().items()}
 
     def restore(self, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on with the account of a snapshot: what `state` returned."""
+        """Continue the account of a snapshot, as `state` returned it."""
         self.progress = Progress.of(plain["progress"])
         self.stages.seconds.update(self.progress.stage_seconds)
         self.progress.stage_seconds = self.stages.seconds
@@ -251,7 +251,7 @@ class Run:
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
     def _check_learnt(self) -> None:
-        """Raise `TrainingError` if the run has taken steps, and every one of all workers was refused."""
+        """Raise `TrainingError` if there were steps and all of them, on all workers, were refused."""
         [taken, learnt] = self.workers.count([self.steps, self.updates])
         if taken and not learnt and self.stopped != "stopped":
             raise TrainingError(
@@ -262,7 +262,7 @@ class Run:
             )
 
     def finish(self) -> Result:
-        """Close the account and tell the observers.
+        """Close the account and call the observers' `finished`.
 
         Raises:
             TrainingError: every step was refused.

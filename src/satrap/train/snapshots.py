@@ -1,4 +1,4 @@
-"""When a run takes snapshots, what they hold, and how it goes on from one."""
+"""Decides when a run takes snapshots, collects what they hold, and resumes from one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from satrap.train.predictor import Data
 from satrap.train.state import TrainingState
 
 CALL_SECONDS = 0.02
-"""Between two looks, in `async`, at whether another worker calls."""
+"""In `async`: seconds between two checks whether another worker calls."""
 
 CHANGING = ("steps", "lr_scale", "run", "best")
-"""Settings of a snapshot that a trainer need not agree with."""
+"""Settings of a snapshot that may differ from the trainer's."""
 
 
 class StopRequested(KeyboardInterrupt):
@@ -39,7 +39,7 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """Where and how often `Trainer.fit` writes snapshots to go on from.
+    """Where and how often `Trainer.fit` writes snapshots to resume from.
 
     ```python
     plan = satrap.train.Checkpointing("runs/x/checkpoints", every_steps=1000)
@@ -47,18 +47,17 @@ class Checkpointing:
     same_trainer.fit(data, epochs=2, checkpoint=plan, resume=True)
     ```
 
-    The second call goes on from the newest snapshot. In one process, and in `sync` with several workers,
-    the result is that of a run that was never killed, to the bit. A save that fails does not end training:
-    the older snapshots stay, `notice` is told, and the next save is tried as usual.
+    The second call continues from the newest snapshot. In one process, and in `sync` with several workers,
+    the result equals that of a run that was never killed, to the bit. A failed save does not end training:
+    older snapshots stay, `notice` is called, and the next save is tried.
 
     Args:
         url: folder or fsspec URL.
-        every_steps: steps between two snapshots; None: only when `Trainer.request_stop` is called.
-        keep: how many stay, default 2.
-        notice: told about failed saves; default a RuntimeWarning.
-        delta_every_steps: steps between two deltas: snapshots that hold only what changed since the one
-            before. One of `every_steps` is full; after `resume` they go on from the snapshot that was read.
-            Default: none.
+        every_steps: steps between two full snapshots; None: one only when `Trainer.request_stop` is called.
+        keep: how many full snapshots to keep, default 2.
+        notice: called with a text about failed saves; default a RuntimeWarning.
+        delta_every_steps: steps between two deltas, which hold what changed since the snapshot before; after
+            `resume` they follow the snapshot that was read. Default: no deltas.
     """
 
     url: str
@@ -81,11 +80,11 @@ class Checkpointing:
 class Snapshots:
     """Takes the snapshots of one `fit`; made by `Trainer.fit`.
 
-    The loop says what has happened. With several workers all call the same methods, each for itself: they
-    agree on when a snapshot is taken, wait for each other at the cut, and rank 0 has it written.
+    The loop reports what has happened. All workers call the same methods: they agree when to take a snapshot,
+    wait for each other at the cut, and rank 0 writes.
 
     Args:
-        state: what they hold.
+        state: what snapshots hold.
         plan: where they go; None: nowhere.
     """
 
@@ -106,14 +105,14 @@ class Snapshots:
             raise StopRequested
 
     def stoppable(self, data: Data) -> Data:
-        """Return the same data for an evaluation; it ends early when a stop is asked for, see `evaluated`."""
+        """Return the same data for an evaluation; reading ends early when a stop is requested."""
         return _Stoppable(data, lambda: self._state.stopping) if self._plan else data
 
     def evaluated(self) -> None:
-        """Take note that the samples of an evaluation are read: of several workers, by all of them.
+        """Meet the other workers after an evaluation.
 
         Raises:
-            StopRequested: a stop was asked for, so that they may not be all.
+            StopRequested: a stop was requested, so samples may be missing.
         """
         if self._plan is None:
             return
@@ -126,7 +125,7 @@ class Snapshots:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Save and swallow a `StopRequested`; in any case wait for what is being written."""
+        """On `StopRequested`, save and suppress it; always wait for the writer."""
         self._state.fitting = False
         stopped = isinstance(error, StopRequested)
         if stopped:
@@ -138,10 +137,10 @@ class Snapshots:
         return stopped
 
     def stepped(self, *, stop: bool) -> None:
-        """Take note of a finished step; save if it is time.
+        """Save after a step if it is time.
 
         Args:
-            stop: whether this step is to be the last one.
+            stop: whether this step is the last one.
 
         Raises:
             StopRequested: it is, and a snapshot will be saved.
@@ -167,7 +166,7 @@ class Snapshots:
         return every is not None and self._state.run.steps % every == 0
 
     def _any(self, flag: bool) -> bool:
-        """Return whether it is true of any worker; they must be in step."""
+        """Return whether the flag is true on any worker; they must be in step."""
         if self._workers.world == 1:
             return flag
         flags = torch.tensor([float(flag)])
@@ -175,7 +174,7 @@ class Snapshots:
         return bool(flags[0] > 0)
 
     def _stepped_apart(self, stop: bool) -> None:
-        """`async`: rank 0 calls the others to a cut, and who is asked to stop calls all."""
+        """In `async`, rank 0 calls the others to a cut; a worker that should stop calls all."""
         due = self._due and self._workers.rank == 0 and not self._writer.busy
         if stop or due or self._is_called():
             self._council(stop)
@@ -188,14 +187,14 @@ class Snapshots:
         return self._workers.called("council")
 
     def _council(self, stop: bool = False) -> None:
-        """Meet the others, wherever they are, and take the cut that was called for."""
+        """Meet the other workers at whatever step they are, and take the cut."""
         self._workers.meet("council")
         if self._any(stop):
             raise StopRequested
         self._start()
 
     def pass_trained(self) -> None:
-        """Wait, in `async`, until the others have come to the end of the pass; they may call until then."""
+        """In `async`, wait until the others reach the end of the pass, and answer their calls meanwhile."""
         if self._apart and self._plan is not None:
             self._workers.meet("end of the pass", meanwhile=self._answer_calls)
 
@@ -218,7 +217,7 @@ class Snapshots:
             raise
 
     def _make_up_for(self, put_back: Callable[[], None]) -> None:
-        """Have the next snapshot hold what this one did; if that cannot be, have it hold everything."""
+        """Make the next snapshot hold what this one did; if that is impossible, everything."""
         assert self._series is not None
         try:
             put_back()
@@ -252,10 +251,9 @@ class Snapshots:
         self._plan.notice(f"warning: {error}")
 
     def _cut(self) -> Callable[[], None] | None:
-        """Return, on rank 0, what writes the present state of all workers; nothing of it can change any more.
+        """Return, on rank 0, a function that writes the present state of all workers, which is now copied.
 
-        From the meeting until rank 0 gathers what the others know, no update is under way anywhere: that is
-        the instant.
+        From the meeting until rank 0 has gathered the states of the others, no update is under way anywhere.
         """
         state, workers, begun = self._state, self._workers, time.perf_counter()
         state.exchange.flush()
@@ -270,7 +268,7 @@ class Snapshots:
         return partial(self._write, state.run.steps, checkpoint, cut.put_back)
 
     def _as_delta(self) -> bool | None:
-        """Return whether the snapshot of now may hold changes only; None: never."""
+        """Return whether a snapshot now can be a delta; None: this run has no deltas."""
         full, self._full = self._full, False
         if self._plan is None or self._plan.delta_every_steps is None or self._series is None:
             return None
@@ -309,7 +307,7 @@ class Snapshots:
                 raise ConfigError(
                     "there is nothing to resume",
                     where="no checkpoint was given" if series is None else f"no snapshot in {series.url}",
-                    why="a fresh start would not be the run that was asked for",
+                    why="a new run is not what was asked for",
                     fix="train without resume, or name the place of its snapshots",
                 )
             step, whole = series.read()
@@ -327,7 +325,7 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True)
 class _Stoppable:
-    """Data whose reading ends when a stop is asked for."""
+    """Data whose reading ends when a stop is requested."""
 
     data: Data
     stopping: Callable[[], bool]
@@ -341,7 +339,7 @@ class _Stoppable:
 
 
 def _cloned(value: Any) -> Any:
-    """Return a nested structure with tensors of its own."""
+    """Return a copy of a nested structure, tensors included."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, Mapping):
@@ -357,13 +355,13 @@ def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) ->
             raise ConfigError(
                 f"the snapshot was taken with another {key.replace('_', ' ')}",
                 where=where,
-                why="going on would not give the result of one run",
+                why="the result would not be that of one run",
                 fix=f"use {str(saved.get(key))[:120]}, or start anew",
             )
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data as JSON gives it back."""
+    """Return plain data as it is after a round trip through JSON."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

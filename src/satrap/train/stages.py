@@ -1,4 +1,4 @@
-"""Where the time of training steps goes."""
+"""Measures how long each stage of the training steps takes."""
 
 from __future__ import annotations
 

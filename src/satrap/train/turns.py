@@ -1,4 +1,4 @@
-"""The steps that all workers take together, although some have fewer batches than others."""
+"""Steps that all workers take together, even when some have fewer batches than others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Turn:
     """One worker's part of a step.
 
     Args:
-        ticket: its batch; None: it has no more, and takes part with weight 0.
-        share: factor on its mean loss: the mean over the workers is then the mean over all samples.
+        ticket: its batch; None: it has none left and takes part with weight 0.
+        share: factor on its mean loss that makes the mean over workers the mean over all samples.
         samples: of all workers.
     """
 
@@ -30,8 +30,8 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
 
     Args:
         tickets: this worker's batches.
-        workers: who take turns together.
-        weight: what a batch counts in the mean loss: its denominator.
+        workers: that step together.
+        weight: weight of a batch, the denominator of its mean loss.
 
     Raises:
         ExchangeError: another worker is lost.

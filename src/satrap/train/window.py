@@ -15,14 +15,14 @@ from satrap.batch import Batch
 from satrap.metrics import BinaryMetrics
 
 WINDOW_SAMPLES = 50_000
-"""Samples per window: an AUC of that many has a standard error of about 0.003."""
+"""Samples per window: an AUC of so many has a standard error of about 0.003."""
 
 
 class AUCWindow:
     """AUC of each full window of training samples, scored before they were learnt from.
 
     Args:
-        labels: names of the labels; the value is the mean over them.
+        labels: names of the labels; the AUC is the mean over them.
     """
 
     def __init__(self, labels: tuple[str, ...]) -> None:
