@@ -158,16 +158,16 @@ class StepLimit:
     """
 
     def __init__(self, shard: Shard, work: Sequence[Batch], gradient: Any, threads: int) -> None:
-        group = shard.groups[0]
+        group, slab = shard.groups[0], shard.groups[0].backend.slab
         dim, size = group.dim, gradient.nbytes
         self._distinct = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
         self._each = [slots[b.inverse] for slots, b in zip(self._distinct, work, strict=True)]
         self._gradient = gradient.reshape(-1).view(np.uint32)
         self._block = floats(gradient.size // dim, dim)
         aside = [False, True] if size > ASIDE and dim % 16 == 0 else [False]
-        fills = [Limit("gather", group.rows, dim, threads, aside=a) for a in aside]
+        fills = [Limit("gather", slab.rows, dim, threads, aside=a) for a in aside]
         self._fill = min((f.tuned(self._each, self._block) for f in fills), key=lambda f: f.seconds)
-        self._change = Limit("rmw", group.rows, dim, threads).tuned(self._distinct, self._block)
+        self._change = Limit("rmw", slab.rows, dim, threads).tuned(self._distinct, self._block)
 
     def __call__(self, i: int) -> None:
         """Move what batch i needs."""

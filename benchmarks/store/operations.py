@@ -47,13 +47,13 @@ def measure(dim: int, rows: int, skew: str, threads: int, repeats: int, only: li
 
 
 def _one(shard: Shard, dim: int, work: list[Batch], threads: int, repeats: int, per: float) -> dict[str, Any]:
-    group = shard.groups[0]
-    width = int(group.rows.stride) // 4 // 16 * 16
+    group, slab = shard.groups[0], shard.groups[0].backend.slab
+    width = int(slab.rows.stride) // 4 // 16 * 16
     slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
     out = np.zeros((max(len(b.unique) for b in work), dim), np.float32)
     gradients = np.random.default_rng(0).standard_normal(out.shape, dtype=np.float32) * np.float32(1e-3)
-    gather = Limit("gather", group.rows, dim, threads).tuned(slots, out)
-    rmw = Limit("rmw", group.rows, width, threads).tuned(slots, out)
+    gather = Limit("gather", slab.rows, dim, threads).tuned(slots, out)
+    rmw = Limit("rmw", slab.rows, width, threads).tuned(slots, out)
 
     def lookup(i: int) -> None:
         shard.lookup_group(0, work[i].unique, work[i].unique_splits, out[: len(slots[i])])
@@ -138,8 +138,8 @@ def _spread(seconds: npt.NDArray[np.float64]) -> dict[str, float]:
 
 def _touch(shard: Shard, rows: int) -> None:
     """Let the system back the memory that `rows` rows will use, so that only the store's work is timed."""
-    group = shard.groups[0]
-    group._slab.array(np.uint8, rows * int(group.rows.stride))[::4096] = 0
+    group, slab = shard.groups[0], shard.groups[0].backend.slab
+    slab.bytes[: rows * int(slab.rows.stride) : 4096] = 0
     group.directory._memory["entries"].array(np.uint8, 40 * rows + (4 << 20))[65536::4096] = 0
-    if len(group.rows.scalars):
-        group.rows.scalars[:rows:1024] = 0
+    if len(slab.rows.scalars):
+        slab.rows.scalars[:rows:1024] = 0

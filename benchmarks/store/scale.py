@@ -58,9 +58,9 @@ def throughput(largest: int, folder: Path) -> dict[str, Any]:
 
 def _one_size(shard: Shard, work: list[Batch]) -> dict[str, Any]:
     gradients = np.full((FEATURES * SAMPLES, DIM), 1e-3, np.float32)
-    out, group = np.empty_like(gradients), shard.groups[0]
+    out, group, slab = np.empty_like(gradients), shard.groups[0], shard.groups[0].backend.slab
     slots = [group.directory.find(b.unique, b.unique_splits, use=False)[0] for b in work]
-    limit = Limit("gather", group.rows, DIM // 2).tuned(slots, out)
+    limit = Limit("gather", slab.rows, DIM // 2).tuned(slots, out)
     methods: Methods = {
         "limit gather": lambda i: limit(slots[i], out),
         "lookup": lambda i: shard.lookup_group(

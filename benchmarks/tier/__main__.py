@@ -18,6 +18,7 @@ from benchmarks.record import write
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.store import Eviction, Shard, Tier
+from satrap.store.tier import Tiered
 from satrap.store.types import Floats, Ids, Offsets
 
 RESULTS = Path(__file__).parent / "results"
@@ -155,9 +156,9 @@ def run(one: Local | Remote, batches: list[Ids], kind: str) -> tuple[np.ndarray,
     for ids in batches:
         gradients = rng.standard_normal((len(ids), DIM)).astype(np.float32)
         splits = np.array([0, len(ids)])
-        cold = one.store.groups[0].cold
-        if "disk" in kind and cold is not None:
-            cold.file.forget_pages()  # as if the file were much larger than the machine's memory
+        backend = one.store.groups[0].backend
+        if "disk" in kind and isinstance(backend, Tiered):
+            backend.cold.file.forget_pages()  # as if the file were much larger than the machine's memory
         if kind.endswith("prefetched"):
             one.prefetch(ids, splits)
         time.sleep(0.05)  # the network's turn

@@ -48,7 +48,7 @@ fill(small, 40 * step)
 before, store = resident(), shard(memory, tier)
 rows = store.groups[0].directory.room
 if tier:
-    rows += store.groups[0].cold.directory.room
+    rows += store.groups[0].backend.cold.directory.room
 fill(store, (2 if tier else 10) * rows)
 found = store.statistics()
 print(rows, found["rows"], found["bytes"], resident() - before)

@@ -8,89 +8,87 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.store import hashes
+from satrap.store.backend import Part, PartRows, RowEvents
 from satrap.store.chunk import Chunk
-from satrap.store.kernels.marks import assign, mark, marked
+from satrap.store.kernels.marks import assign, mark, marked, unmark
 from satrap.store.memory import Reserved
-from satrap.store.types import Ids, Inverse
+from satrap.store.types import Bytes, Ids, Inverse, Offsets
 
 if TYPE_CHECKING:
     from satrap.store.group import Group
 
-Bits = npt.NDArray[np.uint8]
-Gone = list[tuple[Ids, Inverse]]
-"""(ids, tables) of rows that went."""
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What `Tracker.take` returned: for each part bits by slot; ids and splits of rows that went."""
+
+    changed: list[Bytes]
+    made: list[Bytes]
+    gone: list[tuple[Ids, Offsets]]
 
 
-class Tracker:
-    """Two bits per slot of one group: changed, and made, since the last `take`; and the ids that went.
+class Tracker(RowEvents):
+    """Two bits per slot of each part of a backend: changed, and made, since the last `take`; and who went.
 
     Args:
-        slots: most slots the group can have.
-        cold: most slots its tier can have; None: it has no tier.
+        parts: of the backend.
+
+    Raises:
+        StoreError: there is no address space for the bits.
     """
 
-    def __init__(self, slots: int, cold: int | None = None) -> None:
-        self._changed, self._made = (Reserved(slots // 8 + 1, huge=False).array(np.uint8) for _ in range(2))
-        self._gone: Gone = []
-        self._cold = None if cold is None else Tracker(cold)
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        self._changed, self._made = (
+            [Reserved(part.directory.limit // 8 + 1, huge=False).array(np.uint8) for part in parts]
+            for _ in range(2)
+        )
+        self._gone: list[tuple[Ids, Offsets]] = []
 
-    @property
-    def cold(self) -> Tracker:
-        """The same of the slots of the tier."""
-        assert self._cold is not None
-        return self._cold
-
-    def move(self, slots: Inverse, to: Tracker, targets: Inverse) -> None:
-        """Note that rows of these slots lie in slots of another tracker from now on."""
-        assign(to._changed, targets, marked(self._changed, slots))
-        assign(to._made, targets, marked(self._made, slots))
-        assign(self._changed, slots, np.zeros(len(slots), np.bool_))
-        assign(self._made, slots, np.zeros(len(slots), np.bool_))
-
-    def change(self, slots: Inverse) -> None:
-        """Note that rows change; -1 is nothing."""
-        mark(self._changed, slots)
-
-    def make(self, slots: Inverse) -> None:
+    def made(self, part: int, slots: Inverse) -> None:
         """Note that rows are new."""
-        mark(self._changed, slots)
-        mark(self._made, slots)
+        mark(self._changed[part], slots)
+        mark(self._made[part], slots)
 
-    def lose(self, ids: Ids, tables: Inverse, slots: Inverse) -> None:
-        """Note that rows of (id, table) have lost their slot."""
-        old = ~marked(self._made, slots)  # whoever keeps the rows of the last `take` never saw the others
-        if old.any():
-            self._gone.append((ids[old], tables[old]))
+    def used(self, part: int, slots: Inverse) -> None:
+        """Note that rows change: their last use does."""
+        mark(self._changed[part], slots)
 
-    def take(self, slots: int, cold: int = 0) -> Taken:
-        """Return what was noted about the first `slots` slots, and `cold` of the tier; start anew."""
-        used = slots // 8 + 1
-        moved = None if self._cold is None else self._cold.take(cold)
-        taken = Taken(self._changed[:used].copy(), self._made[:used].copy(), self._gone, moved)
-        self._changed[:used] = 0
-        self._made[:used] = 0
-        self._gone = []
+    def changing(self, rows: PartRows) -> None:
+        """Note that rows change."""
+        mark(self._changed[rows.part], rows.slots)
+
+    def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
+        """Note the same of rows where they lie now."""
+        for marks in (self._changed, self._made):
+            assign(marks[to], targets, marked(marks[rows.part], rows.slots))
+            unmark(marks[rows.part], rows.slots)
+
+    def gone(self, rows: PartRows) -> None:
+        """Note that rows went."""
+        old = rows.where(~marked(self._made[rows.part], rows.slots))
+        if len(old.ids):  # whoever keeps the rows of the last `take` never saw the others
+            self._gone.append((old.ids, old.splits))
+
+    def take(self, parts: Sequence[Part]) -> Taken:
+        """Return what was noted of these parts' slots that are in use; start anew."""
+        used = [part.directory.slots // 8 + 1 for part in parts]
+        changed, made = (
+            [bits[:n].copy() for bits, n in zip(marks, used, strict=True)]
+            for marks in (self._changed, self._made)
+        )
+        for bits, n in zip(self._changed + self._made, used + used, strict=True):
+            bits[:n] = 0
+        taken, self._gone = Taken(changed, made, self._gone), []
         return taken
 
     def put_back(self, taken: Taken) -> None:
         """Note again what an earlier `take` returned."""
-        self._changed[: len(taken.changed)] |= taken.changed
-        self._made[: len(taken.made)] |= taken.made
+        for mine, bits in zip(self._changed + self._made, taken.changed + taken.made, strict=True):
+            mine[: len(bits)] |= bits
         self._gone += taken.gone
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What `Tracker.take` returned: bits by slot, who went, and the same of the tier."""
-
-    changed: Bits
-    made: Bits
-    gone: Gone
-    cold: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +127,14 @@ class Changes:
 
     def __init__(self, groups: Sequence[Group], lock: threading.Condition) -> None:
         self._groups, self._lock = groups, lock
+        self._trackers: list[Tracker] = []
 
     @property
     def following(self) -> bool:
         """Whether the next `take` can be a delta: changes have been noted since the last, or `follow`."""
-        return all(group.tracker is not None for group in self._groups)
+        pairs = zip(self._groups, self._trackers, strict=False)
+        observed = [tracker in group.backend.observers for group, tracker in pairs]
+        return len(observed) == len(self._groups) and all(observed)
 
     def follow(self) -> None:
         """Note changes from now on, without any so far.
@@ -142,16 +143,18 @@ class Changes:
             StoreError: there is no address space for the marks; nothing has changed.
         """
         with self._lock:
-            colds = [None if group.cold is None else group.cold.directory.limit for group in self._groups]
-            trackers = [Tracker(g.directory.limit, cold) for g, cold in zip(self._groups, colds, strict=True)]
+            trackers = [Tracker(group.backend.parts) for group in self._groups]
+            self.stop()
+            self._trackers = trackers
             for group, tracker in zip(self._groups, trackers, strict=True):
-                group.tracker = tracker
+                group.backend.observers.add(tracker)
 
     def stop(self) -> None:
         """Note nothing more; the next `take` is full."""
         with self._lock:
-            for group in self._groups:
-                group.tracker = None
+            for group, tracker in zip(self._groups, self._trackers, strict=False):
+                group.backend.observers.discard(tracker)
+            self._trackers = []
 
     def take(self, *, full: bool = False, chunk_rows: int = 65536) -> Delta:
         """Return what changed since the last `take`, and begin anew: one consistent cut of all tables.
@@ -171,26 +174,23 @@ class Changes:
             full = full or not self.following
             taken: list[tuple[Tracker, Taken]] = []
             deleted: dict[str, Ids] = {}
-            marks: list[tuple[Bits | None, Bits | None]] = [(None, None)] * len(self._groups)
+            unchanged: list[list[Bytes] | None] = [None] * len(self._groups)
             try:
                 if full:
                     self.follow()
                 else:
-                    taken = [(g.tracker, g.tracker.take(*_slots(g))) for g in self._groups if g.tracker]
+                    pairs = zip(self._groups, self._trackers, strict=True)
+                    taken = [(tracker, tracker.take(g.backend.parts)) for g, tracker in pairs]
                     deleted = self._deleted([t for _, t in taken])
-                    marks = [_unchanged(t) for _, t in taken]
-                pairs = zip(self._groups, marks, strict=True)
-                cuts = [g.cut(list(range(len(g.tables))), *bits) for g, bits in pairs]
+                    unchanged = [[~bits for bits in t.changed] for _, t in taken]
+                cuts = [
+                    g.cut(list(range(len(g.tables))), bits)
+                    for g, bits in zip(self._groups, unchanged, strict=True)
+                ]
             except BaseException:
                 self.stop()  # what was taken is nowhere now: the next one is full
                 raise
-        everywhere = np.ones(hashes.BUCKETS, np.bool_)
-        chunks = (
-            chunk
-            for cut, g in zip(cuts, self._groups, strict=True)
-            for t in range(len(g.tables))
-            for chunk in cut.chunks(t, everywhere, chunk_rows, self._lock)
-        )
+        chunks = (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock))
         return Delta(full, chunks, deleted, tuple(taken))
 
     def put_back(self, delta: Delta) -> None:
@@ -199,7 +199,7 @@ class Changes:
         With a tier the next one is full: rows may have moved since, so that their marks name others.
         """
         with self._lock:
-            if delta.full or any(group.cold is not None for group in self._groups):
+            if delta.full or any(len(group.backend.parts) > 1 for group in self._groups):
                 self.stop()
                 return
             for tracker, taken in delta.taken:
@@ -209,17 +209,7 @@ class Changes:
         found: dict[str, Ids] = {}
         for group, one in zip(self._groups, taken, strict=True):
             for t, name in enumerate(group.tables):
-                parts = [ids[tables == t] for ids, tables in one.gone]
+                parts = [ids[splits[t] : splits[t + 1]] for ids, splits in one.gone]
                 ids = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
                 found[name] = ids[~group.has(t, ids)]
         return found
-
-
-def _unchanged(taken: Taken) -> tuple[Bits, Bits | None]:
-    """Return the rows to leave out, in memory and in the tier."""
-    return ~taken.changed, None if taken.cold is None else ~taken.cold.changed
-
-
-def _slots(group: Group) -> tuple[int, int]:
-    """Return the slots handed out so far in memory and in the tier."""
-    return group.directory.slots, 0 if group.cold is None else group.cold.directory.slots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,15 +11,14 @@ import numpy.typing as npt
 from satrap.errors import StoreError
 from satrap.store import hashes
 from satrap.store.aside import Aside
+from satrap.store.backend import FAST, Part, PartRows, RowBackend, RowEvents
 from satrap.store.chunk import Chunk
 from satrap.store.kernels.eviction import claim
-from satrap.store.types import Floats, Found, Ids, Inverse, Offsets
+from satrap.store.steps import RowKind
+from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
 
 if TYPE_CHECKING:
     from threading import Condition
-
-    from satrap.store.directory import Directory
-    from satrap.store.group import Group
 
 Row = tuple[Floats, Floats]
 
@@ -49,27 +48,28 @@ def _joined(places: list[_Places]) -> _Places:
     return _Places(ids, slots, buckets, parts)
 
 
-class Part:
-    """The rows of a cut that lay in one place, memory or the tier.
+class _Unread:
+    """Which rows of a part a cut has not read or copied yet.
 
     Args:
-        directory: which slot each id has there.
-        read: returns (weights, state) of slots; rows of -1 are anything.
-        marks: uint8[slots // 8 + 1], one bit per slot: rows to leave out, or that were read or copied.
+        part: where they lie.
+        without: uint8[slots // 8 + 1], one bit per slot: rows to leave out; None: none.
     """
 
-    def __init__(
-        self, directory: Directory, read: Callable[[Inverse], Row], marks: npt.NDArray[np.uint8] | None
-    ) -> None:
-        self.directory, self.read, self._limit = directory, read, directory.slots
-        self._marks = np.zeros(self._limit // 8 + 1, np.uint8) if marks is None else marks
+    def __init__(self, part: Part, without: Bytes | None) -> None:
+        self.part, self._limit = part, part.directory.slots
+        self._marks = np.zeros(self._limit // 8 + 1, np.uint8)
+        if part.live is not None:
+            self._marks |= ~part.live[: len(self._marks)]
+        if without is not None:
+            self._marks |= without
 
     def claim(self, slots: Inverse) -> Offsets:
         """Return the positions of slots not read or copied yet; from now on they count as read."""
         won = np.empty(len(slots), np.int64)
         return won[: claim(self._marks, slots, self._limit, won)]
 
-    def unread(self, slots: Inverse) -> Found:
+    def among(self, slots: Inverse) -> Found:
         """Return which slots hold rows of the cut that were not read or copied yet, bool[n]."""
         inside = np.minimum(slots, self._limit)  # beyond the limit: any bit will do
         marks = (self._marks[inside >> 3] >> (inside & 7).astype(np.uint8) & 1).astype(np.bool_)
@@ -85,44 +85,38 @@ def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
                 cut.give_up()
 
 
-class Cut:
-    """The rows that a group had when this was made.
+class Cut(RowEvents):
+    """The rows that a backend had when this was made.
 
-    Making it costs nothing that grows with the rows, but for a bit per row. While it exists, the group calls
-    `keep` before it changes rows and `keep_taken` when rows lose their slot: what has not been read yet is
-    copied aside first, once. So the memory it needs is one bit per row and the rows that change until they
-    have been read, at most a quarter of the rows or 256 MiB. Before more would be needed, requests wait for
-    the reader (`wait_for_room`); if it does not read on for `PATIENCE` seconds, or one request changes too
-    many rows, the cut is given up: training goes on, and the reader gets an error.
+    Making it costs nothing that grows with the rows, but for a bit per row. While it exists, it observes the
+    rows: what has not been read yet is copied aside before it changes or goes, once. So the memory it needs
+    is one bit per row and the rows that change until they have been read, at most a quarter of the rows or
+    256 MiB. Before more would be needed, requests wait for the reader (`wait_for_room`); if it does not read
+    on for `PATIENCE` seconds, or one request changes too many rows, the cut is given up: training goes on,
+    and the reader gets an error.
 
-    A row that moves to the tier loses its slot; one that comes back keeps what it was in the file until it
+    A row that moves to slower memory is copied, too; one that comes back keeps what it was there until it
     moves there again.
 
     Args:
-        group: whose rows.
+        backend: whose rows.
+        kind: what they are.
         tables: positions of the tables that will be read.
-        without: uint8[slots // 8 + 1], one bit per slot of the group: rows to leave out; None: none.
-        without_cold: the same for the slots of its tier.
+        without: for each part uint8[slots // 8 + 1], one bit per slot: rows to leave out; default: none.
     """
 
     def __init__(
-        self,
-        group: Group,
-        tables: list[int],
-        without: npt.NDArray[np.uint8] | None = None,
-        without_cold: npt.NDArray[np.uint8] | None = None,
+        self, backend: RowBackend, kind: RowKind, tables: list[int], without: Sequence[Bytes] | None = None
     ) -> None:
-        self._group, self._directory = group, group.directory
-        self._wanted = np.zeros(len(group.tables), np.bool_)
+        super().__init__()
+        self._backend, self._kind, self._parts = backend, kind, backend.parts
+        self._wanted = np.zeros(len(kind.tables), np.bool_)
         self._wanted[tables] = True
-        self._memory = Part(group.directory, group.read, without)
-        self._parts = [self._memory]
-        if group.cold is not None:
-            elsewhere = ~group.cold.live[: group.cold.directory.slots // 8 + 1]
-            marks = elsewhere if without_cold is None else elsewhere | without_cold
-            self._parts.append(Part(group.cold.directory, group.read_cold, marks))
-        self._most = sum(part.directory.slots for part in self._parts)
-        self._aside: Aside | None = Aside(group.tables, group.dim, group.plan.width, self._most)
+        marks: Sequence[Bytes | None] = without or [None] * len(backend.parts)
+        self._unread = [_Unread(part, bits) for part, bits in zip(backend.parts, marks, strict=True)]
+        self._most = sum(part.directory.slots for part in backend.parts)
+        self._aside: Aside | None = Aside(kind.tables, kind.dim, kind.plan.width, self._most)
+        backend.observers.add(self)
 
     @property
     def given_up(self) -> bool:
@@ -142,37 +136,44 @@ class Cut:
         """Copy nothing more and forget the copies; who reads on gets an error."""
         self._aside = None
 
-    def keep(self, ids: Ids, splits: Offsets, slots: Inverse) -> None:
-        """Copy rows that are about to change."""
-        tables = np.repeat(np.arange(len(splits) - 1, dtype=np.int32), np.diff(splits))
-        self.keep_taken(ids, tables, slots)
-
-    def keep_taken(self, ids: Ids, tables: Inverse, slots: Inverse) -> None:
-        """Copy rows of (id, table) that have lost their slot but are still there."""
-        self._keep(self._memory, ids, tables, slots)
-
-    def keep_cold(self, ids: Ids, tables: Inverse, slots: Inverse) -> None:
-        """Copy rows of (id, table) whose slots of the tier are about to be written; -1 is none."""
-        self._keep(self._parts[1], ids, tables, slots)
-
-    def _keep(self, part: Part, ids: Ids, tables: Inverse, slots: Inverse) -> None:
+    def changing(self, rows: PartRows) -> None:
+        """Copy rows that are about to change, or to lose their slot."""
         if self._aside is None:
             return
-        won = part.claim(slots)
-        won = won[self._wanted[tables[won]]]
-        if len(won) and not self._aside.put(tables[won], ids[won], *part.read(slots[won])):
+        unread = self._unread[rows.part]
+        won = unread.claim(rows.slots)
+        tables = (np.searchsorted(rows.splits, won, side="right") - 1).astype(np.int32)
+        wanted = self._wanted[tables]
+        won, tables = won[wanted], tables[wanted]
+        copies = unread.part.read(rows.slots[won]) if len(won) else None
+        if copies is not None and not self._aside.put(tables, rows.ids[won], *copies):
             self.give_up()
 
-    def ignore(self, slots: Inverse) -> None:
+    def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
+        """Copy rows that leave the fast part: others will have their slots."""
+        if rows.part == FAST:
+            self.changing(rows)
+
+    def gone(self, rows: PartRows) -> None:
+        """Copy rows that are given up."""
+        self.changing(rows)
+
+    def made(self, part: int, slots: Inverse) -> None:
         """Leave out rows made after this."""
-        self._memory.claim(slots)
+        self._unread[part].claim(slots)
+
+    def every_chunk(self, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
+        """Yield the rows of each of its tables as `chunks` does."""
+        everywhere = np.ones(hashes.BUCKETS, np.bool_)
+        for t in np.flatnonzero(self._wanted).tolist():
+            yield from self.chunks(t, everywhere, chunk_rows, lock)
 
     def chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
         """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
 
         Each chunk but the last has just `chunk_rows` rows, so that equal rows make equal chunks.
         """
-        rows = max(1, int(self._group.statistics()["rows"][t]))
+        rows = max(1, int(self._backend.counters()["rows"][t]))
         width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
         waiting: _Places | None = None
         done = 0
@@ -190,7 +191,7 @@ class Cut:
                 part = waiting.part(slice(i, min(i + chunk_rows, ready)))
                 with lock:
                     rows_read = self._read(t, part)
-                yield Chunk(self._group.tables[t], part.ids, *rows_read)
+                yield Chunk(self._kind.tables[t], part.ids, *rows_read)
             waiting = waiting.part(slice(ready, None))
             unread = int(waiting.buckets[0]) if len(waiting.ids) else last + 1
             if unread > done:
@@ -212,10 +213,10 @@ class Cut:
         """Return the rows not read or copied yet, in any order."""
         aside = self._copies()
         found: list[_Places] = []
-        for number, part in enumerate(self._parts):
-            ids, slots, buckets = part.directory.collect(t, first, last)
+        for number, unread in enumerate(self._unread):
+            ids, slots, buckets = unread.part.directory.collect(t, first, last)
             every = _Places(ids, slots, buckets, np.full(len(ids), number, np.int8))
-            live = part.unread(slots)
+            live = unread.among(slots)
             found.append(every if live.all() else every.part(live))
         ids, _, buckets = aside.find(t, first, last)
         nowhere = np.full(len(ids), -1, np.int32)
@@ -224,17 +225,11 @@ class Cut:
     def _read(self, t: int, rows: _Places) -> Row:
         """Return (weights, state) of rows, from where they lie or from the copies."""
         aside = self._copies()
-        if len(self._parts) == 1:
-            won = self._memory.claim(rows.slots)
-            if len(won) == len(rows.slots):
-                return self._memory.read(rows.slots)
-            here = np.full(len(rows.slots), -1, np.int8)
-            here[won] = 0
-        else:
-            here = np.full(len(rows.slots), -1, np.int8)
-            for number, part in enumerate(self._parts):
-                here[part.claim(np.where(rows.parts == number, rows.slots, -1).astype(np.int32))] = number
-        weights, state = self._memory.read(np.where(here == 0, rows.slots, -1).astype(np.int32))
+        here = np.full(len(rows.slots), -1, np.int8)
+        for number, unread in enumerate(self._unread):
+            own = np.where(rows.parts == number, rows.slots, -1).astype(np.int32)
+            here[unread.claim(own)] = number
+        weights, state = self._parts[FAST].read(np.where(here == FAST, rows.slots, -1).astype(np.int32))
         for number, part in enumerate(self._parts[1:], 1):
             at = np.flatnonzero(here == number)
             weights[at], state[at] = part.read(rows.slots[at])
@@ -245,7 +240,7 @@ class Cut:
 
     def _copies(self) -> Aside:
         """Return the copies; raise if the rest cannot be read any more."""
-        if self._group.directory is not self._directory:
+        if self._backend.parts is not self._parts:
             raise StoreError("the store was cleared or closed while it was being exported")
         if self._aside is None:
             raise StoreError(

@@ -199,7 +199,7 @@ class Shard:
         inverse, out = block_of(inverse, len(ids), features, g.dim, out)
         with self._lock:
             g.wait_for_readers(0, len(ids), self._lock)
-            return out, g.lookup(ids, splits, out, inverse, features)
+            return out, g.lookup(ids, splits, out, (inverse, features))
 
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
@@ -347,13 +347,7 @@ class Shard:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             cuts = [g.cut(list(range(len(g.tables)))) for g in self.groups]
-        wanted, tables = np.ones(BUCKETS, np.bool_), [range(len(g.tables)) for g in self.groups]
-        return (
-            chunk
-            for cut, positions in zip(cuts, tables, strict=True)
-            for t in positions
-            for chunk in cut.chunks(t, wanted, chunk_rows, self._lock)
-        )
+        return (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock))
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert the rows of a chunk, or overwrite them, with their optimizer state.
@@ -390,7 +384,7 @@ class Shard:
                 counters = g.statistics()
                 for t, name in enumerate(g.tables):
                     tables[name] = {counter: int(values[t]) for counter, values in counters.items()}
-            tiers = [g.cold.statistics() for g in self.groups if g.cold is not None]
+            tiers = [tier for g in self.groups if (tier := g.backend.slower())]
             return {
                 "rows": sum(counts["rows"] for counts in tables.values()),
                 "bytes": sum(g.bytes for g in self.groups),

@@ -1,9 +1,9 @@
-"""What each optimizer needs of a row in a format, and the call of its kernel."""
+"""What the rows of a table group are: format, optimizer state, first value; and the call of the kernel."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,17 +11,19 @@ import numpy as np
 
 from satrap.errors import ConfigError
 from satrap.optim import FTRL, SGD, Adagrad, Adam, AdamW, Optimizer, RowWiseAdagrad
+from satrap.schema import Table
+from satrap.store import hashes
 from satrap.store.kernels import optimizers as kernels
+from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.formats import FORMATS, LARGEST, Float32, Format, padded_bytes
-from satrap.store.types import Floats, Ids, Inverse, address
+from satrap.store.types import Floats, Ids, Inverse, Offsets, address
+
+NO_NOISE = np.uint64(0)
+"""Seed of rounding where nothing is rounded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Where the rows of a group lie.
-
-    Row `slot` starts at byte `base + slot * stride`; `scalars` is float32[slots], or empty.
-    """
+class Rows(NamedTuple):
+    """Where rows lie: row `slot` at byte `base + slot * stride`; `scalars` is float32[slots], or empty."""
 
     base: np.uint64
     stride: np.uint64
@@ -95,22 +97,45 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
     def step(
         rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
-        scalars = address(rows.scalars) if layout.scalar else None
-        kernels.step(
-            fmt(noise),
-            rule(optimizer.lr * lr_scale),
-            shaping,
-            bound,
-            rows.base,
-            rows.stride,
-            scalars,
-            rows.dim,
-            ids,
-            slots,
-            gradients,
-        )
+        base, stride, dim, apart = rows
+        scalars, numbers = address(apart) if layout.scalar else None, rule(optimizer.lr * lr_scale)
+        kernels.step(fmt(noise), numbers, shaping, bound, base, stride, scalars, dim, ids, slots, gradients)
 
     return Plan(fmt, padded_bytes(fmt, dim), layout, step)
+
+
+class RowKind:
+    """What the rows of one table group are.
+
+    Args:
+        tables: of equal dim and dtype.
+        optimizer: of all of them.
+        seed: of the initial rows.
+
+    Attributes:
+        tables: their names.
+        dim: weights per row.
+        plan: how a row lies in memory.
+        seeds, scales: uint64[tables] and float32[tables] that decide the initial rows.
+        noise: seed of the rounding of 16-bit weights.
+
+    Raises:
+        ConfigError: the store cannot execute the optimizer.
+    """
+
+    def __init__(self, tables: Sequence[Table], optimizer: Optimizer, seed: int) -> None:
+        self.tables, self.dim = tuple(table.name for table in tables), tables[0].dim
+        self.plan = plan(optimizer, self.dim, tables[0].dtype)
+        self.seeds = np.array([hashes.row_seed(seed, name) for name in self.tables], np.uint64)
+        self.scales = np.array([table.initial_scale for table in tables], np.float32)
+        self.noise = hashes.row_seed(seed, "")
+
+    def initial_rows(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
+        """Write to these positions of `out`, float32[n, dim], what rows of their ids start from."""
+        if len(positions):
+            fmt, dim = self.plan.format(NO_NOISE), np.uint64(self.dim)
+            start, step = address(out), np.uint64(out.strides[0])
+            row_kernels.initial_rows(fmt, ids, splits, positions, self.seeds, self.scales, dim, start, step)
 
 
 def _shaping(o: Optimizer) -> kernels.Shaping | None:

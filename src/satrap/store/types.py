@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
 Inverse = npt.NDArray[np.int32]
 Found = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
 
 
 def plain(array: npt.NDArray[np.generic], dtype: type[np.generic], ndim: int, name: str) -> np.ndarray:
@@ -40,6 +41,11 @@ def describe(array: object) -> str:
 def address(array: npt.NDArray[np.generic]) -> np.uint64:
     """Return where the first element lies, as kernels want it."""
     return np.uint64(array.ctypes.data)
+
+
+def per_table(positions: Offsets, splits: Offsets) -> Offsets:
+    """Return how many of some positions, ascending, each table has, int64[tables]."""
+    return np.diff(np.searchsorted(positions, splits)).astype(np.int64)
 
 
 def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:

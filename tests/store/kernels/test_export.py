@@ -23,10 +23,10 @@ def test_rows_are_those_of_the_slab(optimizer, dtype, dim):
     store.update("a", ids, np.random.default_rng(0).standard_normal((39, dim)).astype(np.float32))
     group = store.groups[0]
     stride, plan = group.plan.stride, group.plan
-    slab = group._slab.array(np.uint8, 39 * stride).reshape(39, stride)
+    slab = group.backend.slab.bytes[: 39 * stride].reshape(39, stride)
     state = slab[:, stride - 4 * plan.layout.state :].copy().view(np.float32)
     if plan.layout.scalar:
-        state = np.append(state, group.rows.scalars[:39, None], axis=1)
+        state = np.append(state, group.backend.slab.rows.scalars[:39, None], axis=1)
     raw = slab[:, : dim * (4 if dtype == "float32" else 2)].copy()
     weights = (
         raw.view(np.float32)
@@ -35,7 +35,7 @@ def test_rows_are_those_of_the_slab(optimizer, dtype, dim):
     )
     slots = np.array([38, 0, -1, 7, 7], np.int32)
     there = slots >= 0
-    got_weights, got_state = group.read(slots)
+    got_weights, got_state = group.backend.slab.read(slots)
     np.testing.assert_array_equal(got_weights[there], weights[slots[there]])
     np.testing.assert_array_equal(got_state[there], state[slots[there]])
     assert got_state.shape == (5, plan.width)

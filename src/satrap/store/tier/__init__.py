@@ -1,7 +1,8 @@
-"""Rows for which memory has no room, in a file: `Tier` says where, `Cold` keeps those of one table group."""
+"""Rows for which memory has no room, in a file: `Tier` says where, `Tiered` is the backend with it."""
 
 from satrap.store.tier.ahead import Ahead
-from satrap.store.tier.cold import Cold, Fetched
+from satrap.store.tier.cold import most_records
 from satrap.store.tier.settings import Tier
+from satrap.store.tier.tiered import Tiered
 
-__all__ = ["Ahead", "Cold", "Fetched", "Tier"]
+__all__ = ["Ahead", "Tier", "Tiered", "most_records"]

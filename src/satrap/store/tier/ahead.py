@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satrap.errors import StoreError
-from satrap.store.tier.cold import Cold
+from satrap.store.backend import RowBackend
 from satrap.store.types import Ids, Offsets, check_splits, plain
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Ahead:
 
     def __init__(self, groups: Sequence[Group], lock: AbstractContextManager[object]) -> None:
         self._groups, self._lock = groups, lock
-        self.useful = any(group.cold is not None for group in groups)
+        self.useful = any(len(group.backend.parts) > 1 for group in groups)
         """Whether there is a tier: without one, `prefetch` does nothing."""
         self._thread = ThreadPoolExecutor(1, "satrap-tier") if self.useful else None
         self._waiting, self._ids, self._count = 0, 0, threading.Lock()
@@ -61,9 +61,9 @@ class Ahead:
             raise StoreError(f"there is no group {group}: there are {len(groups)}")
         g, ids = groups[group], plain(ids, np.uint64, 1, "ids")
         splits = check_splits(splits, len(g.tables), len(ids))
-        if g.cold is not None and self._enter(len(ids)):
+        if self._enter(len(ids)):
             with contextlib.suppress(RuntimeError):  # closed at this moment by another thread
-                job = thread.submit(self._work, g.cold, ids, splits)
+                job = thread.submit(self._work, g.backend, ids, splits)
                 job.add_done_callback(lambda _: self._leave(len(ids)))
 
     def _enter(self, ids: int) -> bool:
@@ -77,12 +77,13 @@ class Ahead:
         with self._count:
             self._waiting, self._ids = self._waiting - 1, self._ids - ids
 
-    def _work(self, cold: Cold, ids: Ids, splits: Offsets) -> None:
+    def _work(self, backend: RowBackend, ids: Ids, splits: Offsets) -> None:
         for first in range(0, len(ids), PIECE):
             part = ids[first : first + PIECE]
             with self._lock:
-                slots = cold.expect(part, np.clip(splits - first, 0, len(part)))
-            cold.file.prefetch(slots)  # the system may let this wait, so the lock is free
+                read = backend.expect(part, np.clip(splits - first, 0, len(part)))
+            if read is not None:
+                read()  # the system may let this wait, so the lock is free
 
     def settle(self) -> None:
         """Wait until all that `prefetch` was given has been asked of the system."""

@@ -7,21 +7,19 @@ no order with writing. `live` tells which slots hold a row that is nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import ConfigError
+from satrap.store.backend import Away
 from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_budget
-from satrap.store.kernels import files
-from satrap.store.kernels.marks import assign, mark, marked
+from satrap.store.kernels.marks import mark, marked, unmark
 from satrap.store.memory import Reserved
-from satrap.store.steps import Plan, Rows
-from satrap.store.tier.file import Bytes, RecordFile
+from satrap.store.slab import Slab
+from satrap.store.steps import RowKind
+from satrap.store.tier.file import RecordFile
 from satrap.store.tier.settings import Tier
-from satrap.store.types import Found, Ids, Inverse, Offsets, address
+from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, per_table
 from satrap.store.workers import Workers
 
 SHIFTS = ("rows", "created", "evicted", "refused")
@@ -30,39 +28,11 @@ MOST_INDEX = 0.75
 """Most of a group's memory that the index of its tier may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Rows of a request that were read from the file.
+def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
+    """Return how many rows a tier holds, and the memory that their index leaves.
 
     Args:
-        positions: int64[n] in the request, ascending.
-        slots: int32[n] in the file.
-        records: uint8[n, record].
-    """
-
-    positions: Offsets
-    slots: Inverse
-    records: Bytes
-
-
-class Loose:
-    """Rows that lie beside the slab, for the kernels; `slots` are their numbers, 0..count - 1."""
-
-    def __init__(self, plan: Plan, dim: int, count: int) -> None:
-        self._body = np.empty((count, plan.stride), np.uint8)
-        scalars = np.empty(count if plan.layout.scalar else 0, np.float32)
-        self.rows = Rows(address(self._body), np.uint64(plan.stride), np.uint64(dim), scalars)
-        self.slots = np.arange(count, dtype=np.int32)
-
-
-def most_records(
-    tables: Sequence[str], record: int, tier: Tier | None, memory: int | None
-) -> tuple[int, int | None]:
-    """Return how many records of `record` bytes a tier holds, and the memory that their index leaves.
-
-    Args:
-        tables: names of the group's tables.
-        record: bytes.
+        kind: what the rows are.
         tier: of the group; None: there is none.
         memory: the group's budget, of which the index is a part; a tier needs one.
 
@@ -71,7 +41,7 @@ def most_records(
     """
     if tier is None or memory is None:
         return 0, memory
-    where = f"group of {', '.join(tables)}"
+    where, record = f"group of {', '.join(kind.tables)}", kind.plan.row_bytes
     records = min(MAX_SLOTS, tier.size // record)
     if records < 1:
         raise ConfigError(
@@ -79,7 +49,7 @@ def most_records(
             where=where,
             fix="give the tier more size",
         )
-    _, index = plain_budget(records, len(tables))
+    _, index = plain_budget(records, len(kind.tables))
     if index > MOST_INDEX * memory:
         most = max(0, math.floor((MOST_INDEX * memory - index) / PLAIN_OVERHEAD) + records) * record
         raise ConfigError(
@@ -95,9 +65,7 @@ class Cold:
     """Rows of one table group in a file.
 
     Args:
-        tables: names of the group's tables.
-        dim: weights per row.
-        plan: how a row lies in memory.
+        kind: what the rows are.
         tier: where the file is, and the most bytes it may have.
         workers: who share large requests.
         slots: most records, see `most_records`.
@@ -106,8 +74,9 @@ class Cold:
     Attributes:
         directory: which slot of the file each id has that ever left memory.
         file: the records.
-        shifts: int64[len(SHIFTS), tables], to be added to the counters of the group's directory.
+        live: one bit per slot: the row is nowhere else.
         clean: one bit per slot of memory: the file holds the row there as it is.
+        shifts: int64[len(SHIFTS), tables], to be added to the counters of the group's directory.
         reads, writes: records read and written so far.
         prefetched, prefetch_hits: records asked for ahead, and how many of them were then read.
 
@@ -115,40 +84,27 @@ class Cold:
         StoreError: the file cannot be made.
     """
 
-    def __init__(
-        self,
-        tables: Sequence[str],
-        dim: int,
-        plan: Plan,
-        tier: Tier,
-        workers: Workers,
-        *,
-        slots: int,
-        memory: int,
-    ) -> None:
-        self._tables, self._plan, self._dim, self._workers = tuple(tables), plan, dim, workers
-        self.record, self._limit, self._memory = plan.row_bytes, slots, memory
-        self.file = RecordFile(tier.path, self.record, slots)
-        self.shifts = np.zeros((len(SHIFTS), len(tables)), np.int64)
+    def __init__(self, kind: RowKind, tier: Tier, workers: Workers, *, slots: int, memory: int) -> None:
+        self._kind, self._workers, self._limit, self._memory = kind, workers, slots, memory
+        self.file = RecordFile(tier.path, kind.plan.row_bytes, slots)
+        self.shifts = np.zeros((len(SHIFTS), len(kind.tables)), np.int64)
         self.reads = self.writes = self.prefetched = self.prefetch_hits = 0
-        self._open()
+        self.open(self.index())
 
-    def _open(self) -> None:
-        room, _ = plain_budget(self._limit, len(self._tables))
-        directory = Directory(self._tables, room, None, self._workers)
-        live, ahead, clean = (
-            Reserved(slots // 8 + 1, huge=False).array(np.uint8)
-            for slots in (self._limit, self._limit, self._memory)
-        )
-        self.directory, self.live, self._ahead, self.clean = directory, live, ahead, clean
-
-    def clear(self) -> None:
-        """Forget every row.
+    def index(self) -> tuple[Directory, list[Bytes]]:
+        """Return an index without rows, for `open`.
 
         Raises:
-            StoreError: there is no address space for an empty index beside the old; nothing has changed.
+            StoreError: there is no address space for it.
         """
-        self._open()
+        room, _ = plain_budget(self._limit, len(self._kind.tables))
+        directory = Directory(self._kind.tables, room, None, self._workers)
+        slots = (self._limit, self._limit, self._memory)
+        return directory, [Reserved(n // 8 + 1, huge=False).array(np.uint8) for n in slots]
+
+    def open(self, index: tuple[Directory, list[Bytes]]) -> None:
+        """Forget every row, taking over an index without any."""
+        self.directory, (self.live, self._ahead, self.clean) = index
         self.file.clear()
         self.shift("rows", -self.shifts[SHIFTS.index("rows")])
 
@@ -160,7 +116,7 @@ class Cold:
         """Return the slots int32[n] in the file of ids that are not in memory, -1 without a row."""
         return self.directory.find(ids[positions], np.searchsorted(positions, splits), use=False)[0]
 
-    def fetch(self, ids: Ids, splits: Offsets, positions: Offsets) -> Fetched:
+    def fetch(self, ids: Ids, splits: Offsets, positions: Offsets) -> Away:
         """Read the rows that ids which are not in memory have.
 
         Raises:
@@ -169,19 +125,29 @@ class Cold:
         slots = self.find(ids, splits, positions)
         known = slots >= 0
         found = slots[known]
-        ahead = marked(self._ahead, found)
-        self.prefetch_hits += int(ahead.sum())
-        assign(self._ahead, found[ahead], np.zeros(int(ahead.sum()), np.bool_))
-        return Fetched(positions[known], found, self.read(found))
+        ahead = found[marked(self._ahead, found)]
+        self.prefetch_hits += len(ahead)
+        unmark(self._ahead, ahead)
+        return Away(positions[known], found, self._records(found))
 
-    def read(self, slots: Inverse) -> Bytes:
-        """Return the records uint8[n, record] of slots.
+    def _records(self, slots: Inverse) -> Bytes:
+        self.reads += len(slots)
+        return self.file.read(slots)
+
+    def read(self, slots: Inverse) -> tuple[Floats, Floats]:
+        """Return (weights float32[n, dim], state float32[n, width]) of slots.
 
         Raises:
             StoreError: the file cannot be read.
         """
-        self.reads += len(slots)
-        return self.file.read(slots)
+        loose = self.spread(self._records(slots))
+        return loose.read(loose.slots)
+
+    def spread(self, records: Bytes) -> Slab:
+        """Return records as rows."""
+        loose = Slab(self._kind, len(records), self._workers)
+        loose.put(loose.slots, records)
+        return loose
 
     def reserve(self, rows: int) -> None:
         """Take the disk space for so many more rows.
@@ -191,39 +157,20 @@ class Cold:
         """
         self.file.reserve(self.directory.slots + rows)
 
-    def write(self, slots: Inverse, rows: Rows, sources: Inverse) -> None:
-        """Write rows, which lie in these slots of `rows`, to slots of the file.
+    def write(self, slots: Inverse, records: Bytes) -> None:
+        """Write rows, as `Slab.records` returns them, to slots of the file.
 
         Raises:
             StoreError: the file cannot be written.
         """
-        records = np.empty((len(slots), self.record), np.uint8)
-        size = np.uint64(self.record)
-        files.take(rows.base, rows.stride, rows.scalars, sources, address(records), size)
         self.writes += len(slots)
         self.file.write(slots, records)
 
-    def put(self, records: Bytes, rows: Rows, targets: Inverse) -> None:
-        """Write records to these slots of `rows`."""
-        size = np.uint64(self.record)
-        files.put(rows.base, rows.stride, rows.scalars, targets, address(records), size)
-
-    def spread(self, records: Bytes) -> Loose:
-        """Return records as rows."""
-        loose = Loose(self._plan, self._dim, len(records))
-        self.put(np.ascontiguousarray(records), loose.rows, loose.slots)
-        return loose
-
-    def place(self, ids: Ids, tables: Inverse) -> Inverse:
-        """Return the slot int32[n] for each row of (id, table) that leaves memory; -1: there is no room."""
-        order = np.argsort(tables, kind="stable")
-        ids = ids[order]
-        splits = np.searchsorted(tables[order], np.arange(len(self._tables) + 1)).astype(np.int64)
+    def place(self, ids: Ids, splits: Offsets) -> Inverse:
+        """Return the slot int32[n] for each row that leaves memory; -1: there is no room."""
         slots, missing = self.directory.find(ids, splits, use=False)
         self.directory.create(ids, splits, missing, slots)
-        result = np.empty_like(slots)
-        result[order] = slots
-        return result
+        return slots
 
     def create(self, ids: Ids, splits: Offsets, positions: Offsets) -> tuple[Offsets, Inverse]:
         """Give ids that have no row a slot, which the caller then writes; return (positions, slots).
@@ -232,7 +179,7 @@ class Cold:
         """
         slots = np.full(len(ids), -1, np.int32)
         fresh = self.directory.create(ids, splits, positions, slots)
-        created = self._per_table(fresh, splits)
+        created = per_table(fresh, splits)
         self.keep_only(slots[fresh], created)
         self.shift("created", created)
         return fresh, slots[fresh]
@@ -245,7 +192,7 @@ class Cold:
     def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
         """Note that the rows of slots are in memory again, in slots `targets`; `amounts` of each table."""
         mark(self.clean, targets)
-        assign(self.live, slots, np.zeros(len(slots), np.bool_))
+        unmark(self.live, slots)
         self.shift("rows", -amounts)
         self.shift("created", -amounts)
 
@@ -271,11 +218,3 @@ class Cold:
             "prefetched": self.prefetched,
             "prefetch_hits": self.prefetch_hits,
         }
-
-    def _per_table(self, positions: Offsets, splits: Offsets) -> npt.NDArray[np.int64]:
-        return np.diff(np.searchsorted(positions, splits)).astype(np.int64)
-
-
-def per_table(tables: Inverse, chosen: Found, count: int) -> npt.NDArray[np.int64]:
-    """Return how many of the chosen rows each of `count` tables has."""
-    return np.bincount(tables[chosen], minlength=count).astype(np.int64)

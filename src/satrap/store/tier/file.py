@@ -8,18 +8,16 @@ import tempfile
 import time
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store.kernels import files
-from satrap.store.types import Inverse, address
+from satrap.store.types import Bytes, Inverse, address
 
 SAMPLE = 32
 """Records whose time tells whether the system has the others in memory."""
 SLOW = 10e-6
 """Seconds per record above which it has not: a copy from memory takes about 1e-6, a disk 2e-5 or more."""
 _ADVISED = hasattr(os, "posix_fadvise")
-Bytes = npt.NDArray[np.uint8]
 GROWTH = 16 << 20
 """Bytes of disk that are taken at once."""
 

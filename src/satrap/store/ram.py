@@ -1,0 +1,151 @@
+"""Rows in the memory of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.store.backend import FAST, Features, Part, PartRows, Places, RowBackend
+from satrap.store.buffers import floats
+from satrap.store.directory import Budget, Directory
+from satrap.store.eviction import Eviction
+from satrap.store.image import place
+from satrap.store.pooling import gather_features
+from satrap.store.slab import Slab
+from satrap.store.steps import RowKind
+from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots
+from satrap.store.workers import Workers
+
+_NOWHERE = np.empty(0, np.int64)
+
+
+class Ram(RowBackend):
+    """The backend whose rows lie in one slab; see `RowBackend`.
+
+    Args:
+        kind: what the rows are.
+        room: how many there can be.
+        eviction: which rows go once there are as many; None: none.
+        workers: who share large requests.
+
+    Raises:
+        StoreError: the system does not grant the memory.
+    """
+
+    def __init__(self, kind: RowKind, room: Budget, eviction: Eviction | None, workers: Workers) -> None:
+        super().__init__()
+        self.kind, self._room, self._eviction, self._workers = kind, room, eviction, workers
+        self._open()
+
+    def _open(self) -> None:
+        slab = Slab(self.kind, self._room.rows, self._workers, huge=self._room.huge_rows)
+        self.directory = Directory(self.kind.tables, self._room, self._eviction, self._workers)
+        self.slab, self.parts = slab, (Part(self.directory, slab.read),)
+
+    def clear(self) -> None:
+        """Forget every row."""
+        before = self.directory
+        self._open()
+        self.directory.keep_counters(before)
+
+    def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
+        """Return where rows are."""
+        if use:
+            self.advance()
+        if known is None:
+            places = Places(*self.directory.find(ids, splits, use=use))
+        elif known.complete and known.reassigned == self.directory.reassigned:
+            places = Places(known.numbers, _NOWHERE)
+        else:
+            places = Places(*self.directory.refresh(ids, splits, known.numbers, known.reassigned))
+        if use and self.directory.evicts and self.observers:
+            self.used(FAST, places.slots)
+        return places
+
+    def advance(self) -> None:
+        """Begin a request that uses rows; those whose time is over go."""
+        taken = self.directory.reassigned
+        self.directory.advance()
+        self._lose(taken)
+
+    def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
+        """Make rows."""
+        for piece in self.pieces(new):
+            self.make(ids, splits, piece, places.slots)
+        places.missing = places.missing[places.slots[places.missing] < 0]
+
+    def pieces(self, new: Offsets) -> Iterator[Offsets]:
+        """Yield `new` in pieces for `make`, so small that observers hear of every row that goes."""
+        size = max(1, self.directory.piece if self.observers else len(new))
+        return (new[i : i + size] for i in range(0, len(new), size))
+
+    def make(
+        self, ids: Ids, splits: Offsets, new: Offsets, slots: Inverse, *, blank: bool = False
+    ) -> Offsets:
+        """Give new ids a slot and the row they start from; return the positions of those that got one.
+
+        An id that comes twice is returned once. Rows that are `blank` are not written: the caller does it.
+        """
+        taken = self.directory.reassigned
+        fresh = self.directory.create(ids, splits, new, slots)
+        self._lose(taken)
+        if self.observers:
+            self.made(FAST, slots[fresh])
+        if not blank:
+            self.slab.initialize(ids, splits, fresh, slots)
+        return fresh
+
+    def _lose(self, since: int) -> None:
+        """Tell which rows have lost their slot since `reassigned` was `since`."""
+        if self.observers and self.directory.reassigned != since:
+            ids, tables, slots = self.directory.taken(since)
+            order = np.argsort(tables, kind="stable")
+            splits = np.searchsorted(tables[order], np.arange(len(self.kind.tables) + 1))
+            self.gone(PartRows(FAST, ids[order], splits, slots[order]))
+
+    def gather(
+        self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
+    ) -> None:
+        """Write the weights of rows, or what they would start from."""
+        if features is not None and not len(places.missing):
+            self.slab.gather_features(places.slots, *features, out)
+            return
+        rows = out if features is None else floats(len(ids), self.kind.dim)
+        self.slab.gather(places.slots, rows)
+        self.kind.initial_rows(ids, splits, places.missing, rows)
+        if features is not None:
+            gather_features(rows, *features, out)
+
+    def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
+        """Take one optimizer step per id that has a row."""
+        self.slab.step(ids, places.slots, gradients, lr_scale, noise)
+
+    def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
+        """Insert or overwrite rows."""
+        places = self.find(ids, splits)
+        if len(places.missing):
+            if self.directory.evicts:  # else the steps count lookups alone, also after a resume
+                self.advance()
+            places = Places(*self.directory.find(ids, splits, use=True))
+            for piece in self.pieces(places.missing):
+                self.make(ids, splits, piece, places.slots, blank=True)
+        self.announce(ids, splits, places)
+        return len(ids) - self.overwrite(ids, places.slots, weights, state)
+
+    def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
+        """Write rows to slots, -1 is none; return how many."""
+        inside = np.flatnonzero(slots >= 0)
+        if len(inside) == len(ids):
+            self.slab.write(ids, slots, weights, state)
+        else:
+            self.slab.write(ids[inside], slots[inside], weights[inside], state[inside])
+        return len(inside)
+
+    def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Make the index what an image says."""
+        if image:
+            rows, slots, fresh = place(self.directory, image)
+            self.slab.initialize(rows.ids, rows.splits, fresh, slots)

@@ -1,0 +1,131 @@
+"""Rows of one kind, side by side in this process's memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from satrap.store.kernels import batch, export, files
+from satrap.store.kernels import rows as row_kernels
+from satrap.store.memory import Reserved
+from satrap.store.pooling import strided
+from satrap.store.steps import NO_NOISE, RowKind, Rows
+from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, address
+from satrap.store.workers import Workers
+
+
+class Slab:
+    """Memory for rows, by slot, and the kernels that copy and change them.
+
+    Args:
+        kind: what the rows are.
+        count: how many there can be.
+        workers: who share large requests.
+        huge: whether the system is asked for large pages, where the memory is only reserved and slots cost
+            nothing until they are used; None: ordinary memory, for few rows and a short time.
+
+    Attributes:
+        bytes: the memory, without the float32 of a row that lie apart.
+        rows: where the rows lie, for the kernels.
+        slots: int32[count], all of ordinary memory; none of reserved memory.
+
+    Raises:
+        StoreError: the system does not grant the memory.
+    """
+
+    def __init__(self, kind: RowKind, count: int, workers: Workers, *, huge: bool | None = None) -> None:
+        self.kind, self._workers = kind, workers
+        self._exact, self._rounding = kind.plan.format(NO_NOISE), kind.plan.format(kind.noise)
+        stride, scalars = kind.plan.stride, count if kind.plan.layout.scalar else 0
+        if huge is None:
+            self.bytes, apart = np.empty(count * stride, np.uint8), np.empty(scalars, np.float32)
+        else:
+            self.bytes, apart = Reserved(count * stride, huge=huge).array(np.uint8), np.empty(0, np.float32)
+            if scalars:
+                apart = Reserved(4 * scalars, huge=huge).array(np.float32)
+        self.rows = Rows(address(self.bytes), np.uint64(stride), np.uint64(kind.dim), apart)
+        self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
+
+    def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:
+        """Write the initial rows of these positions' ids to their slots, int32[n] like `ids`."""
+        fmt, seeds, scales, layout = self._exact, self.kind.seeds, self.kind.scales, self.kind.plan.layout
+        (base, stride, dim, apart), state = self.rows, np.float32(layout.state_start)
+        chosen, first = (ids, splits, positions, slots), (seeds, scales, dim, state)
+        row_kernels.initialize(fmt, base, stride, apart, *chosen, *first, np.float32(layout.scalar_start))
+
+    def gather(self, slots: Inverse, out: Floats) -> None:
+        """Write the weights of slots to float32[n, dim]; those of -1 stay as they are."""
+        (start, step), fmt, (base, stride, dim, _) = strided(out), self._exact, self.rows
+
+        def work(first: int, end: int) -> None:
+            target = start + np.uint64(first) * step
+            row_kernels.gather(fmt, base, stride, slots[first:end], dim, target, step)
+
+        self._workers.run(self._workers.ranges(len(slots)), work)
+
+    def gather_features(self, slots: Inverse, inverse: Inverse, features: int, out: Floats) -> None:
+        """Write the weights of `slots[inverse]`, all >= 0, to float32[batch, features, dim].
+
+        `inverse` is int32[features * batch], feature after feature; threads share the features.
+        """
+        (start, step), (base, stride, dim, _), n = strided(out), self.rows, len(inverse)
+        fmt, width, each = self._exact, np.uint64(4 * out.shape[2]), n // features
+
+        def work(first: int, end: int) -> None:
+            part, target = inverse[first * each : end * each], start + np.uint64(first) * width
+            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step, n)
+
+        parts = min(features, len(self._workers.ranges(n)))
+        cuts = [features * part // parts for part in range(parts + 1)]
+        self._workers.run(list(pairwise(cuts)), work)
+
+    def read(self, slots: Inverse) -> tuple[Floats, Floats]:
+        """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""
+        plan, fmt, (base, stride, dim, apart) = self.kind.plan, self._exact, self.rows
+        weights, state = (np.empty((len(slots), n), np.float32) for n in (self.kind.dim, plan.width))
+        (start, step), inner, width = (
+            strided(weights),
+            np.uint64(plan.layout.state),
+            np.uint64(4 * plan.width),
+        )
+
+        def work(first: int, end: int) -> None:
+            some, i = slots[first:end], np.uint64(first)
+            to, state_to = start + i * step, address(state) + i * width
+            export.read_rows(fmt, base, stride, apart, some, dim, to, inner, state_to, width)
+
+        self._workers.run(self._workers.ranges(len(slots)), work)
+        return weights, state
+
+    def write(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> None:
+        """Write weights float32[n, dim] and state float32[n, width] of ids to slots, all >= 0."""
+        layout, fmt, (base, stride, dim, apart) = self.kind.plan.layout, self._rounding, self.rows
+        inner = np.ascontiguousarray(state[:, : layout.state])
+        to, state_to, width = address(weights), address(inner), np.uint64(layout.state)
+        row_kernels.scatter(fmt, base, stride, ids, slots, to, dim, state_to, width)
+        if layout.scalar:
+            apart[slots] = state[:, -1]
+
+    def step(self, ids: Ids, slots: Inverse, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
+        """Take one optimizer step per slot, -1 is none; see `Plan.step`."""
+        start, step = strided(gradients)
+
+        def work(first: int, end: int) -> None:
+            gradient = start + np.uint64(first) * step
+            self.kind.plan.step(self.rows, ids[first:end], slots[first:end], gradient, lr_scale, noise)
+
+        self._workers.run(self._workers.ranges(len(ids)), work)
+
+    def records(self, slots: Inverse) -> Bytes:
+        """Return the rows of slots as they lie, uint8[n, row bytes]."""
+        size, (base, stride, _, apart) = self.kind.plan.row_bytes, self.rows
+        records = np.empty((len(slots), size), np.uint8)
+        files.take(base, stride, apart, slots, address(records), np.uint64(size))
+        return records
+
+    def put(self, slots: Inverse, records: Bytes) -> None:
+        """Write what `records` returned to slots."""
+        size, (base, stride, _, apart) = np.uint64(self.kind.plan.row_bytes), self.rows
+        records = np.ascontiguousarray(records)
+        files.put(base, stride, apart, slots, address(records), size)

@@ -1,0 +1,225 @@
+"""Rows in the memory of this process, and in a file those for which memory has no room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+from satrap.store.backend import FAST, Away, Features, Part, PartRows, Places, RowBackend
+from satrap.store.buffers import floats
+from satrap.store.kernels.marks import marked, unmark
+from satrap.store.pooling import gather_features
+from satrap.store.ram import Ram
+from satrap.store.slab import Slab
+from satrap.store.tier.cold import SHIFTS, Cold
+from satrap.store.tier.settings import Tier
+from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots, per_table
+from satrap.store.workers import Workers
+
+FILE = 1
+
+
+class Tiered(RowBackend):
+    """The backend that adds a file to memory; see `RowBackend`.
+
+    It observes the rows in memory: those that must go move to the file, and observers of this hear of it.
+
+    Args:
+        memory: the rows in memory; they are evicted by "lru" or "lfu".
+        tier: where the file is.
+        records: most rows of the file, see `most_records`.
+        workers: who share large requests.
+
+    Raises:
+        StoreError: the file cannot be made.
+    """
+
+    def __init__(self, memory: Ram, tier: Tier, records: int, workers: Workers) -> None:
+        super().__init__()
+        self.memory, self._workers = memory, workers
+        self.cold = Cold(memory.kind, tier, workers, slots=records, memory=memory.directory.limit)
+        memory.observers.add(self)
+        self._open()
+
+    def _open(self) -> None:
+        self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
+        self.directory = self.memory.directory
+        self.parts = (*self.memory.parts, Part(self.cold.directory, self.cold.read, self.cold.live))
+
+    def clear(self) -> None:
+        """Forget every row."""
+        index = self.cold.index()
+        self.memory.clear()
+        self.cold.open(index)
+        self._open()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.cold.file.close()
+
+    def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
+        """Return where rows are, and read those in the file."""
+        self._restored &= not use
+        places = self.memory.find(ids, splits, use=use, known=known)
+        if missing := len(places.missing):
+            places.away = self.cold.fetch(ids, splits, places.missing)
+            if use:
+                self._reserve(missing)
+        return places
+
+    def _reserve(self, new: int) -> None:
+        """Take the disk space that rows in memory may need once there are so many new ones."""
+        if self.directory.room < 2 * new:
+            self.cold.reserve(3 * new)  # an id may push out two rows, and be placed there itself
+
+    def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
+        """Make rows, in the file if the request itself needs all memory; bring rows from the file."""
+        slots, away = places.slots, places.away
+        assert away is not None
+        for piece in self.memory.pieces(np.union1d(new, away.positions)):
+            self._bring(ids, splits, self.memory.make(ids, splits, piece, slots), slots, away)
+        self._create_cold(ids, splits, slots, new)
+        stay = away.positions[slots[away.positions] < 0]
+        self.cold.shift("refused", -per_table(stay, splits))
+        places.missing = places.missing[slots[places.missing] < 0]
+
+    def _bring(self, ids: Ids, splits: Offsets, fresh: Offsets, slots: Inverse, away: Away) -> None:
+        """Write the rows that were away to the slots they were given."""
+        at = np.flatnonzero(np.isin(away.positions, fresh, assume_unique=True))
+        if not len(at):
+            return
+        positions = away.positions[at]
+        targets = slots[positions]
+        self.memory.slab.put(targets, away.records[at])
+        self.cold.give(away.slots[at], targets, per_table(positions, splits))
+        if self.observers:
+            rows = PartRows(FILE, ids[positions], np.searchsorted(positions, splits), away.slots[at])
+            self.moved(rows, FAST, targets)
+            self.used(FAST, targets)
+
+    def _create_cold(self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets) -> None:
+        """Make the rows for which memory has no place, since all is in use by this request, in the file."""
+        refused = new[slots[new] < 0]
+        # an id that is named twice may have found room the second time
+        slots[refused], left = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
+        new = refused[left]
+        fresh, targets = self.cold.create(ids, splits, new)
+        if len(fresh):
+            loose, at = Slab(self.memory.kind, len(fresh), self._workers), np.full(len(ids), -1, np.int32)
+            at[fresh] = loose.slots
+            loose.initialize(ids, splits, fresh, at)
+            self.cold.write(targets, loose.records(loose.slots))
+            self.made(FILE, targets)
+        served = np.setdiff1d(refused, new[self.cold.find(ids, splits, new) < 0], assume_unique=True)
+        self.cold.shift("refused", -per_table(served, splits))
+
+    def gather(
+        self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
+    ) -> None:
+        """Write the weights of rows, or what they would start from."""
+        if (away := places.away) is None:
+            self.memory.gather(ids, splits, places, out, features)
+            return
+        rows = out if features is None else floats(len(ids), self.memory.kind.dim)
+        self.memory.gather(ids, splits, places, rows)
+        stay = places.slots[away.positions] < 0
+        loose = self.cold.spread(away.records[stay])
+        rows[away.positions[stay]] = loose.read(loose.slots)[0]
+        if features is not None:
+            gather_features(rows, *features, out)
+
+    def changing(self, rows: PartRows) -> None:
+        """Note that the file does not hold these rows of memory any more as they are."""
+        unmark(self.cold.clean, rows.slots)
+        super().changing(rows)
+
+    def gone(self, rows: PartRows) -> None:
+        """Move rows that memory has given up to the file, as far as there is room; write what it has not."""
+        targets = self.cold.place(rows.ids, rows.splits)
+        stays = targets >= 0
+        write = stays & ~marked(self.cold.clean, rows.slots)
+        unmark(self.cold.clean, rows.slots)  # other rows will have them
+        if self.observers:
+            super().changing(PartRows(FILE, rows.ids, rows.splits, targets).where(write))
+        self.cold.write(targets[write], self.memory.slab.records(rows.slots[write]))
+        moved = rows.where(stays)
+        amounts = np.diff(moved.splits)
+        self.cold.keep_only(targets[stays], amounts)
+        self.cold.shift("evicted", -amounts)
+        if self.observers:
+            self.moved(moved, FILE, targets[stays])
+            super().gone(rows.where(~stays))
+
+    def announce(self, ids: Ids, splits: Offsets, places: Places) -> None:
+        """Tell the observers that rows are about to change."""
+        self.memory.announce(ids, splits, places)
+        if (away := places.away) is not None and self.observers:
+            at = np.searchsorted(away.positions, splits)
+            super().changing(PartRows(FILE, ids[away.positions], at, away.slots))
+
+    def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
+        """Take one optimizer step per id that has a row; in the file, those that lie there."""
+        self.memory.step(ids, places, gradients, lr_scale, noise)
+        if (away := places.away) is not None and len(away.positions):
+            loose = self.cold.spread(away.records)
+            loose.step(ids[away.positions], loose.slots, gradients[away.positions], lr_scale, noise)
+            self.cold.write(away.slots, loose.records(loose.slots))
+
+    def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
+        """Insert or overwrite rows; once memory is full, in the file, so that they push none out."""
+        slots = self._place(ids, splits)
+        outside = np.flatnonzero(slots < 0)
+        at = self.cold.find(ids, splits, outside)
+        away = Away(outside[at >= 0], at[at >= 0], np.empty((0, 0), np.uint8))
+        self.announce(ids, splits, Places(slots, outside, away))
+        self.memory.overwrite(ids, slots, weights, state)
+        if len(away.positions):
+            loose = Slab(self.memory.kind, len(away.positions), self._workers)
+            loose.write(ids[away.positions], loose.slots, weights[away.positions], state[away.positions])
+            self.cold.write(away.slots, loose.records(loose.slots))
+        return int((at < 0).sum())
+
+    def _place(self, ids: Ids, splits: Offsets) -> Inverse:
+        """Return the slots of rows in memory, giving each id without a row one there or in the file."""
+        slots, missing = self.directory.find(ids, splits, use=False)
+        missing = missing[self.cold.find(ids, splits, missing) < 0]
+        room = 0 if self._restored else self.directory.room
+        self.cold.reserve(3 * len(missing))  # now, when nothing has changed
+        placed, targets = self.cold.create(ids, splits, missing[room:])
+        self.made(FILE, targets)
+        missing = np.setdiff1d(missing, placed, assume_unique=True)
+        if len(missing):
+            self.memory.advance()
+            slots, _ = self.directory.find(ids, splits, use=True)
+            self._reserve(len(missing))
+            for piece in self.memory.pieces(missing):
+                self.memory.make(ids, splits, piece, slots, blank=True)
+            self._create_cold(ids, splits, slots, missing)
+        return slots
+
+    def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object]:
+        """Note that ids will be looked up soon; return what has the system read their rows."""
+        return partial(self.cold.file.prefetch, self.cold.expect(ids, splits))
+
+    def counters(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
+        counters = self.memory.counters()
+        for name, amounts in zip(SHIFTS, self.cold.shifts, strict=True):
+            counters[name] = counters[name] + amounts
+        return counters
+
+    def slower(self) -> dict[str, int]:
+        """Return the counters of the file, see `Cold.statistics`."""
+        return self.cold.statistics()
+
+    def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Make the index of memory what an image says; what is written next besides goes to the file."""
+        if self.cold.statistics()["rows"]:
+            raise StoreError("the tier of the store holds rows already", fix="clear it first")
+        self._restored |= bool(image)
+        self.memory.restore(image)
