@@ -1,4 +1,4 @@
-"""The dense network over several workers: who they are, and how they take a step together."""
+"""The dense network's step, and the workers that take it together."""
 
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.remote import DENSE_TABLE, RemoteStep

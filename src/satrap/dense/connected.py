@@ -18,10 +18,10 @@ from satrap.dense.workers import Workers
 from satrap.errors import ExchangeError
 
 BEAT_SECONDS = 1.0
-"""Between two signs of life of a worker."""
+"""Seconds between two signs of life of a worker."""
 
 START_SECONDS = 120.0
-"""For all workers to find each other: they import PyTorch at different speeds."""
+"""Seconds for all workers to find each other; importing PyTorch may take some of them long."""
 
 _POLL_SECONDS = 0.005
 _c10d: Any = dist
@@ -31,9 +31,9 @@ _c10d: Any = dist
 class ConnectedWorkers(Workers):
     """One of several workers, each in its own process.
 
-    Tensors on the CPU go by gloo, those on CUDA devices by NCCL. Two things tell that a worker is lost: a
-    collective that does not end within `deadline`, and, where one may wait long (`meet`, `solo`), a sign of
-    life that stays away as long.
+    gloo carries tensors on the CPU, NCCL those on CUDA devices. A worker counts as lost if a collective does
+    not end within `deadline`, or, in calls that may wait long (`meet`, `solo`), if it shows no sign of life
+    for so long.
 
     Args:
         store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.
@@ -88,7 +88,7 @@ class ConnectedWorkers(Workers):
             self._dense = dist.new_group(backend="nccl", timeout=limit)
 
     def _beat(self, host: str, port: int) -> None:
-        # A connection of its own: no sign of life may wait for an operation of the worker.
+        # Its own connection, so that signs of life do not wait for the worker's operations.
         store = _c10d.TCPStore(
             host, port, None, False, timedelta(seconds=self.deadline), wait_for_workers=False
         )
@@ -96,7 +96,7 @@ class ConnectedWorkers(Workers):
             try:
                 store.add(f"beat/{self.rank}", 1)
             except RuntimeError:
-                return  # whoever keeps the store has gone; the next operation says so
+                return  # the process that holds the store has gone; the next operation raises an error
             self._stopping.wait(BEAT_SECONDS)
 
     @contextmanager
@@ -193,18 +193,18 @@ class ConnectedWorkers(Workers):
 
 
 class _Beats:
-    """The latest signs of life, and when each came."""
+    """The latest signs of life and their times."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
         self._next = time.monotonic() + BEAT_SECONDS
 
     def due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time to check again."""
         return time.monotonic() >= self._next
 
     def take(self, beats: Sequence[int]) -> None:
-        """Take note of the workers' counters."""
+        """Record the workers' counters."""
         now = self._next = time.monotonic()
         self._next += BEAT_SECONDS
         for rank, beat in enumerate(beats):
@@ -212,7 +212,7 @@ class _Beats:
                 self._seen[rank] = (beat, now)
 
     def silent(self, deadline: float) -> list[int]:
-        """Return the workers that have been silent for the deadline."""
+        """Return the workers that have been silent for the whole deadline."""
         now = time.monotonic()
         return [rank for rank, (_, at) in self._seen.items() if now - at > deadline]
 

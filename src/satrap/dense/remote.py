@@ -1,4 +1,4 @@
-"""`async`: the network's weights live in the store too, as rows, and no worker waits for another."""
+"""The step of `async`: the store also holds the network's weights, and no worker waits for another."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from satrap.schema import Table
 from satrap.store import Shard
 
 DENSE_TABLE = "satrap.dense"
-"""Reserved table: row i holds the i-th run of `dim` numbers of all trainable parameters, in order."""
+"""Reserved table: row i holds the i-th `dim` numbers of all trainable parameters, in order."""
 
 ROW = 64
 """Numbers per row, or the next width that no other table has: the rows then form a group of their own."""
 
 
 class RemoteStep(DenseStep):
-    """Steps on weights that are pulled with the rows of a batch, and whose gradients are pushed with theirs.
+    """Pulls the weights with the rows of a batch, and pushes their gradients with those of the rows.
 
-    The optimizer of the recipe or the caller is executed by the store, row by row: `torch.optim.SGD`,
-    `Adagrad`, `Adam` and `AdamW` mean the same there, except that a parameter without gradient counts as one
-    of zeros. Like any row in `async`, the weights of a step are as old as its lookup, and other workers'
-    pushes arrive whenever they do: this is the parameter server that papers compare with.
+    The store executes the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean
+    the same there, except that a missing gradient counts as zeros. Like any row in `async`, the weights of a
+    step are as old as its lookup, and pushes of other workers arrive at any time: this is the parameter
+    server that papers compare with.
 
     Args:
         model: the network.
@@ -56,7 +56,7 @@ class RemoteStep(DenseStep):
             self.optimizer = None
 
     def attach(self, groups: Sequence[TableGroup]) -> None:
-        """Learn where the exchange keeps the reserved table."""
+        """Find the reserved table among the exchange's groups."""
         for group in groups:
             if DENSE_TABLE in group.tables:
                 ids = np.arange(self._rows, dtype=np.uint64)
@@ -70,7 +70,7 @@ class RemoteStep(DenseStep):
     def seed(self, exchange: Exchange) -> None:
         """Put the present weights into the store, with fresh optimizer state.
 
-        They are loaded, since a lookup would leave out what the recipe does not admit as new ids.
+        They are loaded, because a lookup would leave out rows that the recipe's admission refuses.
         """
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
         with closing(LocalExchange(Shard(self.tables, seed=0))) as fresh:

@@ -22,10 +22,10 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What became of a step; equal on all workers that step together.
+    """The result of a step; equal on all workers that step together.
 
     Args:
-        accepted: False when loss or a gradient of any worker was not finite: nothing has changed.
+        accepted: False if loss or a gradient of any worker was not finite; then nothing has changed.
         loss: mean over the samples of all workers.
         stop: whether any worker was asked to stop.
     """
@@ -38,8 +38,8 @@ class Stepped:
 class DenseStep:
     """Owns the network's optimizer and decides whether a step may happen.
 
-    With several workers the gradients are added in one all-reduce of one buffer, which also carries the
-    verdict of each worker, so that all take the same step or none does.
+    Several workers add their gradients in one all-reduce of one buffer. The buffer also carries the verdict
+    of each worker, so that all take the same step or none does.
 
     Args:
         model: the network.
@@ -47,10 +47,9 @@ class DenseStep:
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With W
             workers it is the root of |d|^2 + sum over workers of |g_w / W|^2, where d is the mean gradient of
             the parameters and g_w what worker w pushes for its rows. In `hybrid` each push is one update.
-            In `sync` a row that several workers use gets one update of the summed gradient, whose norm is
-            not asked of the shards: at most sqrt(W) times what is counted here, less where gradients of
-            different workers point apart.
-        workers: that take the step together, default one alone.
+            In `sync` a row that several workers use gets one update of the summed gradient, whose norm only
+            the shards could tell: at most sqrt(W) times the norm counted here.
+        workers: that take the step together, default this one alone.
     """
 
     tables: Sequence[Table] = ()
@@ -71,7 +70,7 @@ class DenseStep:
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
     def attach(self, groups: Sequence[TableGroup]) -> None:
-        """Learn where the exchange keeps `tables`."""
+        """Find `tables` among the exchange's groups."""
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -109,13 +108,13 @@ class DenseStep:
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
         Args:
-            loss: mean loss of this worker's batch; None: it has none.
+            loss: mean loss of this worker's batch; None without a batch.
             rows: embedding leaves; their gradients take part in the check and in the clipping norm.
             lr_scale: factor on the optimizer's learning rates.
-            share: factor on the loss, such that the mean over the workers is the mean over all samples.
+            share: factor on the loss that makes the mean over workers the mean over all samples.
             stop: whether this worker was asked to stop.
-            finite: tells, after the backward pass, whether the gradients of `rows` are finite; default: they
-                are looked at here.
+            finite: returns, after the backward pass, whether the gradients of `rows` are finite; default:
+                checked here.
         """
         self.clear()
         if loss is not None:
@@ -146,7 +145,7 @@ class DenseStep:
         """Replace the gradients by their mean over the workers, in one all-reduce."""
         parameters, world = self.parameters, self.workers.world
         used = [float(p.grad is not None) for p in parameters]
-        # A worker that refuses sends zeros, so that one NaN does not hide what the others say.
+        # A worker that refuses sends zeros: its NaN would spoil the sums.
         say = [float(not own.accepted), own.loss if own.accepted else 0.0, squares, float(own.stop), *used]
         zero = not own.accepted
         parts = [
@@ -172,8 +171,8 @@ class DenseStep:
 
     @staticmethod
     def _finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
-        # A sum is finite only if every term is: one cheap pass, no temporary mask. Huge finite gradients
-        # whose sum overflows are refused as well, which is what one wants.
+        # A sum is finite only if every term is: one cheap pass without a mask. This also refuses huge finite
+        # gradients whose sum overflows, as it should.
         sums = torch.stack([loss.detach().float(), *(g.sum(dtype=torch.float32) for g in gradients)])
         return bool(torch.isfinite(sums).all())
 

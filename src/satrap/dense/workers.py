@@ -1,4 +1,4 @@
-"""What the workers of a run do together, as one of them sees it."""
+"""What the workers of a run do together, from the view of one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Workers:
-    """A worker alone: everything done together is done at once. The base of `ConnectedWorkers`.
+    """A single worker, for which every common operation is trivial. The base of `ConnectedWorkers`.
 
     ```python
     workers.sum(gradients)                       # all workers, in step
@@ -32,7 +32,7 @@ class Workers:
         """
 
     def count(self, values: Sequence[float]) -> list[float]:
-        """Return the sums of a few numbers, in float64; may be called beside `sum`, from one other thread.
+        """Return the sums of a few numbers, in float64; one other thread may call it during `sum`.
 
         Raises:
             ExchangeError: another worker did not take part in time.
@@ -47,7 +47,7 @@ class Workers:
         """
 
     def share(self, data: bytes) -> bytes:
-        """Return the bytes that rank 0 gave; those of the others are not looked at.
+        """Return the bytes that rank 0 gave; ignores those of the others.
 
         Raises:
             ExchangeError: another worker did not take part in time.
@@ -55,7 +55,7 @@ class Workers:
         return data
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return, on rank 0, what each worker gave, in order of rank; elsewhere an empty list.
+        """Return, on rank 0, the bytes of each worker, in order of rank; elsewhere an empty list.
 
         Raises:
             ExchangeError: another worker did not take part in time.
@@ -66,7 +66,7 @@ class Workers:
         """Wait until all workers are here, however long it takes, as long as they are alive.
 
         Args:
-            stage: what is waited for, for errors; from another thread, give it another name.
+            stage: what the workers wait for, for errors; another thread must give another name.
             meanwhile: called again and again while waiting.
 
         Raises:
@@ -77,7 +77,7 @@ class Workers:
         """Return whether another worker waits for this one to `meet`.
 
         Raises:
-            ExchangeError: the place where workers meet is lost.
+            ExchangeError: the process that keeps the meeting place is lost.
         """
         return False
 
@@ -92,4 +92,4 @@ class Workers:
         self.meet(stage)
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the other workers."""
