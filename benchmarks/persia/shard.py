@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.persia.stages import Stages
-from satrap.exchange.servers.serve import serve
+from satrap.exchange.servers import ShardServer
+from satrap.rpc.server.process import serve
 
 SERVERS = "satrap.exchange.servers"
 PLACES = (
@@ -31,7 +32,7 @@ def main() -> None:
     for stage, place, name in PLACES:
         stages.wrap(stage, place, name)
     signal.signal(signal.SIGUSR1, lambda *_: print(json.dumps(stages.snapshot()), flush=True))
-    serve(sys.argv[1], journal=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    serve(ShardServer(sys.argv[1], journal=Path(sys.argv[2]) if len(sys.argv) > 2 else None))
 
 
 if __name__ == "__main__":

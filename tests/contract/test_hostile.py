@@ -20,11 +20,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from satrap.errors import ConfigError, ExchangeError
-from satrap.exchange.servers import Limits, ServersExchange, ShardServer, create_key, read_key
+from satrap.exchange.servers import Limits, ServersExchange, ShardServer
 from satrap.exchange.servers.client import OWN_RUN
 from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Code, Header, Kind, decode, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Eviction, Tier

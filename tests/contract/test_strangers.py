@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from satrap.exchange.servers import create_key, read_key
+from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from tests.contract.parties import Process, connect, request
 from tests.rpc import plain

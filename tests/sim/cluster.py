@@ -120,9 +120,9 @@ class SimShard:
         self.turns = Turns(
             self.service, self._finished, wait=limits.wait, heard=self.sessions.heard, journal=self.journal
         )
-        recovery = Recovery(self.journal)
+        recovery = Recovery(self.journal, self.service)
         self.recovered += recovery.updates
-        recovery.run(self.service, self.sessions)
+        recovery.recover(self.sessions)
         self._tick(self.service)
 
     def _tick(self, alive: Service) -> None:

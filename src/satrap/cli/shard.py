@@ -25,6 +25,10 @@ def shard(listen: str, key: Path | None, journal: Path | None, report: Report, m
     The first worker that connects defines the tables. When the shard is ready, it prints its address in one
     line.
     """
-    from satrap.exchange.servers.serve import serve
+    from satrap.exchange.servers import ShardServer
+    from satrap.openmetrics import metrics_of
+    from satrap.rpc import read_key
+    from satrap.rpc.server.process import serve
 
-    serve(listen, key_file=key, journal=journal, metrics=metrics, report=report)
+    server = ShardServer(listen, key=read_key(key) if key else None, journal=journal)
+    serve(server, metrics_of(server, metrics), report)

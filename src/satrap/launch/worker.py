@@ -22,12 +22,13 @@ from satrap.embedding.workers import connect_pooled
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
-from satrap.exchange.servers import Key, ServersExchange, read_key
+from satrap.exchange.servers import ServersExchange
 from satrap.launch.build import OpenData, Place, rows_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing
+from satrap.rpc import Key, read_key
 from satrap.schema import Schema, Table
 from satrap.train import Trainer
 

@@ -133,14 +133,10 @@ SERVER_VALUES = {
 
 
 def metrics_of(server: Server, address: str | None) -> Endpoint | None:
-    """Return the endpoint of a server's metrics, which a line on standard output names; None without address.
-
-    Args:
-        server: of a role in `SERVER_VALUES`; stopped if there can be no endpoint.
-        address: HOST:PORT.
+    """Return the endpoint of a server's metrics at HOST:PORT, or None; a line on standard output names it.
 
     Raises:
-        ConfigError: an address that cannot be used.
+        ConfigError: an address that cannot be used; the server is stopped.
     """
     if address is None:
         return None

@@ -46,8 +46,10 @@ class Bench:
         self.turns = Turns(
             self.service, self._finished, wait=25.0, heard=self.sessions.heard, journal=self.journal
         )
-        self.recovery = Recovery(self.journal, None if loaded is None else lambda s: load(s, loaded))
-        self.recovery.run(self.service, self.sessions)
+        self.recovery = Recovery(
+            self.journal, self.service, None if loaded is None else lambda s: load(s, loaded)
+        )
+        self.recovery.recover(self.sessions)
 
     def _finished(self, job: Any, answer: Answer) -> None:
         self.sessions.finished(job, answer)

@@ -20,7 +20,7 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.recovery import Recovery, Rotation
+from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.snapshots import unpack_result
 from satrap.rpc.server.handler import Job
@@ -504,7 +504,7 @@ def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: Kind) -
     for _ in range(2):  # and again
         journal = Journal(tmp_path)
         with pytest.raises(CheckpointError) as caught:
-            Recovery(journal).run(Service(), Sessions(Limits(), Counters(), lambda _: None))
+            Recovery(journal, Service()).recover(Sessions(Limits(), Counters(), lambda _: None))
         journal.close()
         assert caught.value.what.startswith("the journal cannot be repeated: ")
         assert caught.value.where == f"{tmp_path / '00000000.journal'}, record 2: {kind.name}"
@@ -633,13 +633,10 @@ def test_a_store_that_raises_what_it_likes_ends_no_shard(
 
     monkeypatch.setattr(manifest, "read_manifest", fail)
     cut = [pack_text({"number": 2})]
-    rotation = Rotation(bench.journal)
-    rotation.executed(
-        Job(bench.sessions.known[1], Header(Kind.CUT), cut, 0, 0.0), bench.service, bench.sessions
-    )
-    assert rotation._thread is not None
-    rotation._thread.join()
-    rotation.tidy()
+    bench.recovery.executed(Job(bench.sessions.known[1], Header(Kind.CUT), cut, 0, 0.0), bench.sessions)
+    assert bench.recovery._thread is not None
+    bench.recovery._thread.join()
+    bench.recovery.tidy()
     assert [segment.step for segment in bench.journal.segments] == [None, 1, 2]
     bench.die()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from satrap.exchange.servers import create_key
 from satrap.exchange.servers.serve import main
+from satrap.rpc import create_key
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
 from satrap.exchange import Cut, Exchange, Request, Snapshot, TableGroup
-from satrap.exchange.servers import Key, Wire
+from satrap.exchange.servers import Wire
 from satrap.exchange.traffic import Traffic
+from satrap.rpc import Key
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, Kind

@@ -18,9 +18,10 @@ from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers import Key, ServersExchange, Wire
+from satrap.exchange.servers import ServersExchange, Wire
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
 from satrap.optim import LARGEST
+from satrap.rpc import Key
 from satrap.rpc.wire.batches import unpack_batch
 from satrap.rpc.wire.frames import Buffer, FrameError
 from satrap.rpc.wire.text import pack_text, shortened

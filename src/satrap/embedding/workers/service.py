@@ -9,7 +9,7 @@ from typing import Any
 
 from satrap.embedding.workers.pooler import Begun, Pooler, done
 from satrap.errors import ConfigError, SatrapError, StoreError
-from satrap.exchange.servers import Key
+from satrap.rpc import Key
 from satrap.rpc.server.handler import Handler
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text

@@ -1,23 +1,19 @@
 """Rows in other processes: shard servers, and the exchange that talks to them.
 
 `ShardServer` serves one shard of every table on a socket; `serve` is its process. `ServersExchange` is what a
-worker uses. Between them go checked binary frames (`frames`, `payload`), never code.
+worker uses. Between them go checked binary messages (`satrap.rpc`), never code.
 """
 
 from satrap.exchange.servers.client import ServersExchange
 from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import Wire
-from satrap.rpc import Key, create_key, read_key
 from satrap.rpc.server.sessions import Limits
 
 __all__ = [
-    "Key",
     "Limits",
     "ServersExchange",
     "ShardMap",
     "ShardServer",
     "Wire",
-    "create_key",
-    "read_key",
 ]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,13 +32,14 @@ STATE = 0
 
 
 class Recovery:
-    """Executes the requests of a journal once more, in the order of the first time.
+    """Executes the requests of a journal once more, in the order of the first time; then keeps it short.
 
     The code is the one that executed them first, and so are its results: rows, optimizer states, counts of
     admission, rounding, the shares of an open step of `sync`, and the answers that clients may ask for again.
 
     Args:
         journal: opened.
+        service: of the shard.
         load: loads the rows of the cut with which the journal begins; default: those of the newest committed
             snapshot after which a segment begins, or nothing.
 
@@ -52,52 +52,52 @@ class Recovery:
         CheckpointError: the journal does not begin there.
     """
 
-    def __init__(self, journal: Journal, load: Load | None = None) -> None:
+    def __init__(self, journal: Journal, service: Service, load: Load | None = None) -> None:
         step, self.origin, url = (journal.segments[0].step, "given rows", None) if load else _start(journal)
         self._load = load or (partial(self._read, url) if url else None)
-        self._journal, self._segments = journal, journal.since(step)
+        self.journal, self._service, self._segments = journal, service, journal.since(step)
         self.updates = sum(segment.updates for segment in self._segments)
         self.records = sum(segment.records for segment in self._segments)
         self.done, self.active = 0, self.records > 0
         self._stopping: Callable[[], bool] = lambda: False
-        self._rows: Callable[[], int] = lambda: 0
+        self._thread: threading.Thread | None = None
+        self._committed: int | None = None
 
     def __str__(self) -> str:
         return f"{self.origin} + journal ({self.updates} updates)"
 
     def progress(self) -> int | None:
         """Return how many records were repeated and rows read from snapshots, None once all were."""
-        return self.done + self._rows() if self.active else None
+        return self.done + self._service.loaded if self.active else None
 
-    def run(self, service: Service, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Repeat everything, or until `stopping` returns True; nothing is served then.
+    def recover(self, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
+        """See `Durability.recover`.
 
         Raises:
             CheckpointError: the journal is damaged, or a record cannot be repeated.
         """
-        service.repeating = True
-        self._stopping, self._rows = stopping, lambda: service.loaded
+        self._service.repeating, self._stopping = True, stopping
         for segment in self._segments:
-            for number, (header, parts) in enumerate(self._journal.read([segment]), segment.first):
+            for number, (header, parts) in enumerate(self.journal.read([segment]), segment.first):
                 if stopping():
                     return
                 try:
                     with answerable("recovery", begun=True):
-                        self._repeat(header, parts, service, sessions)
+                        self._repeat(header, parts, sessions)
                 except SatrapError as error:
-                    raise _unrepeatable(self._journal, segment, number, header, error) from error
+                    raise _unrepeatable(self.journal, segment, number, header, error) from error
                 self.done += 1
-        service.repeating = self.active = False
+        self._service.repeating = self.active = False
 
-    def _repeat(self, header: Header, parts: Sequence[Buffer], service: Service, sessions: Sessions) -> None:
+    def _repeat(self, header: Header, parts: Sequence[Buffer], sessions: Sessions) -> None:
         if header.kind == STATE:
             if self.done == 0:
-                restore(parts, service, sessions, self._load)
+                restore(parts, self._service, sessions, self._load)
             return
         job = Job(sessions.recovered(header), header, parts, 0, 0.0)
-        sessions.finished(job, execute(service, job))
+        sessions.finished(job, execute(self._service, job))
         if header.kind == Kind.READ:
-            service.settle(self._stopping)
+            self._service.settle(self._stopping)
 
     def _read(self, url: str, service: Service) -> None:
         """Load the rows of a snapshot, or some of them: if it is to stop, nothing is served."""
@@ -109,6 +109,40 @@ class Recovery:
                 return
             hit("shard.chunk")
             service.load(chunk)
+
+    def executed(self, job: Job, sessions: Sessions) -> None:
+        """Begin a segment of the journal with a cut; see `Durability.executed`.
+
+        One also begins with the question after a reading that has failed: repeated, it might succeed.
+        """
+        service = self._service
+        if job.header.kind == Kind.CUT:
+            before = [segment for segment in self.journal.segments if segment.step is not None]
+            try:
+                number = unpack_text(job.parts[0])["number"]
+                self.journal.rotate(number, *remember(service, sessions))
+            finally:
+                self._look(before)
+        elif service.emptied:
+            service.emptied = False
+            self.journal.begin(*remember(service, sessions))
+
+    def tidy(self) -> None:
+        """Let go what lies before the cut of the last snapshot that is known to be committed."""
+        if self._committed is not None:
+            self.journal.forget(self._committed)
+            self._committed = None
+
+    def _look(self, segments: Sequence[Segment]) -> None:
+        """Ask in a thread which snapshot is committed: an object store may take long to answer."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._find, args=(segments,), daemon=True)
+            with suppress(RuntimeError):  # no more threads: after the next cut
+                self._thread.start()
+
+    def _find(self, segments: Sequence[Segment]) -> None:
+        with suppress(SatrapError, OSError):  # what cannot be read stays
+            self._committed = next((s.step for s in reversed(segments) if committed(self.journal, s)), None)
 
 
 def _start(journal: Journal) -> tuple[int | None, str, str | None]:
@@ -134,89 +168,6 @@ def committed(journal: Journal, segment: Segment) -> str | None:
                 if read_manifest(Storage(asked["url"])).data == asked["folder"]:
                     return str(asked["url"])
     return None
-
-
-class Rotation:
-    """Begins the segments of a journal while its shard serves, and lets go those that it needs no more.
-
-    Which snapshots are committed is asked for in a thread, since an object store may take long to answer. The
-    thread that executes requests calls all methods.
-
-    Args:
-        journal: of the shard.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._thread: threading.Thread | None = None
-        self._committed: int | None = None
-
-    def executed(self, job: Job, service: Service, sessions: Sessions) -> None:
-        """Begin a segment if one begins with a request that has just been executed.
-
-        That is a cut, or the question after a reading that has failed: it might succeed when repeated.
-
-        Raises:
-            StoreError: there is no room; the journal goes on as it was.
-        """
-        if job.header.kind == Kind.CUT:
-            before = [segment for segment in self._journal.segments if segment.step is not None]
-            try:
-                number = unpack_text(job.parts[0])["number"]
-                self._journal.rotate(number, *remember(service, sessions))
-            finally:
-                self._look(before)
-        elif service.emptied:
-            service.emptied = False
-            self._journal.begin(*remember(service, sessions))
-
-    def tidy(self) -> None:
-        """Let go what lies before the cut of the last snapshot that is known to be committed."""
-        if self._committed is not None:
-            self._journal.forget(self._committed)
-            self._committed = None
-
-    def _look(self, segments: Sequence[Segment]) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._find, args=(segments,), daemon=True)
-            with suppress(RuntimeError):  # no more threads: after the next cut
-                self._thread.start()
-
-    def _find(self, segments: Sequence[Segment]) -> None:
-        with suppress(SatrapError, OSError):  # what cannot be read stays
-            self._committed = next((s.step for s in reversed(segments) if committed(self._journal, s)), None)
-
-
-class ShardJournal:
-    """Keeps the requests of a shard, and brings it back; see `satrap.rpc.server.server.Durability`.
-
-    Args:
-        folder: see `Journal`.
-        service: of the shard.
-
-    Attributes:
-        recovery: from what the folder holds.
-
-    Raises:
-        CheckpointError, ConfigError: as `Journal` and `Recovery`.
-    """
-
-    def __init__(self, folder: Path, service: Service) -> None:
-        self.journal, self._service = Journal(folder), service
-        self.recovery, self._rotation = Recovery(self.journal), Rotation(self.journal)
-        self.updates, self.progress = self.recovery.updates, self.recovery.progress
-        self.tidy = self._rotation.tidy
-
-    def __str__(self) -> str:
-        return str(self.recovery)
-
-    def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
-        """See `Durability.recover`."""
-        self.recovery.run(self._service, sessions, stopping)
-
-    def executed(self, job: Job, sessions: Sessions) -> None:
-        """See `Durability.executed`."""
-        self._rotation.executed(job, self._service, sessions)
 
 
 def _unrepeatable(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.servers.recovery import ShardJournal
+from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.rpc import Key, check_listen
+from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.server import Server
 from satrap.rpc.server.sessions import Limits
 
@@ -53,6 +54,5 @@ class ShardServer(Server):
         check_listen(listen, key)
         limits = limits or Limits()
         self.service = Service(config, max_bytes=limits.message_bytes)
-        durability = None if journal is None else ShardJournal(journal, self.service)
-        self.recovery = None if durability is None else durability.recovery
-        super().__init__(listen, self.service, key=key, limits=limits, durability=durability)
+        self.recovery = None if journal is None else Recovery(Journal(journal), self.service)
+        super().__init__(listen, self.service, key=key, limits=limits, durability=self.recovery)

@@ -257,10 +257,10 @@ class _Job:
         try:
             self.result = {"done": True, **work()}
         except SatrapError as error:
-            self.result = {"done": True, "error": _plain(error)}
+            self.result = {"done": True, "error": errors.error_values(error)}
         except BaseException as error:  # noqa: BLE001 - a thread's end: who waits for the job must hear of it
             told = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
-            self.result = {"done": True, "error": _plain(CheckpointError(told))}
+            self.result = {"done": True, "error": errors.error_values(CheckpointError(told))}
 
 
 def _nothing() -> Result:
@@ -307,11 +307,6 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
         return {"files": None}
 
 
-def _plain(error: SatrapError) -> dict[str, str]:
-    values = {key: str(getattr(error, key)) for key in ("what", "where", "why", "fix")}
-    return {"type": type(error).__name__, **values}
-
-
 def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
     """Return the parts that carry what a job came to.
 
@@ -347,14 +342,5 @@ def unpack_result(parts: Sequence[Buffer]) -> Result:
 
 
 def error_of(plain: Mapping[str, str], shard: str) -> SatrapError:
-    """Return the error that a job's result carries.
-
-    Args:
-        plain: `result["error"]`.
-        shard: name of the shard, for an error that names no place.
-    """
-    kind = getattr(errors, plain["type"], CheckpointError)
-    error: SatrapError = kind(
-        plain["what"], where=plain["where"] or shard, why=plain["why"], fix=plain["fix"]
-    )
-    return error
+    """Return the error of a job's result; `shard` is named if the error names no place."""
+    return errors.error_of({**plain, "where": plain["where"] or shard})

@@ -49,23 +49,19 @@ class Wire:
                 )
 
 
-def _start(array: npt.NDArray[np.generic]) -> np.uint64:
-    return address(array)
-
-
 def to_wire(rows: Rows, code: int) -> npt.NDArray[np.uint8]:
     """Return float32[n, dim] rows as raw bytes of a format; float32 is not copied."""
     if code == kernels.FLOAT32:
         return rows.reshape(-1).view(np.uint8)
     out = np.empty(rows.size * ITEM[code], np.uint8)
-    kernels.narrow(code, _start(rows), _start(out), np.uint64(rows.size), np.float32(1.0))
+    kernels.narrow(code, address(rows), address(out), np.uint64(rows.size), np.float32(1.0))
     return out
 
 
 def from_wire(section: Section, out: Rows) -> Rows:
     """Write the rows of a section to `out`, float32[n, dim], undoing its scale; return `out`."""
     raw = as_bytes(section.rows)
-    kernels.widen(section.format, _start(raw), _start(out), np.uint64(out.size))
+    kernels.widen(section.format, address(raw), address(out), np.uint64(out.size))
     if section.scale != 1.0:
         out *= np.float32(1.0 / section.scale)
     return out
@@ -74,7 +70,7 @@ def from_wire(section: Section, out: Rows) -> Rows:
 def place(section: Section, positions: Positions, out: Rows) -> None:
     """Write row i of a section to `out[positions[i]]`."""
     raw = as_bytes(section.rows)
-    kernels.widen_rows(section.format, _start(raw), np.uint64(section.dim), positions, _start(out))
+    kernels.widen_rows(section.format, address(raw), np.uint64(section.dim), positions, address(out))
 
 
 def scale_of(gradients: Rows, code: int) -> float:
@@ -95,7 +91,7 @@ def gather_gradients(
     dim = gradients.shape[1]
     count = len(gradients) if positions is None else len(positions)
     out = np.empty(count * dim * ITEM[code], np.uint8)
-    source, target, factor = _start(gradients), _start(out), np.float32(scale)
+    source, target, factor = address(gradients), address(out), np.float32(scale)
     if positions is None:
         return out, bool(kernels.narrow(code, source, target, np.uint64(gradients.size), factor))
     return out, bool(kernels.narrow_rows(code, source, np.uint64(dim), positions, target, factor))

@@ -73,13 +73,7 @@ class Board:
         return ()
 
     def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> SatrapError:
-        """Return the error for a request that has waited too long.
-
-        Args:
-            session, header: of the request.
-            silent: ranks from which nothing was heard.
-            seconds: how long it may wait for them.
-        """
+        """Return the error for a request that has waited `seconds` for ranks of which nothing is heard."""
         return ExchangeError(f"nothing came from rank {silent}", why=f"waited {seconds:g} s")
 
 
@@ -148,13 +142,7 @@ class SerialHandler(Handler, Protocol):
 
 
 class Dispatcher(Protocol):
-    """Has requests executed in an order of its own.
-
-    Attributes:
-        refused: requests answered with an error.
-        executed: kind of request -> how many were executed.
-        busy: seconds spent executing.
-    """
+    """Has requests executed in an order of its own; counts them, and the seconds spent, as `Turns` does."""
 
     refused: int
     executed: Counter[int]

@@ -30,9 +30,7 @@ _LINGER = 0.5
 
 
 class Durability(Protocol):
-    """What keeps the requests of a server, so that it comes back as it was after its process has died.
-
-    Its text says from where it comes back.
+    """Keeps the requests of a server, which comes back with them; its text says from what.
 
     Attributes:
         journal: where requests are written before they are executed.
@@ -46,7 +44,7 @@ class Durability(Protocol):
         """Return a number that grows while requests are repeated, None afterwards."""
 
     def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
-        """Repeat them, or until `stopping` returns True."""
+        """Repeat all requests, or until `stopping` returns True; nothing is served then."""
 
     def executed(self, job: Job, sessions: Sessions) -> None:
         """Take note of a request that has just been executed.
