@@ -1,4 +1,4 @@
-"""A batch of samples: as readers yield it (NumPy, ids) and as a model sees it (tensors, embeddings)."""
+"""A batch of samples: as readers yield it (NumPy, ids), and as a model gets it (tensors, embeddings)."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ class EmbeddedBatch:
         size: number of samples.
         embeddings: feature -> pooled rows.
         numeric: float32[size, number of numeric features], possibly of zero columns.
-        blocks: tensors float32[size, features, dim] with the names of the features in them; `stack` uses
-            one of them as it is when it can.
+        blocks: tensors float32[size, features, dim] with the names of their features; `stack` returns one
+            of them if it has all features.
         labels: float32[size, labels] of 0 and 1, or None for prediction.
         label_mask: bool[size, labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights, or None.
         source: the host batch, for models that want ids or groups.
-        beside: makes what `flat` returns without a copy of the pooled features; None: it is put together.
+        beside: makes the result of `flat` without copying pooled features; None: `flat` concatenates.
     """
 
     size: int

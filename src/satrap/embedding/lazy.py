@@ -1,4 +1,4 @@
-"""Pooled features that are computed when a model first asks for them."""
+"""Pooled features, computed when a model first asks for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LazyBlocks(Sequence[Block]):
     """Blocks of pooled features, made at first use.
 
     Args:
-        make: returns them.
+        make: returns the blocks.
     """
 
     def __init__(self, make: Callable[[], Sequence[Block]]) -> None:
@@ -46,8 +46,8 @@ class LazyFeatures(Mapping[str, Tensor | JaggedRows]):
 
     Args:
         order: names, in the order of the mapping.
-        blocks: of the pooled features.
-        jagged: returns the others.
+        blocks: blocks of the pooled features.
+        jagged: returns the features that are not pooled.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Rows back from the exchange become the tensors a model sees."""
+"""Turns rows from the exchange into the tensors that a model gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ids a batch needs: features gathered by table group, duplicates removed once."""
+"""Finds the distinct ids of a batch: gathers features by table group and removes duplicates once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tables_of(
     Args:
         schema: its categorical features name the tables.
         optimizer: how their rows learn.
-        dims: feature -> width, where a model wants another width than the schema's.
+        dims: feature -> width, if a model needs another width than the schema's.
         initial_scale: rows start uniform in (-initial_scale, initial_scale).
         dtype: number format of their weights: "float32", "bfloat16" or "float16".
 
@@ -52,7 +52,7 @@ def tables_of(
 
 
 class Span(NamedTuple):
-    """Where one feature's ids stand: `inverse[start:stop]` of its group."""
+    """The place of one feature's ids: `inverse[start:stop]` of its group."""
 
     group: int
     start: int
@@ -85,7 +85,7 @@ class Ticket:
 
 
 class EmbeddingPlan:
-    """Knows, for a schema and the groups of an exchange, which feature lives where.
+    """Maps the features of a schema to the table groups of an exchange.
 
     Args:
         schema: the features.

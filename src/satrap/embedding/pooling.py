@@ -29,7 +29,7 @@ from satrap.store import (
 Mode = Literal["sum", "mean", "max", "sqrtn"]
 
 _FINITE: WeakValueDictionary[int, npt.NDArray[np.float32]] = WeakValueDictionary()
-"""By address, gradients that were found finite while they were summed; each as long as it lives."""
+"""Address -> gradient that was found finite while it was summed; entries live as long as their gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Bag:
 
 
 def merge_runs(bags: Sequence[Bag]) -> list[Bag]:
-    """Join neighbours that are plain and adjacent in `inverses`: one kernel call serves them all."""
+    """Join neighbouring bags that are plain and adjacent in `inverses`, so that one call pools them."""
     merged: list[Bag] = []
     for bag in bags:
         last = merged[-1] if merged else None
@@ -186,7 +186,7 @@ class _KernelPooling(torch.autograd.Function):
 def is_finite(gradient: Tensor) -> bool:
     """Return whether a gradient holds neither NaN nor infinity, nor adds up to either.
 
-    One that pooling made and nobody has changed since is not read again: its sums were seen being made.
+    Does not read a gradient again that pooling has made and checked, if nobody has changed it since.
     """
     known = _FINITE.get(gradient.data_ptr()) if gradient.device.type == "cpu" else None
     if known is not None and known.shape == tuple(gradient.shape) and gradient._version == 0:

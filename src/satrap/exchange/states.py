@@ -1,4 +1,4 @@
-"""What stores need besides their rows to go on exactly, and how they get it back from a checkpoint."""
+"""What stores need besides their rows to resume exactly, and how they get it back from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
 """By number of a table group: its updates, and the requests that used its rows."""
 COUNTS = "store_counts"
-"""Setting of a checkpoint that holds the `Counts` of its stores."""
+"""Setting of a checkpoint with the `Counts` of its stores."""
 
 
 def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
@@ -24,10 +24,10 @@ def state_of(store: Shard) -> dict[str, npt.NDArray[Any]]:
 
 
 def take_state(store: Shard, state: State) -> None:
-    """Give a store what `state_of` returned.
+    """Restore what `state_of` returned.
 
     Raises:
-        StoreError: it is of a store with other tables.
+        StoreError: it came from a store with other tables.
     """
     own: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for name, array in state.items():
@@ -42,15 +42,15 @@ def take_state(store: Shard, state: State) -> None:
 
 
 def counts_of(store: Shard) -> dict[str, list[int]]:
-    """Return the counters of a store: what its state holds at the least."""
+    """Return the counters of a store, the part of its state that every store has."""
     return {str(g.index): [g.updates, g.directory.step] for g in store.groups}
 
 
 def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
     """Return the largest of each counter.
 
-    They decide the rounding of 16-bit rows and the order of eviction; shards that serve the same steps have
-    equal ones.
+    Counters decide the rounding of 16-bit rows and the order of eviction; they are equal in shards that
+    served the same steps.
     """
     found: dict[str, list[int]] = {}
     for one in counts:
@@ -60,9 +60,9 @@ def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
 
 
 def restore(store: Shard, url: str, buckets: range = range(BUCKETS)) -> None:
-    """Give a store without rows what one of the same fixed buckets needed besides its rows.
+    """Restore the state of a store without rows from a store of the same fixed buckets.
 
-    From stores of other buckets it takes the counters only.
+    From stores of other buckets it takes only the counters.
 
     Args:
         store: whose rows are loaded afterwards.
@@ -83,7 +83,7 @@ def restore(store: Shard, url: str, buckets: range = range(BUCKETS)) -> None:
 
 
 def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
-    """Load rows; return how many, and whether the store holds just these now."""
+    """Load rows; return their number, and whether the store now holds exactly these."""
     before, rows = _evicted(store), 0
     for chunk in chunks:
         store.load(chunk.table, chunk)

@@ -1,4 +1,4 @@
-"""What one caller's requests met: how stale its lookups were, and how long answers took."""
+"""Measures the requests of one caller: how stale its lookups were, and how long answers took."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class _Open:
 
 
 class Traffic:
-    """Counts, per caller of an exchange, what the shards and the clock say about its requests.
+    """Measures staleness and times of the requests of one caller of an exchange.
 
-    Staleness is measured where rows are: with every answer a shard says how many updates it had applied.
-    Between a lookup and the update that goes with it lie the updates that the lookup did not see: the
-    caller's own, and those of others. Of several shards the largest number counts.
+    Every answer of a shard says how many updates it had applied. Updates between a lookup and its own update
+    are those that the lookup did not see: the caller's own, and those of others. Of several shards the
+    largest number counts.
 
     One thread issues, one takes answers, and any may call `report`.
     """
@@ -46,11 +46,11 @@ class Traffic:
         self._answered = {"lookup": 0, "push": 0}
 
     def issue(self, kind: str, requests: Sequence[Request] = ()) -> Callable[..., None]:
-        """Count a request that is being issued; return what must be called when it is done.
+        """Count a request that is being issued; return a function to call when it is done.
 
         Args:
             kind: "lookup" or "push".
-            requests: those of a push.
+            requests: of a push.
         """
         self._issued[kind] += 1
         return partial(self._done, kind, requests, time.perf_counter())
@@ -64,7 +64,7 @@ class Traffic:
                     counts[missed] = counts.get(missed, 0) + 1
 
     def looked_up(self, requests: Sequence[Request], shard: int, seen: Seen) -> None:
-        """Take note of what a shard had applied when it served a lookup."""
+        """Record what a shard had applied when it served a lookup."""
         if not requests:
             return
         key = id(requests[0])
@@ -75,7 +75,7 @@ class Traffic:
         self._open[key].seen[shard] = seen
 
     def applied(self, requests: Sequence[Request], shard: int, seen: Seen) -> None:
-        """Take note of what a shard had applied just before the update of these requests."""
+        """Record what a shard had applied just before the update of these requests."""
         found = self._open.get(id(requests[0])) if requests else None
         if found is None or shard not in found.seen:
             return
