@@ -163,22 +163,9 @@ def digest(parts: Sequence[Buffer]) -> Digest:
 
 def encode(header: Header, payload: Digest) -> bytes:
     """Return the header's bytes."""
-    h = header
-    fixed = _LAYOUT.pack(
-        MAGIC,
-        VERSION,
-        h.kind,
-        0,
-        h.epoch,
-        payload.parts,
-        h.client,
-        h.sequence,
-        h.acknowledged,
-        h.step,
-        h.lr_scale,
-        payload.size,
-        payload.value,
-    )
+    h, d = header, payload
+    places = h.client, h.sequence, h.acknowledged, h.step
+    fixed = _LAYOUT.pack(MAGIC, VERSION, h.kind, 0, h.epoch, d.parts, *places, h.lr_scale, d.size, d.value)
     return fixed + _CHECK.pack(zlib.crc32(fixed))
 
 
