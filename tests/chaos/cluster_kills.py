@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from satrap.launch.cluster import LOADER_RESTARTS
+from satrap.launch.supervisor import LOADER_RESTARTS
 from tests.chaos.process_kills import WAIT, tail
 from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, children

@@ -1,0 +1,72 @@
+"""Who starts the processes of a run: what a launcher does, for one machine or for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from satrap.events import Event
+
+
+@dataclass(frozen=True)
+class Role:
+    """A process to start.
+
+    Args:
+        name: its kind and number, for example "shard 0".
+        command: arguments of the Python interpreter.
+        assignment: one line for its standard input, "" for none.
+        listen: HOST:PORT for a server, "" for a free port of the machine; None for what does not listen.
+    """
+
+    name: str
+    command: Sequence[str]
+    assignment: str = ""
+    listen: str | None = None
+
+
+@dataclass(frozen=True)
+class Launched(Event):
+    """A role has been started, at a place such as "process 17"; its first event."""
+
+    place: str
+
+
+@dataclass(frozen=True)
+class Logged(Event):
+    """A role has written a line to its log, or one to its standard output that is no event."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Ended(Event):
+    """A role has ended with an exit code, negative for a signal; its last event."""
+
+    code: int
+
+
+class Stop(Enum):
+    """How a role is to end."""
+
+    SAVE = "a worker saves what it has trained"
+    RELEASE = "a server ends in an orderly way"
+    KILL = "at once"
+
+
+class Launcher(Protocol):
+    """Starts and stops roles, and passes on what they report."""
+
+    def start(self, role: Role) -> None:
+        """Start a role; one of the same name must have ended."""
+
+    def stop(self, name: str, how: Stop) -> None:
+        """Ask a role to end, or kill it; nothing if it has ended."""
+
+    def events(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """Return (name, event) of what roles have reported, in order; wait so long for the first."""
+
+    def close(self) -> None:
+        """Kill the roles that were not released, and return once all have ended."""

@@ -1,0 +1,126 @@
+"""Roles as processes of this machine; none outlives the program that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from satrap.events import Event, decode
+from satrap.launch.launcher import Ended, Launched, Logged, Role, Stop
+
+STOP_SECONDS = 60.0
+"""For a role to end once it was released."""
+
+READ_SECONDS = 1.0
+"""For what a role that has ended has written: a process that it started may hold the pipe open."""
+
+_FREE_PORT = "127.0.0.1:0"
+
+
+class LocalLauncher:
+    """Launcher of this machine, see `satrap.launch.launcher.Launcher`.
+
+    A role's standard output carries events, its standard error is its log. Its standard input is open as
+    long as this process lives: a role ends itself when it closes, so that nothing is left behind.
+
+    Args:
+        stop_seconds: for a role to end once it was released; then it is killed.
+    """
+
+    def __init__(self, stop_seconds: float = STOP_SECONDS) -> None:
+        self._stop_seconds = stop_seconds
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._readers: dict[str, list[threading.Thread]] = {}
+        self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+
+    def start(self, role: Role) -> None:
+        """Start a role; one of the same name must have ended."""
+        assert role.name not in self._processes
+        listen = [] if role.listen is None else ["--listen", role.listen or _FREE_PORT]
+        # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
+        process = subprocess.Popen(
+            [sys.executable, *role.command, *listen],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._processes[role.name] = process
+        self._heard.put((role.name, Launched(f"process {process.pid}")))
+        self._readers[role.name] = [
+            self._follow(role.name, process.stdout, decode),
+            self._follow(role.name, process.stderr, Logged),
+        ]
+        if role.assignment:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed
+                process.stdin.write(role.assignment + "\n")
+                process.stdin.flush()
+
+    def _follow(self, name: str, stream: IO[str], read: Callable[[str], Event | None]) -> threading.Thread:
+        def follow() -> None:
+            with stream:
+                for line in map(str.rstrip, stream):
+                    self._heard.put((name, read(line) or Logged(line)))
+
+        thread = threading.Thread(target=follow, name=f"satrap-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self, name: str, how: Stop) -> None:
+        """Ask a role to end, or kill it; nothing if it has ended."""
+        process = self._processes.get(name)
+        if process is None:
+            return
+        if how is Stop.RELEASE:
+            _release(process)
+        else:
+            process.send_signal(signal.SIGINT if how is Stop.SAVE else signal.SIGKILL)
+
+    def events(self, seconds: float) -> list[tuple[str, Event]]:
+        """Return (name, event) of what roles have reported, in order; wait so long for the first."""
+        heard: list[tuple[str, Event]] = []
+        with contextlib.suppress(queue.Empty):
+            heard.append(self._heard.get(timeout=seconds))
+        codes = {name: process.poll() for name, process in self._processes.items()}
+        ended = {name: code for name, code in codes.items() if code is not None}
+        for name in ended:
+            self._finish(name)
+        while not self._heard.empty():
+            heard.append(self._heard.get())
+        return heard + [(name, Ended(code)) for name, code in ended.items()]
+
+    def _finish(self, name: str) -> None:
+        _release(self._processes.pop(name))
+        for reader in self._readers.pop(name):
+            reader.join(READ_SECONDS)
+
+    def close(self) -> None:
+        """Kill the roles that were not released, and return once all have ended."""
+        for process in self._processes.values():
+            assert process.stdin is not None
+            if not process.stdin.closed:
+                process.kill()
+        for name, process in list(self._processes.items()):
+            try:
+                process.wait(self._stop_seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            self._finish(name)
+
+
+def _release(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()

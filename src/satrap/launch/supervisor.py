@@ -1,0 +1,393 @@
+"""What to do when roles of a run start, report, end or fail: decided here, and carried out elsewhere."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from satrap.config.keys import Cluster
+from satrap.errors import ExchangeError, SatrapError
+from satrap.events import Event, Failed, Notice, Ready, Recovering
+from satrap.launch.events import Stepped, Trained, TrainingEvent
+from satrap.launch.launcher import Ended, Launched, Logged, Stop
+from satrap.launch.outcome import InterruptedRunError
+from satrap.launch.worker import INTERRUPTED, PEER_LOST
+
+READY_SECONDS = 120.0
+"""For servers to start: a busy machine may need long to import their packages."""
+
+LOADER_RESTARTS = 3
+"""How often loaders that have died are started again in a run; they hold nothing that could be lost."""
+
+SETTLE_SECONDS = 0.5
+"""After the first death: others follow within it, and show whose fault it was."""
+
+TAIL_LINES = 3
+"""Last lines of a role's log that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartServer:
+    """Start a server at an address, "" for any; `fresh`: its journal is removed first."""
+
+    name: str
+    address: str = ""
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    """Start all workers: for the first time, generation 0, or again from the snapshot of a step, if any."""
+
+    generation: int
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopRole:
+    """Ask a role to end, or kill it."""
+
+    name: str
+    how: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class FindSnapshot:
+    """Find the newest snapshot; `Supervisor.restart_workers` takes its step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Show a line to the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Pass an event to the observers."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over, with an error or without; every role has ended or been asked to."""
+
+    error: BaseException | None = None
+
+
+Action = StartServer | StartWorkers | StopRole | FindSnapshot | Say | Tell | Finish
+
+
+class RoleState:
+    """What is known of a role.
+
+    Args:
+        name: its kind and number.
+        address: HOST:PORT where it listened before, "" for a new one.
+
+    Attributes:
+        code: exit code, negative for a signal; None while it runs.
+    """
+
+    def __init__(self, name: str, address: str = "") -> None:
+        self.name, self.address = name, address
+        self.code: int | None = None
+        self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
+
+    @property
+    def kind(self) -> str:
+        """The name without the number."""
+        return self.name.rpartition(" ")[0]
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return self.code is not None and self.code < 0
+
+    def heard(self, event: Event) -> None:
+        """Take what it has reported."""
+        match event:
+            case Launched(place):
+                self._place = place
+            case Logged(line):
+                self._tail.append(line)
+            case Ready(address):
+                self.address = address
+            case Ended(code):
+                self.code = code
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words: "was killed by SIGKILL", "ended with exit code 1"."""
+        if self.code is None:
+            return "is running"
+        if self.code < 0:
+            return f"was killed by {signal.Signals(-self.code).name}"
+        return f"ended with exit code {self.code}"
+
+    @property
+    def traces(self) -> str:
+        """Where it ran and the last lines of its log, for an error."""
+        lines = " | ".join(filter(None, self._tail))
+        return self._place + (f"; its last lines: {lines}" if lines else "; it logged nothing")
+
+
+class Supervisor:
+    """Decides about the roles of one run: shards, loaders, embedding workers and workers, in this order.
+
+    It is a state machine: `heard` and `decide` take what has happened, and return what is to be done, in
+    order. It knows no process, clock or file. Servers are started kind by kind, each when those before are
+    ready; a name is "shard 0", "embedding worker 1".
+
+    - With a journal, a shard that is killed is started again; all others wait.
+    - Without one, or when a worker dies, all workers start again as a new generation, from the newest
+      snapshot, if the run takes any; shards that are there stay. Both count as restarts.
+    - Loaders are started again up to `LOADER_RESTARTS` times.
+    - Whatever else ends too early ends the run. The error names the role that died first, or said why.
+
+    Args:
+        keys: of the recipe: numbers of roles, restarts and grace.
+        journal: shards keep journals, so a shard that is killed comes back.
+        snapshots: the run takes snapshots, from which workers can start again.
+
+    Attributes:
+        restarts: shards, or all workers together, that were started again.
+        repeated: steps that are done again because of it, about.
+        trained: what rank 0 has achieved; None before.
+        finished: the run is over.
+    """
+
+    def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
+        self._keys, self._journal, self._snapshots = keys, journal, snapshots
+        self._stages = [
+            ("shard", keys.shards),
+            ("loader", keys.loaders),
+            ("embedding worker", keys.embedding_workers),
+        ]
+        self._roles: dict[str, RoleState] = {}
+        self._errors: dict[str, SatrapError] = {}  # in the order told: the first is the likelier cause
+        self._generation, self._step, self._loader_restarts, self._interrupts = -1, 0, 0, 0
+        self._ready_until = 0.0
+        self._settle_until: float | None = None
+        self._stop_until: float | None = None
+        self._setback: SatrapError | None = None  # why all workers are to start again, once all have ended
+        self.restarts, self.repeated, self.finished = 0, 0, False
+        self.trained: Trained | None = None
+
+    def addresses(self, kind: str) -> tuple[str, ...]:
+        """Return HOST:PORT of the servers of a kind."""
+        return tuple(role.address for role in self._all(kind))
+
+    def _all(self, *kinds: str) -> list[RoleState]:
+        return [role for kind in kinds for role in self._roles.values() if role.kind == kind]
+
+    def heard(self, name: str, event: Event) -> list[Action]:
+        """Take an event of a role."""
+        self._roles[name].heard(event)
+        match event:
+            case Logged(line):
+                return [Say(f"[{name}] {line}")]
+            case Recovering(source):
+                return [Say(f"[{name}] lost; restarting from {source}")]
+            case Notice(text):
+                return [Say(text)]
+            case Failed(error):
+                self._errors[name] = error
+            case Trained():
+                self.trained = event
+            case Stepped(progress):
+                self._step = progress.step
+        return [Tell(event)] if isinstance(event, TrainingEvent) else []
+
+    def decide(self, now: float, interrupts: int = 0) -> list[Action]:
+        """Take the time in seconds, and how often the user has asked the run to stop; call it often."""
+        self._interrupts = interrupts
+        if self.finished:
+            return []
+        if self._setback is not None:
+            return [] if _running(self._all("worker")) else [FindSnapshot()]
+        return self._start(now) if self._generation < 0 else self._supervise(now)
+
+    def _start(self, now: float) -> list[Action]:
+        """Start servers, and once all are ready, the workers."""
+        if self._interrupts:
+            return self._finish(KeyboardInterrupt())
+        actions = self._restart_shards() + self._judge(now)
+        if self.finished or self._settle_until is not None:
+            return actions
+        late = [role for role in self._roles.values() if not role.address]
+        while self._stages and not late:
+            kind, count = self._stages.pop(0)
+            actions += [self._start_server(f"{kind} {number}") for number in range(count)]
+            late, self._ready_until = self._all(kind), now + READY_SECONDS
+        if not late:
+            return actions + self._start_workers()
+        if now > self._ready_until:
+            what = f"{late[0].name} was not ready after {READY_SECONDS:g} s"
+            return actions + self._finish(ExchangeError(what, where=late[0].traces))
+        return actions
+
+    def _start_server(self, name: str, *, fresh: bool = False) -> StartServer:
+        address = self._roles[name].address if name in self._roles else ""
+        self._roles[name] = RoleState(name, address)
+        return StartServer(name, address, fresh)
+
+    def _start_workers(self, step: int | None = None) -> list[Action]:
+        self._generation += 1
+        self._roles |= {name: RoleState(name) for name in (f"worker {i}" for i in range(self._keys.workers))}
+        return [StartWorkers(self._generation, step)]
+
+    def _supervise(self, now: float) -> list[Action]:
+        """Keep the run alive until the workers have ended."""
+        actions = self._restart_loaders() + self._restart_shards()
+        running = _running(self._all("worker"))
+        if running:
+            actions += self._stop_at_interrupts(now, running)
+        if not self.finished:
+            actions += self._judge(now)
+        if not running and not self.finished and self._settle_until is None and self._setback is None:
+            error = None if self.trained else self._errors.get("worker 0", KeyboardInterrupt())
+            actions += self._finish(error)
+        return actions
+
+    def _restart_loaders(self) -> list[Action]:
+        """Start loaders that have died again, at their addresses: workers ask them for the next batch."""
+        actions: list[Action] = []
+        if self._interrupts or self._settle_until is not None:
+            return actions
+        for role in self._all("loader"):
+            if role.code is not None and self._loader_restarts < LOADER_RESTARTS:
+                self._loader_restarts += 1
+                count = f"restart {self._loader_restarts} of {LOADER_RESTARTS}"
+                said = f"{role.name} {role.ending} ({role.traces}): it is started again ({count})"
+                actions += [Say(said), self._start_server(role.name)]
+        return actions
+
+    def _restart_shards(self) -> list[Action]:
+        """Start shards again that were killed and have a journal, at their addresses."""
+        actions: list[Action] = []
+        if not self._journal or self._settle_until is not None or "" in self.addresses("shard"):
+            return actions
+        for role in self._all("shard"):
+            # One that ended by itself said why, and would again.
+            if role.killed and self.restarts < self._keys.restarts:
+                self.restarts += 1
+                said = f"[{role.name}] {role.ending}; training waits for it ({self._count()})"
+                actions += [self._start_server(role.name), Say(said)]
+        return actions
+
+    def _count(self) -> str:
+        return f"restart {self.restarts} of {self._keys.restarts}"
+
+    def _stop_at_interrupts(self, now: float, running: Iterable[RoleState]) -> list[Action]:
+        if self._interrupts > 1:
+            what = "interrupted twice: all processes were killed, and the state was not saved"
+            return self._finish(InterruptedRunError(what))
+        if self._interrupts and self._stop_until is None:
+            self._stop_until = now + self._keys.grace
+            said = Say("saving after this step; Ctrl-C again to kill")
+            return [said, *(StopRole(role.name, Stop.SAVE) for role in running)]
+        if self._stop_until is not None and now > self._stop_until:
+            grace = f"{self._keys.grace:g} s"
+            error = InterruptedRunError(
+                f"interrupted; the workers had not stopped after {grace} and were killed",
+                why="the state since the newest snapshot was not saved",
+                fix="raise cluster.grace",
+            )
+            return self._finish(error)
+        return []
+
+    def _judge(self, now: float) -> list[Action]:
+        """Once others had time to follow a role that was lost, start the workers again or end the run."""
+        lost = self._lost()
+        if not lost:
+            self._settle_until = None
+            return []
+        if self._settle_until is None:
+            self._settle_until = now + SETTLE_SECONDS
+        if now < self._settle_until:
+            return []
+        self._settle_until = None
+        error = self._errors.get(lost[0].name) or ExchangeError(
+            f"{lost[0].name} {lost[0].ending}",
+            where=lost[0].traces,
+            why=self._consequence(lost[0]),
+            fix="look for its lines above; if the system killed it, it may have run out of memory",
+        )
+        again = self._snapshots and self._generation >= 0 and self.restarts < self._keys.restarts
+        may_return = again and self._stop_until is None and all(map(self._may_return, lost))
+        if not may_return or not isinstance(error, ExchangeError):
+            return self._finish(error)
+        self._setback = error
+        return [StopRole(role.name, Stop.KILL) for role in _running(self._all("worker"))]
+
+    def _lost(self) -> list[RoleState]:
+        """Return the roles that have ended as they should not; the likeliest cause first."""
+        final = self._generation < 0 or self._interrupts or self._loader_restarts >= LOADER_RESTARTS
+        kinds = ["shard", "embedding worker", *(["loader"] if final else [])]
+        workers = [
+            role
+            for role in self._all("worker")
+            if role.code not in (None, 0, INTERRUPTED)
+            and not isinstance(self._errors.get(role.name), InterruptedRunError)
+        ]
+        told = list(self._errors)
+        first = {role: told.index(role.name) if role.name in told else len(told) for role in workers}
+        servers = [role for role in self._all(*kinds) if role.code is not None]
+        return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
+
+    def _consequence(self, lost: RoleState) -> str:
+        if self.restarts and self.restarts == self._keys.restarts:
+            return f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
+        return {
+            "shard": "the rows it held are lost, and the run with them",
+            "embedding worker": "the workers it served get no more rows, and what it had not pushed is lost",
+            "loader": "the workers it read for get no more batches",
+            "worker": "the others cannot go on alone",
+        }[lost.kind]
+
+    def _may_return(self, role: RoleState) -> bool:
+        """Whether a role ended by something that need not happen again."""
+        match role.kind:
+            case "shard":  # a journal that brings it back no more: the newest snapshot does
+                return role.killed or self._journal
+            case "worker":
+                told = self._errors.get(role.name)
+                return role.killed or (role.code == PEER_LOST and isinstance(told, ExchangeError))
+        return False  # loaders have been started again as often as they may
+
+    def restart_workers(self, step: int | None) -> list[Action]:
+        """Start lost shards without rows and all workers again, and say what is done again.
+
+        Args:
+            step: of the newest snapshot, None without.
+        """
+        error, self._setback, self.trained = self._setback, None, None
+        assert error is not None
+        self._errors = {name: told for name, told in self._errors.items() if not name.startswith("worker")}
+        self.restarts += 1
+        shards = [self._start_server(r.name, fresh=True) for r in self._all("shard") if r.code is not None]
+        lost = max(self._step - (step or 0), 0)
+        self.repeated += lost
+        origin = (
+            "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
+        )
+        said = (
+            f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
+            f"{lost:,} steps are done again ({self._count()})"
+        )
+        return [*shards, Say(said), *self._start_workers(step)]
+
+    def _finish(self, error: BaseException | None) -> list[Action]:
+        self.finished = True
+        how = Stop.RELEASE if error is None else Stop.KILL
+        stops = [StopRole(role.name, how) for role in _running(self._roles.values())]
+        return [*stops, Finish(error)]
+
+
+def _running(roles: Iterable[RoleState]) -> list[RoleState]:
+    return [role for role in roles if role.code is None]
