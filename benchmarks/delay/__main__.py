@@ -129,8 +129,7 @@ def one(mode: str, batch_size: int, options: argparse.Namespace) -> dict[str, fl
             dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
             mode=mode,
             staleness=options.staleness,
-            threads=1,
-            exchange=connect,
+            place=satrap.train.Place(connect, threads=1),
         )
         data = satrap.data.read(str(options.data), described, batch_size=batch_size)
         try:

@@ -116,8 +116,7 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
         dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
         mode=options.mode,
         staleness=options.staleness,
-        threads=options.threads,
-        exchange=connect,
+        place=satrap.train.Place(connect, threads=options.threads),
     )
     data = satrap.data.read(str(options.data), described, batch_size=workload.BATCH)
     try:

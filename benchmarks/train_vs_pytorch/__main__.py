@@ -62,7 +62,7 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         mode=options.mode,
         staleness=4 if options.mode == "hybrid" else 0,
-        threads=options.satrap_threads,
+        place=satrap.train.Place(threads=options.satrap_threads),
     )
     threads = torch.get_num_threads()
 

@@ -43,7 +43,7 @@ def test_dense_optimizers_are_those_of_the_recipe() -> None:
 def test_a_trainer_has_what_the_recipe_says(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path, RECIPE.replace("[log1p, standardize]", "log1p")), ["training.seed=9"])
     trainer = make_trainer(recipe, recipe.schema())
-    assert (trainer.mode, trainer.staleness, trainer.seed) == ("hybrid", 2, 9)
+    assert (trainer.mode, trainer.staleness, trainer.store.seed) == ("hybrid", 2, 9)
     assert trainer.embedding_optimizer == recipe.embedding_optimizer()
     weights = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.close()

@@ -17,6 +17,7 @@ from satrap.errors import ConfigError
 from satrap.launch.endpoints import metrics_address, worker_endpoint
 from satrap.openmetrics import Endpoint
 from satrap.optim import SGD
+from satrap.train import Place
 from tests.launch.runs import make_recipe
 from tests.openmetrics.test_endpoint import scrape
 
@@ -39,7 +40,7 @@ def trainer(rank: int) -> satrap.Trainer:
     workers = Workers()
     workers.rank = rank
     made = satrap.Trainer(
-        models.create("lr", schema), schema, embedding_optimizer=SGD(lr=0.1), workers=workers
+        models.create("lr", schema), schema, embedding_optimizer=SGD(lr=0.1), place=Place(workers=workers)
     )
     made.run.progress.step = 12
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,28 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, Jagged
+from satrap.store import StoreConfig
+from satrap.train import Place, TrainingOptions
 
 VOCABULARY = 50
 """Ids of the test data are 0 .. 49, so that a dense table of 50 rows is the whole store."""
+
+
+_PARTS: dict[str, tuple[type, dict[str, str]]] = {
+    "store": (StoreConfig, {"embedding_dtype": "dtype"}),
+    "training": (TrainingOptions, {}),
+    "place": (Place, {}),
+}
+
+
+def grouped(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a trainer; those of its parts, such as `memory`, are put into them."""
+    for part, (kind, renamed) in _PARTS.items():
+        own = {field.name: field.name for field in fields(kind)} | renamed
+        given = {own[name]: arguments.pop(name) for name in own.keys() & arguments.keys()}
+        if given:
+            arguments[part] = kind(**given)
+    return arguments
 
 
 class Batches:

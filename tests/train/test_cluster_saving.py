@@ -25,7 +25,7 @@ from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests.dense.threads import together
-from tests.train.plain import Batches, Tower, make_batches, make_schema
+from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 from tests.train.test_workers import connecting, contents, dense
 
 ROWS, BATCH = 411, 16
@@ -182,7 +182,7 @@ class Cluster:
         model = Watched()
         self.models.append(model)
         arguments = {**defaults, **self.arguments, **({"exchange": connect} if addresses else {})}
-        return Trainer(model, make_schema(), workers=workers, **arguments)
+        return Trainer(model, make_schema(), **grouped(workers=workers, **arguments))
 
 
 def killed(cluster: Cluster, place: Path, every: int, kill: int) -> Checkpointing:

@@ -63,7 +63,7 @@ def test_ids_below_the_count_get_no_row(tmp_path: Path) -> None:
     assert trainer.statistics()["rows"] > 0
     trainer.save(str(tmp_path))
     again = Trainer.load(str(tmp_path), trainer.model)
-    assert again.admission == trainer.admission
+    assert again.store.admission == trainer.store.admission
     trainer.close()
     again.close()
 
@@ -142,11 +142,11 @@ def test_a_recipe_names_all_of_them(tmp_path: Path) -> None:
     )
     trainer = trainer_of(recipe, recipe.schema())
     assert trainer.embedding_optimizer == satrap.optim.FTRL(lr=0.1, l1=0.01, clip=1.0)
-    assert trainer.embedding_dtype == "float16"
-    assert trainer.admission == satrap.store.Admission(min_count=2, probability=0.5, memory=1 << 20)
-    assert trainer.eviction == satrap.store.Eviction("ttl", ttl=500)
-    assert trainer.memory == 64 << 20
-    assert trainer.lr_schedule == satrap.optim.Cosine(steps=100, warmup=10)
+    assert trainer.store.dtype == "float16"
+    assert trainer.store.admission == satrap.store.Admission(min_count=2, probability=0.5, memory=1 << 20)
+    assert trainer.store.eviction == satrap.store.Eviction("ttl", ttl=500)
+    assert trainer.store.memory == 64 << 20
+    assert trainer.training.lr_schedule == satrap.optim.Cosine(steps=100, warmup=10)
     trainer.close()
 
 

@@ -23,7 +23,7 @@ BATCHES = make_batches(9)
 
 @pytest.fixture
 def exchange() -> Iterator[LocalExchange]:
-    made = LocalExchange(Shard(tables_of(SCHEMA, satrap.optim.SGD(lr=0.1), None, 0.5, "float32"), seed=1))
+    made = LocalExchange(Shard(tables_of(SCHEMA, satrap.optim.SGD(lr=0.1)), seed=1))
     yield made
     made.close()
 

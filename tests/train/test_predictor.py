@@ -12,7 +12,7 @@ import torch
 import satrap
 from satrap.errors import CheckpointError, ConfigError
 from satrap.train import Checkpointing, Predictor, Trainer
-from tests.train.plain import Batches, Tower, make_batches, make_schema
+from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 from tests.train.test_trainer import adam, make_trainer
 
 TEST = Batches(make_batches(9, seed=5))
@@ -23,7 +23,7 @@ def make_zoo_trainer(**arguments: Any) -> Trainer:
     torch.manual_seed(3)
     model = satrap.models.DCNv2(schema, hidden=[16])
     optimizer = satrap.optim.Adagrad(lr=0.1)
-    return Trainer(model, schema, embedding_optimizer=optimizer, dense_optimizer=adam, **arguments)
+    return Trainer(model, schema, embedding_optimizer=optimizer, dense_optimizer=adam, **grouped(**arguments))
 
 
 def scores(scorer: Trainer | Predictor) -> np.ndarray:

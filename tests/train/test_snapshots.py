@@ -21,7 +21,7 @@ from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import LocalExchange
 from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
-from tests.train.plain import Batches, make_batches
+from tests.train.plain import Batches, grouped, make_batches
 
 BATCH, STEPS, EPOCHS = 20, 15, 3
 """A pass has 15 steps, the last one with a smaller batch."""
@@ -93,7 +93,7 @@ def make_trainer(**arguments: Any) -> Trainer:
         "staleness": 3,
         "initial_scale": 0.1,
     }
-    return Trainer(Dropped(), schema(), **{**defaults, **arguments})
+    return Trainer(Dropped(), schema(), **grouped(**defaults | arguments))
 
 
 def everything(trainer: Trainer, result: Result) -> dict[str, Any]:

@@ -58,3 +58,15 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
     assert trainer.control.lr_scale == 0.125
     trainer.state.best.close()
     trainer.close()
+
+
+def test_in_async_a_second_fit_goes_on_with_the_optimizer_state_of_the_network() -> None:
+    batches, whole, halves = make_batches(20), *(make_trainer(mode="async", staleness=0) for _ in range(2))
+    whole.fit(Batches(batches))
+    for half in (batches[:10], batches[10:]):
+        halves.fit(Batches(half))
+    for a, b in zip(whole.model.parameters(), halves.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    np.testing.assert_array_equal(all_rows(whole, "user"), all_rows(halves, "user"))
+    whole.close()
+    halves.close()

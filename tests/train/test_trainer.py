@@ -17,6 +17,7 @@ from tests.train.plain import (
     Batches,
     PlainModel,
     Tower,
+    grouped,
     lazy,
     make_batches,
     make_schema,
@@ -43,7 +44,7 @@ def make_trainer(**arguments: Any) -> Trainer:
         "dense_optimizer": adam,
         "initial_scale": 0.5,
     }
-    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **{**defaults, **arguments})
+    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **grouped(**defaults | arguments))
 
 
 def all_rows(trainer: Trainer, table: str) -> np.ndarray:

@@ -18,9 +18,9 @@ from satrap.batch import Batch, Jagged
 from satrap.dense import Workers
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
 from satrap.store import Eviction, Tier
-from satrap.train import Observer, Progress, Result, Trainer
+from satrap.train import Observer, Place, Progress, Result, Trainer
 from tests.dense.threads import together
-from tests.train.plain import Batches, Tower, make_batches, make_schema
+from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 
 EXACT = Wire("float32", "float32")
 Rows = dict[str, tuple[np.ndarray, ...]]
@@ -38,7 +38,7 @@ def make_trainer(**arguments: Any) -> Trainer:
         "initial_scale": 0.5,
         "threads": 1,
     }
-    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **{**defaults, **arguments})
+    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **grouped(**defaults | arguments))
 
 
 def connecting(
@@ -388,7 +388,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
             schema,
             embedding_optimizer=satrap.optim.Adam(lr=0.1),
             dense_optimizer=adam,
-            exchange=connect,
+            place=Place(connect),
         )
         trainer.fit(batches)
         trainer.save(str(tmp_path / "model"))
@@ -397,7 +397,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
         trainer.close()
         local = Trainer.load(str(tmp_path / "model"))
         np.testing.assert_array_equal(np.concatenate(list(local.predict(batches))), expected)
-        again = Trainer.load(str(tmp_path / "model"), exchange=connect)
+        again = Trainer.load(str(tmp_path / "model"), place=Place(connect))
         for table, columns in contents(again).items():
             for x, y in zip(columns, rows[table], strict=True):
                 np.testing.assert_array_equal(x, y)

@@ -14,15 +14,16 @@ from satrap.errors import ConfigError
 from satrap.exchange import Request, TableGroup
 from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
-from satrap.store import distinct
+from satrap.store import StoreConfig, distinct
+
+DEFAULT = StoreConfig()
 
 
 def tables_of(
     schema: Schema,
     optimizer: Optimizer,
     dims: Mapping[str, int] | None = None,
-    initial_scale: float = 0.01,
-    dtype: str = "float32",
+    store: StoreConfig = DEFAULT,
 ) -> list[Table]:
     """Return the tables a schema needs, in order of first use.
 
@@ -30,8 +31,7 @@ def tables_of(
         schema: its categorical features name the tables.
         optimizer: how their rows learn.
         dims: feature -> width, if a model needs another width than the schema's.
-        initial_scale: rows start uniform in (-initial_scale, initial_scale).
-        dtype: number format of their weights: "float32", "bfloat16" or "float16".
+        store: says how rows start, and in which number format they are kept.
 
     Raises:
         ConfigError: features that share a table want different widths.
@@ -40,7 +40,11 @@ def tables_of(
     for name, feature in schema.categorical.items():
         dim = (dims or {}).get(name, feature.dim)
         table = Table(
-            schema.table_of(name), dim=dim, optimizer=optimizer, initial_scale=initial_scale, dtype=dtype
+            schema.table_of(name),
+            dim=dim,
+            optimizer=optimizer,
+            initial_scale=store.initial_scale,
+            dtype=store.dtype,
         )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(

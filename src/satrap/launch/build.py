@@ -14,8 +14,8 @@ from satrap.dense import Workers
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
-from satrap.store import Admission, Eviction, Tier
-from satrap.train import Trainer
+from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.train import Place, Trainer, TrainingOptions
 from satrap.train.predictor import Data
 
 OpenData = Callable[[str], Data | None]
@@ -33,7 +33,7 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Site:
     """Where a run happens, as one of its workers sees it.
 
     Args:
@@ -52,17 +52,17 @@ class Place:
     data: OpenData | None = None
 
 
-HERE = Place()
+HERE = Site()
 """One process that holds everything."""
 
 
-def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer:
+def make_trainer(recipe: Recipe, schema: Schema, site: Site = HERE) -> Trainer:
     """Return the untrained trainer of a recipe.
 
     Args:
         recipe: model, optimizers and schedule.
         schema: labels and features, measured.
-        place: where the rows and the other workers are.
+        site: where the rows and the other workers are.
 
     Raises:
         ConfigError: the model or the device is impossible; the message names the recipe's line.
@@ -70,8 +70,8 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
     sections = recipe.sections
     training = sections.training
     model = make_model(recipe, schema)
-    if place.workers.rank > 0:  # equal weights, but not equal dropout
-        torch.manual_seed(training.seed + place.workers.rank * WORKER_SEEDS)
+    if site.workers.rank > 0:  # equal weights, but not equal dropout
+        torch.manual_seed(training.seed + site.workers.rank * WORKER_SEEDS)
     trainer: Trainer = recipe.located(
         ("training",),
         Trainer,
@@ -81,30 +81,41 @@ def make_trainer(recipe: Recipe, schema: Schema, place: Place = HERE) -> Trainer
         dense_optimizer=dense_optimizer(recipe),
         mode=training.mode,
         staleness=training.staleness,
-        device=place.device or training.device,
-        initial_scale=sections.embedding.initial_scale,
-        embedding_dtype=sections.embedding.dtype,
-        **rows_of(recipe),
-        lr_schedule=recipe.lr_schedule(),
-        clip_norm=training.clip_norm,
-        plateau=training.plateau,
-        patience=training.patience,
-        threads=training.threads or place.threads,
-        exchange=place.exchange,
-        workers=place.workers,
+        device=site.device or training.device,
+        store=store_of(recipe),
+        training=TrainingOptions(
+            lr_schedule=recipe.lr_schedule(),
+            clip_norm=training.clip_norm,
+            plateau=training.plateau,
+            patience=training.patience,
+        ),
+        place=Place(site.exchange, site.workers, training.threads or site.threads),
     )
     return trainer
 
 
+def store_of(recipe: Recipe) -> StoreConfig:
+    """Return what a recipe says about rows.
+
+    Raises:
+        ConfigError: impossible; the message names the recipe's line.
+    """
+    keys = recipe.sections.embedding
+    return StoreConfig(
+        seed=recipe.sections.training.seed,
+        memory=keys.memory,
+        admission=admission_of(recipe),
+        eviction=eviction_of(recipe),
+        tier=tier_of(recipe),
+        initial_scale=keys.initial_scale,
+        dtype=keys.dtype,
+    )
+
+
 def rows_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe says about rows, as arguments of `Trainer` and `ServersExchange`."""
-    return {
-        "seed": recipe.sections.training.seed,
-        "memory": recipe.sections.embedding.memory,
-        "admission": admission_of(recipe),
-        "eviction": eviction_of(recipe),
-        "tier": tier_of(recipe),
-    }
+    """Return what a recipe says about rows in shard servers, as arguments of `ServersExchange`."""
+    store = store_of(recipe)
+    return {name: getattr(store, name) for name in ("seed", "memory", "admission", "eviction", "tier")}
 
 
 def admission_of(recipe: Recipe) -> Admission:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from satrap.config import Recipe
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ServersExchange, ShardServer
-from satrap.launch.build import Place, make_trainer, rows_of, wire_of
+from satrap.launch.build import Site, make_trainer, rows_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
 from satrap.schema import Schema, Table
 
@@ -52,7 +52,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
                 heartbeat=60.0,
             )
 
-        trainer = make_trainer(recipe, schema, Place(exchange=exchange, device="cpu"))
+        trainer = make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))
         try:
             trainer.fit(rows, steps=1)
             next(trainer.predict(rows), None)

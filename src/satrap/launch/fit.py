@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from satrap.config import Recipe
 from satrap.dense import Workers
-from satrap.launch.build import HERE, Place, make_trainer
+from satrap.launch.build import HERE, Site, make_trainer
 from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
@@ -26,7 +26,7 @@ def fit(
     schema: Schema,
     folder: RunFolder,
     *,
-    place: Place = HERE,
+    site: Site = HERE,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
     started: Callable[[Trainer], None] = lambda _: None,
@@ -39,7 +39,7 @@ def fit(
         recipe: what to do.
         schema: labels and features, measured.
         folder: of the run; rank 0 writes to it.
-        place: where the rows and the other workers are.
+        site: where the rows and the other workers are.
         observers: told about every step and evaluation.
         notice: called with a line of text about something the user should know.
         started: called with the trainer before it trains.
@@ -52,10 +52,10 @@ def fit(
         KeyboardInterrupt: stopped before the first step.
         InterruptedRunError: stopped later.
     """
-    workers = place.workers
-    parts = {part: _open(recipe, schema, part, place) for part in PARTS}
+    workers = site.workers
+    parts = {part: _open(recipe, schema, part, site) for part in PARTS}
     assert parts["train"] is not None
-    trainer = make_trainer(recipe, schema, place)
+    trainer = make_trainer(recipe, schema, site)
     history = History(folder.history_file, notice=notice)
     if resume and checkpoint is not None and workers.rank == 0:
         rewind(history, checkpoint)
@@ -83,10 +83,10 @@ def fit(
     return _record(Outcome(folder, result, test), history, workers)
 
 
-def _open(recipe: Recipe, schema: Schema, part: str, place: Place) -> Data | None:
-    if place.data is not None:
-        return place.data(part)
-    return open_part(recipe, schema, part, worker=place.workers.rank, workers=place.workers.world)
+def _open(recipe: Recipe, schema: Schema, part: str, site: Site) -> Data | None:
+    if site.data is not None:
+        return site.data(part)
+    return open_part(recipe, schema, part, worker=site.workers.rank, workers=site.workers.world)
 
 
 def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:

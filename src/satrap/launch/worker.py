@@ -23,7 +23,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ServersExchange
-from satrap.launch.build import OpenData, Place, rows_of, wire_of
+from satrap.launch.build import OpenData, Site, rows_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
@@ -73,7 +73,7 @@ class Assignment:
         return json.dumps(asdict(self))
 
 
-def connect(recipe: Recipe, assignment: Assignment) -> Place:
+def connect(recipe: Recipe, assignment: Assignment) -> Site:
     """Return the shards and the other workers of an assignment.
 
     Raises:
@@ -114,7 +114,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Place:
 
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
-    return Place(workers, exchange, device, threads, _data(recipe, assignment))
+    return Site(workers, exchange, device, threads, _data(recipe, assignment))
 
 
 def _order_decides(about: Mapping[str, Any]) -> bool:
@@ -171,7 +171,7 @@ def work(assignment: Assignment, report: Report) -> None:
     """
     folder = RunFolder(Path(assignment.folder))
     recipe = load(folder.recipe_file)
-    place = connect(recipe, assignment)
+    site = connect(recipe, assignment)
     first = assignment.rank == 0
 
     def notice(text: str) -> None:
@@ -184,7 +184,7 @@ def work(assignment: Assignment, report: Report) -> None:
         recipe,
         Schema.from_dict(assignment.schema),
         folder,
-        place=place,
+        site=site,
         observers=[Forward(report)] if first else [],
         notice=notice,
         started=_stop_at_signals,
@@ -193,7 +193,7 @@ def work(assignment: Assignment, report: Report) -> None:
     )
     if first:
         report(Trained(outcome.result, dict(outcome.test)))
-    place.workers.close()
+    site.workers.close()
 
 
 def _log(text: str) -> None:

@@ -9,6 +9,7 @@ from satrap.store.admission import Admission
 from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
+from satrap.store.config import StoreConfig
 from satrap.store.eviction import Eviction
 from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS, bucket_of
@@ -35,6 +36,7 @@ __all__ = [
     "Group",
     "Shard",
     "Slots",
+    "StoreConfig",
     "Tier",
     "bucket_of",
     "distinct",

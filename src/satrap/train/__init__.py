@@ -4,10 +4,23 @@
 `Predictor`. `Snapshots` saves the state and goes on from it. `Observer` is how progress leaves the loop.
 """
 
+from satrap.train.control import TrainingOptions
 from satrap.train.observer import Observer, Progress, Result
+from satrap.train.place import Place
 from satrap.train.predictor import Predictor
 from satrap.train.schedule import MODES, lookahead
 from satrap.train.snapshots import Checkpointing
 from satrap.train.trainer import Trainer
 
-__all__ = ["MODES", "Checkpointing", "Observer", "Predictor", "Progress", "Result", "Trainer", "lookahead"]
+__all__ = [
+    "MODES",
+    "Checkpointing",
+    "Observer",
+    "Place",
+    "Predictor",
+    "Progress",
+    "Result",
+    "Trainer",
+    "TrainingOptions",
+    "lookahead",
+]

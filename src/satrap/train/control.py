@@ -1,9 +1,30 @@
-"""Decides when the learning rate drops and when training stops."""
+"""How learning rates go down, what bounds a step, and when training stops."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from satrap.optim import Constant, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """What a trainer may be told about its steps.
+
+    Args:
+        lr_schedule: factor on all learning rates by the number of steps done, default 1.
+        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. For its
+            meaning with several workers see `satrap.dense.DenseStep`.
+        plateau: factor on all learning rates after each evaluation without improvement; None: never.
+        patience: evaluations without improvement that end training with the best weights restored; None:
+            never.
+    """
+
+    lr_schedule: Schedule = field(default_factory=Constant)
+    clip_norm: float | None = None
+    plateau: float | None = None
+    patience: int | None = None
 
 
 @dataclass(slots=True)

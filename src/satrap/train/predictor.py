@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from satrap.exchange import Exchange, LocalExchange
 from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
 from satrap.schema import Schema
-from satrap.store import Eviction, Shard, Tier
+from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
 from satrap.train.loss import as_matrix
 from satrap.train.merge import merged
@@ -115,22 +116,10 @@ class Predictor:
         saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
         model, schema = saved["model"].to(place), saved["schema"]
-        tables = tables_of(
-            schema,
-            saved["embedding_optimizer"],
-            getattr(model, "embedding_dims", None),
-            saved["initial_scale"],
-            saved["embedding_dtype"],
-        )
-        shard = Shard(
-            tables,
-            seed=saved["seed"],
-            memory=memory,
-            admission=saved["admission"],
-            eviction=eviction,
-            tier=tier,
-        )
-        predictor = cls(model, schema, LocalExchange(shard), device=place)
+        dims = getattr(model, "embedding_dims", None)
+        store = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
+        tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
+        predictor = cls(model, schema, LocalExchange(store.open(tables)), device=place)
         try:
             predictor._restore(checkpoint, url)
         except SatrapError:

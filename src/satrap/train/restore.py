@@ -13,7 +13,8 @@ from satrap.checkpoint.manifest import understood
 from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.schema import Schema
-from satrap.store import Admission
+from satrap.store import Admission, StoreConfig
+from satrap.train.control import TrainingOptions
 
 PLAIN: dict[str, type | tuple[type, ...]] = {
     "mode": str,
@@ -23,7 +24,7 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
     "embedding_dtype": str,
     "lr_scale": (int, float),
 }
-"""Settings that are arguments as they are, but for the last, and their types."""
+"""Types of plain settings."""
 
 
 def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str) -> dict[str, Any]:
@@ -53,9 +54,15 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
             "model": model,
             "schema": schema,
             "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
-            **{name: settings[name] for name in PLAIN if name != "lr_scale"},
-            "admission": Admission(**settings["admission"]),
-            "lr_schedule": schedule_from_dict(settings["lr_schedule"]),
+            "mode": settings["mode"],
+            "staleness": settings["staleness"],
+            "store": StoreConfig(
+                seed=settings["seed"],
+                admission=Admission(**settings["admission"]),
+                initial_scale=settings["initial_scale"],
+                dtype=settings["embedding_dtype"],
+            ),
+            "training": TrainingOptions(lr_schedule=schedule_from_dict(settings["lr_schedule"])),
         }
 
 

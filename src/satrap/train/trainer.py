@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,19 @@ import torch
 from torch import nn
 
 from satrap.checkpoint import read_checkpoint
-from satrap.dense import MakeOptimizer, Workers
+from satrap.dense import MakeOptimizer
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, LocalExchange
-from satrap.optim import Constant, Optimizer, Schedule
-from satrap.schema import Schema, Table
-from satrap.store import Admission, Eviction, Shard, Tier
-from satrap.train.control import PlateauControl
+from satrap.optim import Optimizer
+from satrap.schema import Schema
+from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.train.control import PlateauControl, TrainingOptions
 from satrap.train.loop import Loop, Loss
 from satrap.train.loss import binary_cross_entropy
 from satrap.train.observer import Observer, Result
+from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, prepare
 from satrap.train.restore import trainer_arguments
 from satrap.train.run import Run
@@ -31,7 +33,7 @@ from satrap.train.snapshots import Checkpointing, Snapshots
 from satrap.train.state import TrainingState
 
 Rows = npt.NDArray[np.float32]
-Connect = Callable[[Sequence[Table]], Exchange]
+DEFAULT_STORE = StoreConfig()
 
 
 class Trainer:
@@ -67,27 +69,11 @@ class Trainer:
             can evaluate and predict only.
         mode: "hybrid" (default), "sync" or "async".
         staleness: τ of "hybrid" and "async", default 4.
-        seed: of the initial rows, default 1.
         device: where the network computes, default "cpu".
-        memory: byte budget of the tables, default none.
-        initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
-        embedding_dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
-        admission: which new ids get a row, default all.
-        eviction: which rows go once `memory` is used up; None: none, and training then ends with an error.
-        tier: where those rows are kept to come back, see `satrap.store.Tier`; None: nowhere.
-        lr_schedule: factor on all learning rates by the number of steps done, default 1.
-        clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. What it
-            is exactly with several workers says `satrap.dense.DenseStep`.
-        plateau: factor on all learning rates after each evaluation without improvement; None: never.
-        patience: evaluations without improvement that end training with the best weights restored; None:
-            never.
-        threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
-            satrap was imported before torch, else all but one (see `satrap.threads`).
+        store: how rows start and how many are kept, see `satrap.store.StoreConfig`.
+        training: learning-rate schedule, clipping, early stop, see `TrainingOptions`.
         loss: (logits, batch) -> scalar, a mean over the samples; default binary cross-entropy.
-        exchange: given the tables, returns where their rows are; default a store in this process.
-        workers: the processes that train together, this one among them; default this one alone. Then `fit`,
-            `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
-            `exchange` returns an exchange with shard servers.
+        place: where the rows and the other workers are, see `Place`; default this process alone.
 
     Attributes:
         predictor: scores with the present weights and rows.
@@ -106,51 +92,39 @@ class Trainer:
         dense_optimizer: MakeOptimizer | None = None,
         mode: str = "hybrid",
         staleness: int = 4,
-        seed: int = 1,
         device: str | torch.device = "cpu",
-        memory: int | None = None,
-        initial_scale: float = 0.01,
-        embedding_dtype: str = "float32",
-        admission: Admission | None = None,
-        eviction: Eviction | None = None,
-        tier: Tier | None = None,
-        lr_schedule: Schedule | None = None,
-        clip_norm: float | None = None,
-        plateau: float | None = None,
-        patience: int | None = None,
-        threads: int | None = None,
+        store: StoreConfig = DEFAULT_STORE,
+        training: TrainingOptions | None = None,
         loss: Loss = binary_cross_entropy,
-        exchange: Connect | None = None,
-        workers: Workers | None = None,
+        place: Place | None = None,
     ) -> None:
-        place = prepare(device, threads)
-        self.schema, self.loss, self.lr_schedule = schema, loss, lr_schedule or Constant()
+        place, self.training = place or Place(), training or TrainingOptions()
+        self.schema, self.loss, self.store, self.workers = schema, loss, store, place.workers
         schedule = schedule_of(mode, staleness)
-        self.mode, self.staleness, self.seed = mode, schedule.staleness, seed
-        self.embedding_optimizer, self.embedding_dtype = embedding_optimizer, embedding_dtype
-        self.memory, self.admission, self.eviction = memory, admission or Admission(), eviction
-        self.model, self.workers = model.to(place), workers or Workers()
-        dims = getattr(model, "embedding_dims", None)
-        tables = tables_of(schema, embedding_optimizer, dims, initial_scale, embedding_dtype)
+        self.mode, self.staleness = mode, schedule.staleness
+        self.embedding_optimizer = embedding_optimizer
+        chosen = prepare(device, place.threads)
+        self.model = model.to(chosen)
+        dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
+        tables = tables_of(schema, embedding_optimizer, dims, store)
         self.dense = schedule.dense_step(model, dense_optimizer, clip_norm, self.workers, tables)
         tables += self.dense.tables
-        bounds: Any = {"memory": memory, "admission": self.admission, "eviction": eviction, "tier": tier}
         self.exchange: Exchange = (
-            exchange(tables) if exchange else LocalExchange(Shard(tables, seed=seed, **bounds))
+            place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
         )
         if clip_norm is not None:
             _check_clipping(self.exchange)
         self.dense.attach(self.exchange.groups)
-        self.predictor = Predictor(model, schema, self.exchange, device=place, workers=self.workers)
-        self.control = PlateauControl(plateau, patience)
+        self.predictor = Predictor(model, schema, self.exchange, device=chosen, workers=self.workers)
+        self.control = PlateauControl(self.training.plateau, self.training.patience)
         arguments = {
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "seed": seed,
-            "initial_scale": initial_scale,
-            "embedding_dtype": embedding_dtype,
-            "admission": self.admission.to_dict(),
-            "eviction": eviction and {**eviction.to_dict(), "memory": memory},
-            "lr_schedule": self.lr_schedule.to_dict(),
+            "seed": store.seed,
+            "initial_scale": store.initial_scale,
+            "embedding_dtype": store.dtype,
+            "admission": (store.admission or Admission()).to_dict(),
+            "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
+            "lr_schedule": self.training.lr_schedule.to_dict(),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
@@ -200,7 +174,8 @@ class Trainer:
             self.state.share_network()
         self.state.seed_rows()
         with self.state.watched(data), snapshots:
-            Loop(self.state, self.loss, self.lr_schedule, snapshots).run(data, validation, epochs, steps)
+            loop = Loop(self.state, self.loss, self.training.lr_schedule, snapshots)
+            loop.run(data, validation, epochs, steps)
             self.state.settle("end of training")
             self.state.total_up()
             snapshots.finish()
@@ -254,6 +229,9 @@ class Trainer:
         model: nn.Module | None = None,
         *,
         dense_optimizer: MakeOptimizer | None = None,
+        memory: int | None = None,
+        eviction: Eviction | None = None,
+        tier: Tier | None = None,
         **arguments: Any,
     ) -> Trainer:
         """Read what `save` wrote.
@@ -262,18 +240,18 @@ class Trainer:
             url: folder or fsspec URL.
             model: the network; only needed when it is not one of `satrap.models`.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
-            **arguments: other constructor arguments; mode, staleness, seed, admission and embedding optimizer
-                default to the saved ones, memory, eviction and tier to none.
+            memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none.
+            **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
+                saved ones. What else the store depends on is as it was saved.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
         """
         checkpoint = read_checkpoint(url)
-        trainer = cls(
-            **trainer_arguments(checkpoint, model, url),
-            **{"dense_optimizer": dense_optimizer, **arguments},
-        )
+        saved = trainer_arguments(checkpoint, model, url)
+        saved["store"] = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
+        trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)
         try:
             trainer.state.restore(checkpoint)
         except SatrapError:

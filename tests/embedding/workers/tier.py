@@ -19,6 +19,7 @@ from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.optim import Adagrad
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema
+from tests.train.plain import grouped
 
 EXACT = Wire("float32", "float32")
 POOLINGS = ("sum", "mean", "sqrtn", "max")
@@ -136,15 +137,17 @@ def trainer(
     return satrap.Trainer(
         model or Everything(),
         schema,
-        **{
-            "embedding_optimizer": Adagrad(lr=0.1),
-            "dense_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            "mode": mode,
-            "threads": 1,
-            "exchange": exchange,
-            "workers": workers,
-            **arguments,
-        },
+        **grouped(
+            **{
+                "embedding_optimizer": Adagrad(lr=0.1),
+                "dense_optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+                "mode": mode,
+                "threads": 1,
+                "exchange": exchange,
+                "workers": workers,
+                **arguments,
+            }
+        ),
     )
 
 

@@ -1,0 +1,53 @@
+"""What a store is told besides its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from satrap.schema import Table
+from satrap.store.admission import Admission
+from satrap.store.eviction import Eviction
+from satrap.store.shard import Shard
+from satrap.store.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """How rows begin and how many are kept; the same in one process and in shard servers.
+
+    ```python
+    store = satrap.store.StoreConfig(memory=4 << 30, eviction=satrap.store.Eviction("lru"))
+    trainer = satrap.Trainer(model, schema, ..., store=store)
+    ```
+
+    Args:
+        seed: of the initial rows, default 1.
+        memory: byte budget of all tables, default none.
+        admission: which new ids get a row, default all.
+        eviction: which rows go once `memory` is used up; None: none, and new ids are then refused.
+        tier: where those rows are kept to come back, see `Tier`; None: nowhere.
+        initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
+        dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
+
+    The last two are of the tables that a schema asks for. A `Table` has its own.
+    """
+
+    seed: int = 1
+    memory: int | None = None
+    admission: Admission | None = None
+    eviction: Eviction | None = None
+    tier: Tier | None = None
+    initial_scale: float = 0.01
+    dtype: str = "float32"
+
+    def open(self, tables: Sequence[Table]) -> Shard:
+        """Return an empty store with these tables; raises as `Shard` does."""
+        return Shard(
+            tables,
+            seed=self.seed,
+            memory=self.memory,
+            admission=self.admission,
+            eviction=self.eviction,
+            tier=self.tier,
+        )
