@@ -55,6 +55,7 @@ def test_a_rate_must_be_positive(kind, lr):
     ("make", "message"),
     [
         (lambda: SGD(lr=1e39), "lr must be > 0 in float32"),
+        (lambda: SGD(lr=3.5e38), "lr must be > 0 in float32"),
         (lambda: SGD(lr=1, clip=0), "clip must be > 0"),
         (lambda: SGD(lr=1, clip=1e39), "clip must be > 0 in float32"),
         (lambda: SGD(lr=1, bound=-1), "bound must be > 0"),

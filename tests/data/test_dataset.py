@@ -142,6 +142,15 @@ def test_a_position_of_another_run_is_refused(sources):
             next(other.batches(epoch, position))
 
 
+def test_a_position_of_data_in_order_does_not_depend_on_the_seed(sources):
+    dataset = read(sources["csv"], SCHEMA, batch_size=100, shuffle=False)
+    position = next(iter(dataset)).position
+    whole = list(dataset)
+    left = list(dataset.with_options(seed=1, buffer_rows=7).batches(0, position))
+    assert len(left) == len(whole) - 1
+    assert all(same(a, b) for a, b in zip(left, whole[1:], strict=True))
+
+
 def test_impossible_settings():
     schema = Schema([], {"x": Numeric()})
     for bad in ({"batch_size": 0}, {"batch_size": 2.5}, {"workers": 0}, {"worker": 1}, {"buffer_rows": -1}):

@@ -103,6 +103,20 @@ def test_masked_labels_may_be_anything():
     assert batch.label_mask[:, 0].tolist() == [True, False, False]
 
 
+def test_one_label_with_a_mask_leaves_the_others_known():
+    columns = {"a": ["p"] * 3, "y": [1, None, 9], "z": [0, 1, 1], "known": [1, 0, 0]}
+    batch = one(columns, [Label(name="y", mask="known"), "z"])
+    assert batch.labels.T.tolist() == [[1, 0, 0], [0, 1, 1]]
+    assert batch.label_mask.T.tolist() == [[True, False, False], [True, True, True]]
+
+
+def test_a_label_named_by_its_positive_texts_must_be_there():
+    label = Label(name="y", positive=("yes",))
+    error = error_of(lambda: one({"a": ["p"] * 3, "y": ["yes", None, "no"]}, [label]))
+    assert "a label is missing" in str(error)
+    assert "row 2, column 'y'" in str(error)
+
+
 def test_weights_and_groups():
     columns = {"a": ["p", "q"], "y": [0, 1], "w": [0.5, 2], "g": ["u", None]}
     batch = one(columns, ["y"], {"weight": "w", "group": "g"})

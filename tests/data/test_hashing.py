@@ -174,6 +174,13 @@ def test_split_equals_python_split(texts, separator, limit):
     assert np.array_equal(ids, hash_ids(pa.array(flat, pa.string()), 3))
 
 
+def test_a_few_rows_of_many_words():
+    words = [f"word {n}" for n in range(500)]
+    ids, offsets = split_ids(pa.array(["|".join(words), "x"]), "|", 999, 0)
+    assert offsets.tolist() == [0, 500, 501]
+    assert np.array_equal(ids, hash_ids([*words, "x"]))
+
+
 def test_split_of_a_slice():
     texts = pa.array(["a|b", "c", "d|e|f", None]).slice(1)
     ids, offsets = split_ids(texts, "|", 99, 0)

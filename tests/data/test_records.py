@@ -52,6 +52,14 @@ def test_blank_lines_and_comments_are_no_records():
     assert len(find_records(data, 34, 44, COMMENT, final=False)[0]) == 1
 
 
+def test_a_quote_in_a_comment_opens_nothing():
+    text = b'1,2\n# a,"open\n3,4\n'
+    data = np.frombuffer(text, np.uint8)
+    starts, ends, _, _, quoted = find_records(data, 34, 44, COMMENT, final=True)
+    assert not quoted
+    assert [text[s:e] for s, e in zip(starts, ends, strict=True)] == [b"1,2", b"3,4"]
+
+
 def test_quote_inside_a_field_is_an_ordinary_character():
     data = np.frombuffer(b'5" pipe,1\n6" pipe,2\n', np.uint8)
     assert len(find_records(data, 34, 44, NOTHING, final=True)[0]) == 2

@@ -160,6 +160,14 @@ def test_slow_clients_are_given_up_for_others() -> None:
             assert slow[0].recv(100) == b""
 
 
+def test_clients_that_say_nothing_hold_up_nobody() -> None:
+    with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+        for _ in range(3):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            assert scrape(endpoint.address)
+
+
 def test_those_who_wait_share_what_is_taken() -> None:
     asked: list[int] = []
     gate = threading.Event()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from satrap.train.run import Run
 
 
@@ -12,3 +14,14 @@ def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
     run.stages.seconds["read"] += 2.0
     assert run.progress.stage_seconds["read"] == run.stages.seconds["read"] == 5.0
     assert run.progress.stage_seconds["push"] == run.stages.seconds["push"] == 1.0
+
+
+def test_time_between_passes_does_not_count() -> None:
+    run = Run(("y",), epochs=2)
+    run.begin_epoch(0)
+    time.sleep(0.02)
+    run.end_epoch()
+    before = run.finish().seconds
+    assert before >= 0.02
+    time.sleep(0.02)
+    assert run.finish().seconds == before

@@ -90,7 +90,7 @@ class Encoder:
         ConfigError: a transform is unknown or not measured yet.
     """
 
-    def __init__(self, schema: Schema, *, labels: bool = True, missing: Sequence[str] = MISSING) -> None:
+    def __init__(self, schema: Schema, *, labels: bool, missing: Sequence[str]) -> None:
         self.schema, self.labels = schema, labels and bool(schema.labels)
         self.weight = schema.weight if labels else None
         self._missing = Missing(missing, schema.salt)

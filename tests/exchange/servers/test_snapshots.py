@@ -24,14 +24,14 @@ from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
 from satrap.exchange import Exchange, Request
 from satrap.exchange.servers import ShardMap, ShardServer
 from satrap.exchange.servers.sections import pack
-from satrap.exchange.servers.snapshots import pack_result, unpack_result
+from satrap.exchange.servers.snapshots import Snapshots, pack_result, unpack_result
 from satrap.launch.reshard import reshard_everywhere
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.wire import text
 from satrap.rpc.wire.frames import FrameError, Kind
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
-from satrap.store import Eviction
+from satrap.store import Eviction, Shard
 from tests.cluster.runs import eventually
 from tests.contract.parties import (
     Process,
@@ -114,6 +114,14 @@ def test_a_result_round_trips_with_its_checksums(sums: dict[str, list[int]]) -> 
     if any(sums.values()):
         with pytest.raises(FrameError, match="checksums"):
             unpack_result([parts[0], parts[1] + b"abcd"])
+
+
+def test_what_was_never_cut_can_be_put_back() -> None:
+    """A client may ask it of a shard that was started anew after the cut."""
+    store = Shard([Table("a", dim=4, optimizer=Adagrad(lr=0.1))])
+    Snapshots().put_back(store, 3)
+    assert not store.changes.following
+    store.close()
 
 
 def test_one_process_reads_what_shards_wrote(tmp_path: Path) -> None:

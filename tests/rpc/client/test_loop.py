@@ -1,0 +1,50 @@
+"""A process that stood still itself blames no server for it, and waits no longer than that."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import Future
+
+from satrap.errors import ExchangeError
+from satrap.rpc.client.loop import Loop
+from satrap.rpc.client.peer import Peer
+from satrap.rpc.wire.frames import Kind
+
+
+def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None:
+    ended: Future[object] = Future()
+    asleep, awake = Future[float](), Future[float]()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        peer = Peer("server 0", client=7, epoch=1, deadline=2.0, heartbeat=0.5)
+        loop = Loop([peer], [address], key=None, on_end=ended.set_result)
+
+        def ask() -> None:
+            asleep.set_result(time.monotonic())
+            peer.request(Kind.HELLO, [b"x"], lambda *_: None, now=time.monotonic())
+
+        def sleep() -> None:
+            time.sleep(3.0)  # longer than the deadline
+            awake.set_result(time.monotonic())
+
+        loop.post(ask)
+        loop.post(sleep)
+        error = ended.result(20)
+        waited = time.monotonic() - awake.result()
+        loop.stop()
+    assert isinstance(error, ExchangeError)
+    assert "has not answered for 2 s" in error.what
+    assert waited > 1.5
+    assert awake.result() - asleep.result() >= 3.0
+
+
+def test_what_is_posted_runs_in_the_thread_in_order() -> None:
+    done: list[int] = []
+    end: Future[object] = Future()
+    loop = Loop([], [], key=None, on_end=end.set_result)
+    for number in range(100):
+        loop.post(lambda number=number: done.append(number))  # type: ignore[misc]
+    loop.stop()
+    assert done == list(range(100))
+    assert end.result(1) is None
