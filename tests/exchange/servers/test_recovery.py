@@ -83,7 +83,8 @@ def resend_waiting(bench: Bench, messages: list, last: Header) -> None:
             return
 
 
-def test_an_open_step_of_sync_survives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_open_step_of_sync_survives(tmp_path: Path, cut: bool) -> None:
     rng = np.random.default_rng(0)
     first, second = hello(1, rank=0, world=2, mode="sync"), hello(2, rank=1, world=2, mode="sync")
     half = sections(rng, gradients=True), sections(rng, gradients=True)
@@ -92,8 +93,13 @@ def test_an_open_step_of_sync_survives(tmp_path: Path) -> None:
         bench.send(*first)
         bench.send(*second)
         bench.send(Header(Kind.UPDATE, 1, 1, 1, 1, 0), half[0])
+    rows = None
+    if cut:  # while the step is open: the journal begins with what was pushed
+        benches[1].rotate(1)
+        benches[1].journal.forget(1)
+        rows = [c for name in "ab" for c in benches[1].service.store.export(name)]
     benches[1].die()
-    benches[1] = Bench(tmp_path / "b")
+    benches[1] = Bench(tmp_path / "b", loaded=rows)
     assert benches[1].service.board.missing() == [1]
     for bench in benches:
         bench.send(Header(Kind.UPDATE, 1, 2, 1, 1, 0), half[1])
