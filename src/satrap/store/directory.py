@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.store import hashes
 from satrap.store.eviction import Eviction
-from satrap.store.image import Parts
 from satrap.store.kernels import eviction as slot_kernels
 from satrap.store.kernels import growth, index, layout
 from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
@@ -28,6 +27,29 @@ OVERHEAD = 24
 PLAIN_OVERHEAD = 19
 """The same without notes."""
 LARGEST_LOG = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The memory of an index, see `layout.Index`: `memory` by name, `counts` and `records` as arrays."""
+
+    memory: Mapping[str, Reserved]
+    counts: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int64]
+
+    def buckets(self, pages: int) -> npt.NDArray[np.uint32]:
+        """Return the first pages of the index as uint32[buckets, words]."""
+        words = self.memory["entries"].array(np.uint32, pages * layout.PAGE_BYTES // 4)
+        return words.reshape(-1, layout.BUCKET_BYTES // 4)
+
+    def notes(self, pages: int) -> npt.NDArray[np.uint32]:
+        """Return the notes of the first pages, uint32[buckets, ENTRIES]."""
+        flat = self.memory["notes"].array(np.uint32, pages * layout.PAGE_BUCKETS * layout.ENTRIES)
+        return flat.reshape(-1, layout.ENTRIES)
+
+    def numbers(self, name: str, count: int) -> npt.NDArray[np.int32]:
+        """Return the first `count` numbers of one of the lists."""
+        return self.memory[name].array(np.int32, count)
 
 
 @dataclass(frozen=True, slots=True)

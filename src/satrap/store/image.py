@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.store.directory import Directory, Parts
 from satrap.store.kernels import layout
-from satrap.store.memory import Reserved
 from satrap.store.types import Ids, Inverse, Offsets
-
-if TYPE_CHECKING:
-    from satrap.store.directory import Directory
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 _WORDS = layout.BUCKET_BYTES // 4
@@ -38,29 +35,6 @@ _KEPT_COUNTS = (
     layout.TIGHT_UNTIL,
     layout.REASSIGNED,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """The memory of an index, see `layout.Index`: `memory` by name, `counts` and `records` as arrays."""
-
-    memory: Mapping[str, Reserved]
-    counts: npt.NDArray[np.int64]
-    records: npt.NDArray[np.int64]
-
-    def buckets(self, pages: int) -> npt.NDArray[np.uint32]:
-        """Return the first pages of the index as uint32[buckets, words]."""
-        words = self.memory["entries"].array(np.uint32, pages * layout.PAGE_BYTES // 4)
-        return words.reshape(-1, _WORDS)
-
-    def notes(self, pages: int) -> npt.NDArray[np.uint32]:
-        """Return the notes of the first pages, uint32[buckets, ENTRIES]."""
-        flat = self.memory["notes"].array(np.uint32, pages * _PAGE_ENTRIES)
-        return flat.reshape(-1, layout.ENTRIES)
-
-    def numbers(self, name: str, count: int) -> npt.NDArray[np.int32]:
-        """Return the first `count` numbers of one of the lists."""
-        return self.memory[name].array(np.int32, count)
 
 
 def _lengths(counts: npt.NDArray[np.int64]) -> dict[str, int]:

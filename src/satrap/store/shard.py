@@ -12,6 +12,7 @@ from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store.admission import Admission
+from satrap.store.ahead import Ahead
 from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
 from satrap.store.directory import OVERHEAD
@@ -22,7 +23,7 @@ from satrap.store.kernels import rows as row_kernels
 from satrap.store.limits import address_bytes
 from satrap.store.pooling import block_of, distinct, segment_sum
 from satrap.store.steps import plan
-from satrap.store.tier import Ahead, Tier
+from satrap.store.tier import Tier
 from satrap.store.types import (
     Floats,
     Found,

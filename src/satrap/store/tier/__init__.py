@@ -1,8 +1,7 @@
 """Rows for which memory has no room, in a file: `Tier` says where, `Tiered` is the backend with it."""
 
-from satrap.store.tier.ahead import Ahead
 from satrap.store.tier.cold import most_records
 from satrap.store.tier.settings import Tier
 from satrap.store.tier.tiered import Tiered
 
-__all__ = ["Ahead", "Tier", "Tiered", "most_records"]
+__all__ = ["Tier", "Tiered", "most_records"]

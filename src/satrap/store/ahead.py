@@ -7,16 +7,13 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from satrap.errors import StoreError
 from satrap.store.backend import RowBackend
+from satrap.store.group import Group
 from satrap.store.types import Ids, Offsets, check_splits, plain
-
-if TYPE_CHECKING:
-    from satrap.store.group import Group
 
 MOST = 16
 """Requests that may wait; what comes then is left out, since it would come too late."""

@@ -1,0 +1,53 @@
+"""No module imports one that imports it: not through others, not for types only, not inside a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each module names in an import statement, wherever it stands."""
+    paths = {name_of(path): path for path in (SOURCE / "satrap").rglob("*.py")}
+    return {
+        name: {
+            wanted
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for wanted in named(node, paths)
+            if wanted != name
+        }
+        for name, path in paths.items()
+    }
+
+
+def named(node: ast.AST, modules: Container[str]) -> set[str]:
+    """Return the modules that a statement imports; of "from package import module" only the module."""
+    if isinstance(node, ast.ImportFrom):
+        inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        return {full if full in modules else str(node.module) for full in inner.values()}
+    return {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules that are left when those that import nothing that is left are taken away."""
+    left = {name: set(wanted) for name, wanted in graph.items()}
+    while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_there_is_no_import_circle() -> None:
+    assert circle(imports()) == []
+
+
+def test_a_circle_would_be_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == ["a", "b", "c", "d"]
+    assert circle({"a": {"b"}, "b": set()}) == []
