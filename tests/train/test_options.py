@@ -31,7 +31,7 @@ def test_rows_train_in_16_bits_and_come_back_from_a_checkpoint(tmp_path: Path) -
     trainer.fit(Batches(make_batches(30)))
     trainer.save(str(tmp_path))
     again = Trainer.load(str(tmp_path), trainer.model)
-    assert again.embedding_dtype == "bfloat16"
+    assert again.store.dtype == "bfloat16"
     for name in FEATURES:
         rows = all_rows(trainer, name)
         assert is_bfloat16(rows)
