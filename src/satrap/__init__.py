@@ -24,7 +24,7 @@ from satrap.threads import shorten_spinning
 shorten_spinning()
 
 if TYPE_CHECKING:
-    from satrap import data, metrics, models, store
+    from satrap import data, metrics, models, store, train
     from satrap.batch import Batch, EmbeddedBatch, Jagged
     from satrap.train import Trainer
 
@@ -44,6 +44,7 @@ __all__ = [
     "models",
     "optim",
     "store",
+    "train",
 ]
 
 _LAZY = {"Batch": "batch", "EmbeddedBatch": "batch", "Jagged": "batch", "Trainer": "train"}

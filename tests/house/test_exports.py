@@ -24,6 +24,7 @@ NAMES = [
     "models",
     "optim",
     "store",
+    "train",
 ]
 
 
