@@ -2,7 +2,7 @@
 
 `Shard` holds the rows of many tables: it creates, reads and trains them. `distinct`, `segment_sum`,
 `pool` and `gather_features` (with their backward forms) turn the ids of a batch into requests for distinct
-rows and the rows into what a model reads.
+rows, and turn the rows into what a model reads.
 """
 
 from satrap.store.admission import Admission

@@ -15,7 +15,7 @@ from satrap.store.kernels import sketch
 from satrap.store.types import Found, Ids, Offsets
 
 LINES = 4
-"""Independent counts per id; the smallest of them is taken."""
+"""Independent counts per id; the smallest one is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +26,19 @@ class Admission:
     shard = satrap.store.Shard(tables, admission=satrap.store.Admission(min_count=3))
     ```
 
-    A use is a lookup request that names the id; until an id is admitted, each reads its deterministic initial
-    row, and its gradients are counted as dropped. Uses are counted in `memory` bytes, whatever the number of
-    ids. The count is never too low, so an id is admitted with its `min_count`-th use at the latest. It is too
-    high by t or more with a probability of at most t ** -4 (then the id is admitted early). All counts are
-    halved each time as many uses as the sketch is wide (memory / 4) have been counted: ids that stay rare are
-    forgotten, and the bound holds for ever.
+    A use is a lookup request that names the id. Until an id is admitted, each lookup reads its deterministic
+    initial row, and its gradients are counted as dropped. The counts take `memory` bytes, whatever the number
+    of ids. A count is never too low, so an id is admitted with its `min_count`-th use at the latest. A count
+    is too high by t or more with probability at most t ** -4 (then the id is admitted early). All counts are
+    halved each time memory / 4 uses (the width of the sketch) have been counted: ids that stay rare are
+    forgotten, and the bound always holds.
 
     Args:
-        min_count: uses that create the row, this one included, 1..255; default 1: the first use does.
-        probability: chance, in (0, 1], with which a use (from the `min_count`-th on) creates the row: on
-            average it takes 1 / probability uses, without any memory. Default 1. The coin is a pure function
-            of (seed, table, id, number of the lookup request), whatever the number of shards.
-        memory: bytes of the counts of each table group, a power of two, used if min_count > 1; default
+        min_count: number of the use that creates the row, 1..255; default 1, the first use.
+        probability: chance, in (0, 1], that a use (from the `min_count`-th on) creates the row: it takes
+            1 / probability uses on average, and no memory. Default 1. The coin is a pure function of
+            (seed, table, id, number of the lookup request), whatever the number of shards.
+        memory: bytes for the counts of each table group, a power of two, used if min_count > 1; default
             16 MiB.
 
     Raises:
@@ -68,7 +68,7 @@ class Admission:
 
 
 class Gate:
-    """The admission of one table group at work; made by `Group`.
+    """The admission of one table group in operation; made by `Group`.
 
     Args:
         admission: the rule.
@@ -76,8 +76,8 @@ class Gate:
         tables: names of the group's tables.
 
     Attributes:
-        requests: number of lookup requests so far, of which the coins are a function.
-        bytes: memory of the counts.
+        requests: number of lookup requests so far; the coins are a function of it.
+        bytes: memory used by the counts.
     """
 
     def __init__(self, admission: Admission, seed: int, tables: tuple[str, ...]) -> None:
@@ -94,7 +94,7 @@ class Gate:
         self._counted = 0
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as arrays, for a snapshot."""
+        """Return the whole state as arrays, for a snapshot."""
         return {"counts": np.array([self.requests, self._counted], np.int64), "cells": self._cells.copy()}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -104,7 +104,7 @@ class Gate:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the counts."""
+        """Bytes used by the counts."""
         return self._cells.nbytes if self.admission.min_count > 1 else 0
 
     def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:

@@ -1,4 +1,4 @@
-"""Reading rows of the tier before they are looked up, in a thread."""
+"""Reading rows of the tier in a thread before they are looked up."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from satrap.store.group import Group
 from satrap.store.types import Ids, Offsets, check_splits, plain
 
 MOST = 16
-"""Requests that may wait; what comes then is left out, since it would come too late."""
+"""Most requests that may wait; later ones are skipped, since they would be read too late."""
 MOST_IDS = 1 << 22
-"""Ids that all of them may have."""
+"""Most ids that all waiting requests may have together."""
 PIECE = 1 << 14
-"""Ids looked for at a time: a lookup waits for one such piece at most."""
+"""Ids searched at a time: a lookup waits for at most one such piece."""
 
 
 class Ahead:
-    """Has the system read rows that will be looked up soon: `Shard.ahead`. No row changes or moves by it.
+    """Has the system read rows that will be looked up soon: `Shard.ahead`. It neither changes nor moves rows.
 
     ```python
     shard.ahead.prefetch(0, ids, splits)     # returns at once
@@ -41,7 +41,7 @@ class Ahead:
         self._waiting, self._ids, self._count = 0, 0, threading.Lock()
 
     def prefetch(self, group: int, ids: Ids, splits: Offsets) -> None:
-        """Have the rows that are in the tier read in the background, unless too many requests or ids wait.
+        """Read rows that are in the tier in the background, unless too many requests or ids are waiting.
 
         Args:
             group: index of the group.
@@ -83,12 +83,12 @@ class Ahead:
                 read()  # the system may let this wait, so the lock is free
 
     def settle(self) -> None:
-        """Wait until all that `prefetch` was given has been asked of the system."""
+        """Wait until the system has been asked for everything that `prefetch` was given."""
         if self._thread is not None:
             self._thread.submit(lambda: None).result()
 
     def close(self) -> None:
-        """End the thread after what it is doing; nothing is prefetched from then on."""
+        """Finish the current work and end the thread; nothing is prefetched after that."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
             self._thread, self._groups = None, ()

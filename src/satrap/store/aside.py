@@ -12,21 +12,21 @@ from satrap.store.memory import Reserved
 from satrap.store.types import Floats, Ids, Inverse
 
 SMALLEST = 256 << 20
-"""Bytes of copies that a cut may always take."""
+"""Bytes of copies that every cut may use."""
 SHARE = 4
-"""If its rows are many, it may copy one in so many of them."""
+"""A cut with many rows may copy one in this many."""
 
 
 class Aside:
-    """Copies of rows of one cut, by table and fixed bucket, in places that are used again.
+    """Copies of rows of one cut, by table and fixed bucket; freed places are reused.
 
     Args:
         tables: names of the group's tables.
-        dim, width: float32 of weights and of state a row has.
-        rows: how many the cut has; each may be copied once.
+        dim, width: float32 of weights and of state per row.
+        rows: number of rows of the cut; each may be copied once.
 
     Attributes:
-        limit: most copies at a time: a quarter of the rows, or 256 MiB of them if that is more.
+        limit: most copies at a time: a quarter of the rows, or 256 MiB of copies if that is more.
 
     Raises:
         StoreError: the system does not grant the address space.
@@ -48,11 +48,11 @@ class Aside:
 
     @property
     def count(self) -> int:
-        """Copies there are now."""
+        """Number of copies now."""
         return int(self._counts[aside.USED] - self._counts[aside.FREE])
 
     def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> bool:
-        """Keep rows; False, and none, if there would be more than `limit`.
+        """Keep copies of rows; return False and keep none if there would be more than `limit`.
 
         Args:
             tables, ids: int32[n], uint64[n].
@@ -72,14 +72,14 @@ class Aside:
         return self._ids[places[:n]], places[:n], buckets[:n]
 
     def read(self, t: int, ids: Ids, buckets: Inverse) -> tuple[Floats, Floats]:
-        """Return (weights, state) of ids of table t that were copied, with their buckets."""
+        """Return (weights, state) of copied ids of table t, given their buckets."""
         kept, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
         order = np.argsort(kept)
         rows = self._rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
         return rows[:, : self._dim], rows[:, self._dim :]
 
     def let_go(self, t: int, buckets: int) -> None:
-        """Forget table t's copies in buckets below `buckets`; none are needed there any more."""
+        """Forget table t's copies in buckets below `buckets`; they are no longer needed."""
         first, base, free = int(self._done[t]), t * hashes.BUCKETS, int(self._counts[aside.FREE])
         _, places, _ = self.find(t, first, buckets - 1)
         self._free[free : free + len(places)] = places

@@ -1,8 +1,8 @@
-"""Where the rows of a table group lie: what a backend does, and how others see what happens to its rows.
+"""The interface of backends, which hold the rows of a table group, and of observers of the rows.
 
-To put rows elsewhere, such as the memory of a GPU, write a class that does what `RowBackend` says, add it
-to the backends of `tests/store/test_backend.py`, and have `Group` open it. `Ram` is the shortest example;
-`Tiered` holds another backend and adds slower memory to it.
+To keep rows elsewhere, such as in GPU memory, write a class that implements `RowBackend`, add it to the
+backends in `tests/store/test_backend.py`, and have `Group` open it. `Ram` is the shortest example.
+`Tiered` wraps another backend and adds slower memory to it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from satrap.store.directory import Directory
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
 
 Block = Any
-"""float32[n, dim] where the backend takes and gives it: a host array, or a tensor of its device."""
+"""float32[n, dim] in the backend's own form: a host array, or a tensor on its device."""
 Features = tuple[Inverse, int] | None
-"""(int32[features * batch], feature after feature: position of each one's id in a request; features)."""
+"""(int32[features * batch], feature after feature: the position of each id in a request; features)."""
 FAST = 0
-"""The part of a backend that all rows are made in and trained in, if it has room."""
+"""The part of a backend where all rows are created and trained if there is room."""
 
 
 class Part(NamedTuple):
     """One memory of a backend.
 
     Args:
-        directory: which slot each id has there.
-        read: returns (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything.
-        live: one bit per slot: the row is here and in no faster part; None: all are.
+        directory: the slot of each id in this part.
+        read: returns (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1.
+        live: one bit per slot: the row is here and in no faster part; None: true of all rows.
     """
 
     directory: Directory
@@ -63,52 +63,52 @@ class PartRows(NamedTuple):
 
 
 class RowEvents:
-    """What happens to rows. Whoever wants to see it overrides methods and joins the `observers` of a backend.
+    """What happens to rows. An observer overrides methods and joins the `observers` of a backend.
 
-    A method is called once for a request, or for a piece of one, and only if somebody observes. As it stands
-    here it passes the event on to the observers.
+    A method is called once per request or piece of a request, and only if there are observers. The methods
+    of this class pass the event on to the observers.
     """
 
     def __init__(self) -> None:
         self.observers: WeakSet[RowEvents] = WeakSet()
 
     def made(self, part: int, slots: Inverse) -> None:
-        """Rows are new."""
+        """Rows were created."""
         for observer in self.observers:
             observer.made(part, slots)
 
     def used(self, part: int, slots: Inverse) -> None:
-        """Rows were looked up, in a backend where uses decide which rows go; -1 is none."""
+        """Rows were looked up, in a backend where uses decide which rows are evicted; -1 is no row."""
         for observer in self.observers:
             observer.used(part, slots)
 
     def changing(self, rows: PartRows) -> None:
-        """Slots are about to be written; what they hold can still be read.
+        """Slots are about to be written; their contents can still be read.
 
-        That may be an older state of a row which comes back from a faster part.
+        A slot may hold an older state of a row that is coming back from a faster part.
         """
         for observer in self.observers:
             observer.changing(rows)
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Rows have slots `targets` of part `to` from now on; where they were they can still be read."""
+        """Rows now have slots `targets` of part `to`; they can still be read at their old place."""
         for observer in self.observers:
             observer.moved(rows, to, targets)
 
     def gone(self, rows: PartRows) -> None:
-        """Rows are given up; they can still be read."""
+        """Rows are dropped; they can still be read."""
         for observer in self.observers:
             observer.gone(rows)
 
 
 @dataclass(slots=True)
 class Away:
-    """Rows of a request that are in a slower part only.
+    """Rows of a request that are only in a slower part.
 
     Args:
         positions: int64[n] in the request, ascending.
-        slots: int32[n] there.
-        records: uint8[n, row bytes], the rows as they lie; empty if they were not read.
+        slots: int32[n] in that part.
+        records: uint8[n, row bytes], the raw rows; empty if they were not read.
     """
 
     positions: Offsets
@@ -118,12 +118,12 @@ class Away:
 
 @dataclass(slots=True)
 class Places:
-    """Where the rows of a request lie; made by `find`.
+    """Where the rows of a request are; made by `find`.
 
     Args:
         slots: int32[n] in the fast part; -1: not there.
         missing: int64[m], the positions of -1, ascending.
-        away: those of them that are in a slower part; None: there is none, or nothing is missing.
+        away: the missing rows that are in a slower part; None: there is no such part, or nothing is missing.
     """
 
     slots: Inverse
@@ -132,21 +132,21 @@ class Places:
 
     @property
     def absent(self) -> Offsets:
-        """Positions of the ids that have no row anywhere, ascending."""
+        """Positions of the ids that have no row in any part, ascending."""
         if self.away is None:
             return self.missing
         return np.setdiff1d(self.missing, self.away.positions, assume_unique=True)
 
 
 class RowBackend(RowEvents, ABC):
-    """The rows of one table group, and the memory they lie in.
+    """The rows of one table group, and the memory that holds them.
 
-    Calls come one after another. `ids[splits[t]:splits[t + 1]]` are of table t; an id may come twice unless
-    said otherwise. Ids, splits and positions are host arrays. A backend may keep slots and rows on a device.
+    Calls come one after another. `ids[splits[t]:splits[t + 1]]` belong to table t; an id may occur twice
+    unless stated otherwise. Ids, splits, positions are host arrays. Slots and rows may be on a device.
 
     Attributes:
-        directory: index of the fast part: which id has a row there, and which rows go.
-        parts: its memories, the fast one first; another tuple after `clear`.
+        directory: index of the fast part: which id has a row there, and which rows are evicted.
+        parts: its memories, the fast one first; a new tuple after `clear`.
     """
 
     directory: Directory
@@ -154,36 +154,36 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
-        """Return where rows are, and read those that are in a slower part.
+        """Return where rows are, and read the rows that are in a slower part.
 
         Args:
             ids, splits: uint64[n], int64[tables + 1].
-            use: a request begins that uses the rows: it counts for eviction, and `create` may follow.
-            known: where they were, if nothing was cleared or restored since.
+            use: this starts a request that uses the rows: it counts for eviction, and `create` may follow.
+            known: where they were; valid if nothing was cleared or restored since.
 
         Raises:
-            StoreError: a slower part cannot be read, or has no room for what `create` may move there;
+            StoreError: a slower part cannot be read, or has no room for rows that `create` may move there;
                 nothing has changed.
         """
 
     @abstractmethod
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
-        """Make rows for ids without one, and bring those that are away to the fast part; updates `places`.
+        """Create rows for ids without one, and move rows that are away to the fast part; updates `places`.
 
-        Where there is no room an id stays without a row, or away.
+        Where there is no room, an id stays without a row, or its row stays away.
 
         Args:
-            ids, splits, places: of the request, which was found with `use`.
-            new: int64[k], those of `places.absent` that are to have a row, ascending.
+            ids, splits, places: of the request, found with `use`.
+            new: int64[k], the positions of `places.absent` that get a row, ascending.
         """
 
     @abstractmethod
     def gather(
         self, ids: Ids, splits: Offsets, places: Places, out: Block, features: Features = None
     ) -> None:
-        """Write the weights of rows to float32[n, dim], without a row what it would start from.
+        """Write the weights of rows to float32[n, dim]; an id without a row gets its initial weights.
 
-        With `features` they go to float32[batch, features, dim], one id per sample and feature.
+        With `features`, write them to float32[batch, features, dim], one id per sample and feature.
         """
 
     def announce(self, ids: Ids, splits: Offsets, places: Places) -> None:
@@ -193,13 +193,13 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def step(self, ids: Ids, places: Places, gradients: Block, lr_scale: float, noise: np.uint64) -> None:
-        """Take one optimizer step per id that has a row, wherever it lies.
+        """Take one optimizer step per id that has a row, in whichever part it is.
 
         Args:
             ids, places: of the request.
             gradients: float32[n, dim].
             lr_scale: factor on the optimizer's lr.
-            noise: decides, with the ids, how 16-bit weights are rounded.
+            noise: together with the ids, decides how 16-bit weights are rounded.
         """
 
     @abstractmethod
@@ -213,37 +213,37 @@ class RowBackend(RowEvents, ABC):
 
     @abstractmethod
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Make the index what it was when `image.save` returned this; its rows are as new until written.
+        """Restore the index from what `image.save` returned; its rows count as new until written.
 
         Args:
-            image: empty if all rows that are to be restored will be written.
+            image: empty if every row to restore will be written.
 
         Raises:
-            StoreError: there are other rows here, or it is of another budget.
+            StoreError: there are other rows here, or the image belongs to another budget.
         """
 
     @abstractmethod
     def clear(self) -> None:
-        """Forget every row and give its memory back; counters go on.
+        """Forget every row and free its memory; counters continue.
 
         Raises:
-            StoreError: there is no address space for empty memory beside the old; nothing has changed.
+            StoreError: there is no address space for empty memory besides the old; nothing has changed.
         """
 
     def close(self) -> None:
-        """Give files and devices back; memory goes with the backend."""
+        """Release files and devices; memory is freed with the backend."""
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
         return self.directory.counters()
 
     def slower(self) -> dict[str, int]:
-        """Return the counters of the slower part, see `Cold.statistics`; empty without one."""
+        """Return the counters of the slower part, see `Cold.statistics`; empty if there is none."""
         return {}
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object] | None:
-        """Note that ids will be looked up soon; return what has their rows read, to be called at any time.
+        """Note that ids will be looked up soon; return a function that reads their rows, or None.
 
-        None: nothing need be read.
+        The function can be called at any time. None: nothing needs to be read.
         """
         return None

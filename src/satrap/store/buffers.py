@@ -1,7 +1,7 @@
-"""Large arrays that are used again once nobody needs them.
+"""Large arrays that are reused once nobody needs them.
 
-Fresh memory costs a page fault per 4 KiB when it is first written, which takes longer than filling it with
-rows. Arrays from here lie in 2 MiB pages that the process keeps.
+Writing fresh memory costs a page fault per 4 KiB, which takes longer than filling it with rows. Arrays from
+here use 2 MiB pages that the process keeps.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from satrap.errors import StoreError
 from satrap.store.memory import HUGE, Reserved
 
 SMALLEST = 1 << 20
-"""Bytes from which an array is worth keeping; smaller ones the allocator keeps by itself."""
+"""Fewest bytes of an array worth keeping; the allocator keeps smaller ones itself."""
 KEPT = 8
-"""Most unused buffers; the longest unused goes first."""
+"""Most unused buffers; the one unused for longest is dropped first."""
 
 
 class _Lease:
-    """Owns a buffer as long as an array, or a view of it, lives."""
+    """Owns a buffer while an array, or a view of it, exists."""
 
     def __init__(self, memory: Reserved, free: deque[Reserved], shape: tuple[int, ...]) -> None:
         self._memory, self._free = memory, free
@@ -39,7 +39,7 @@ class _Lease:
 
 
 class Buffers:
-    """Hands out arrays, and takes them back by itself; safe to use from several threads.
+    """Hands out arrays and takes them back automatically; safe to use from several threads.
 
     ```python
     rows = Buffers().floats(50_000, 128)     # uninitialized; `del rows` and of all its views gives it back

@@ -1,4 +1,4 @@
-"""Which rows changed and which went since the last time someone asked: what a delta holds."""
+"""Which rows changed and which were removed since the last call: the contents of a delta."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `Tracker.take` returned: for each part bits by slot; ids and splits of rows that went."""
+    """What `Tracker.take` returned: for each part, bits by slot; ids and splits of removed rows."""
 
     changed: list[Bytes]
     made: list[Bytes]
@@ -30,7 +30,7 @@ class Taken:
 
 
 class Tracker(RowEvents):
-    """Two bits per slot of each part of a backend: changed, and made, since the last `take`; and who went.
+    """Two bits per slot of each part of a backend: changed and made since the last `take`; and removed rows.
 
     Args:
         parts: of the backend.
@@ -48,12 +48,12 @@ class Tracker(RowEvents):
         self._gone: list[tuple[Ids, Offsets]] = []
 
     def made(self, part: int, slots: Inverse) -> None:
-        """Note that rows are new."""
+        """Note that rows were created."""
         mark(self._changed[part], slots)
         mark(self._made[part], slots)
 
     def used(self, part: int, slots: Inverse) -> None:
-        """Note that rows change: their last use does."""
+        """Note that rows change: their last use changes."""
         mark(self._changed[part], slots)
 
     def changing(self, rows: PartRows) -> None:
@@ -61,19 +61,19 @@ class Tracker(RowEvents):
         mark(self._changed[rows.part], rows.slots)
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Note the same of rows where they lie now."""
+        """Note the same for rows at their new place."""
         for marks in (self._changed, self._made):
             assign(marks[to], targets, marked(marks[rows.part], rows.slots))
             unmark(marks[rows.part], rows.slots)
 
     def gone(self, rows: PartRows) -> None:
-        """Note that rows went."""
+        """Note that rows were removed."""
         old = rows.where(~marked(self._made[rows.part], rows.slots))
-        if len(old.ids):  # whoever keeps the rows of the last `take` never saw the others
+        if len(old.ids):  # a consumer that has the rows of the last `take` never saw the others
             self._gone.append((old.ids, old.splits))
 
     def take(self, parts: Sequence[Part]) -> Taken:
-        """Return what was noted of these parts' slots that are in use; start anew."""
+        """Return what was noted about the used slots of these parts; start afresh."""
         used = [part.directory.slots // 8 + 1 for part in parts]
         changed, made = (
             [bits[:n].copy() for bits, n in zip(marks, used, strict=True)]
@@ -85,7 +85,7 @@ class Tracker(RowEvents):
         return taken
 
     def put_back(self, taken: Taken) -> None:
-        """Note again what an earlier `take` returned."""
+        """Note again the result of an earlier `take`."""
         for mine, bits in zip(self._changed + self._made, taken.changed + taken.made, strict=True):
             mine[: len(bits)] |= bits
         self._gone += taken.gone
@@ -93,13 +93,13 @@ class Tracker(RowEvents):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a store has become since the `Changes.take` before: delete `deleted`, then load `chunks`.
+    """What a store has become since the previous `Changes.take`: delete `deleted`, then load `chunks`.
 
     Attributes:
-        full: True: `chunks` are all rows, and nothing earlier is needed.
-        chunks: the rows that are new or changed, each table by (bucket, id), as they were when this was
-            taken; to be read once, while the store goes on.
-        deleted: by table, uint64[n] ascending: ids that had a row then and have none now.
+        full: True: `chunks` hold all rows, and nothing earlier is needed.
+        chunks: the new and changed rows, each table by (bucket, id), as they were when this was taken; can be
+            read once, while the store goes on.
+        deleted: by table, uint64[n] ascending: ids that had a row at the previous `take` and have none now.
     """
 
     full: bool
@@ -109,7 +109,7 @@ class Delta:
 
 
 class Changes:
-    """Knows which rows of a store changed and which went: `Shard.changes`. Off until first asked.
+    """Knows which rows of a store changed and which were removed: `Shard.changes`. Off until first used.
 
     ```python
     base = shard.changes.take()            # the first is full: all rows
@@ -117,12 +117,12 @@ class Changes:
     delta = shard.changes.take()           # rows changed since, and the ids of rows evicted since
     ```
 
-    After a chain of them was loaded into a new store, `follow` says that it has just that. A row counts as
-    changed when it was made, updated or loaded; where rows are evicted, also when it was looked up, since
-    its last use is part of what decides who goes next. Besides the budget it takes 2 bits per row, 12 bytes
-    per row that went, 2 bits per row of a tier, and while a delta is read the changed rows that change again;
-    a lookup or update takes
-    about 2 nanoseconds more per row. `take` itself stops the store for a copy of these bits.
+    After loading a chain of deltas into a new store, call `follow`: the store holds exactly their rows. A row
+    counts as changed when it was created, updated or loaded. Where rows are evicted, a lookup also changes
+    the row, since its last use helps decide which row is evicted next. Besides the budget it takes 2 bits per
+    row, 12 bytes per removed row, 2 bits per row of a tier, and, while a delta is read, copies of changed
+    rows that change again. A lookup or update takes about 2 nanoseconds more per row. `take` itself stops the
+    store while it copies these bits.
     """
 
     def __init__(self, groups: Sequence[Group], lock: threading.Condition) -> None:
@@ -131,13 +131,13 @@ class Changes:
 
     @property
     def following(self) -> bool:
-        """Whether the next `take` can be a delta: changes have been noted since the last, or `follow`."""
+        """Whether the next `take` can be a delta: changes are noted since the last `take` or `follow`."""
         pairs = zip(self._groups, self._trackers, strict=False)
         observed = [tracker in group.backend.observers for group, tracker in pairs]
         return len(observed) == len(self._groups) and all(observed)
 
     def follow(self) -> None:
-        """Note changes from now on, without any so far.
+        """Note changes from now on, starting with none.
 
         Raises:
             StoreError: there is no address space for the marks; nothing has changed.
@@ -150,19 +150,19 @@ class Changes:
                 group.backend.observers.add(tracker)
 
     def stop(self) -> None:
-        """Note nothing more; the next `take` is full."""
+        """Stop noting changes; the next `take` is full."""
         with self._lock:
             for group, tracker in zip(self._groups, self._trackers, strict=False):
                 group.backend.observers.discard(tracker)
             self._trackers = []
 
     def take(self, *, full: bool = False, chunk_rows: int = 65536) -> Delta:
-        """Return what changed since the last `take`, and begin anew: one consistent cut of all tables.
+        """Return what changed since the last `take`, and start afresh: one consistent cut of all tables.
 
-        It is full the first time, after `Shard.clear`, and when asked for.
+        It is full the first time, after `Shard.clear`, and on request.
 
         Args:
-            full: all rows, whatever changed.
+            full: return all rows, whatever changed.
             chunk_rows: most rows per chunk.
 
         Raises:
@@ -194,9 +194,9 @@ class Changes:
         return Delta(full, chunks, deleted, tuple(taken))
 
     def put_back(self, delta: Delta) -> None:
-        """Let the next `take` hold what `delta` does, too: it could not be kept.
+        """Include `delta` in the next `take`, because it could not be saved.
 
-        With a tier the next one is full: rows may have moved since, so that their marks name others.
+        With a tier the next one is full: rows may have moved since, so their marks name other rows.
         """
         with self._lock:
             if delta.full or any(len(group.backend.parts) > 1 for group in self._groups):

@@ -1,4 +1,4 @@
-"""Rows of one table as columns: what leaves a store and enters another."""
+"""Rows of one table as columns: the form in which rows leave one store and enter another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Chunk:
 
     Args:
         table: name of the table.
-        ids: uint64[n], distinct; as exported in order of (bucket, id).
-        weights: float32[n, dim]; those of 16-bit tables widened exactly. A table of another format rounds
-            what it cannot hold when it loads them.
+        ids: uint64[n], distinct; exports are ordered by (bucket, id).
+        weights: float32[n, dim]; 16-bit weights are widened exactly. A table of another format rounds the
+            values it cannot hold when it loads them.
         state: float32[n, k] optimizer state: SGD k = 0, with momentum dim; Adagrad dim (accumulators);
             RowWiseAdagrad 1 (accumulator); Adam and AdamW 2 * dim + 1 (first moments, second moments, step);
             FTRL 2 * dim (z, n).

@@ -1,4 +1,4 @@
-"""What a store is told besides its tables."""
+"""The settings of a store besides its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from satrap.store.tier import Tier
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """How rows begin and how many are kept; the same in one process and in shard servers.
+    """How rows start and how many are kept; the same in one process and in shard servers.
 
     ```python
     store = satrap.store.StoreConfig(memory=4 << 30, eviction=satrap.store.Eviction("lru"))
@@ -25,12 +25,12 @@ class StoreConfig:
         seed: of the initial rows, default 1.
         memory: byte budget of all tables, default none.
         admission: which new ids get a row, default all.
-        eviction: which rows go once `memory` is used up; None: none, and new ids are then refused.
-        tier: where those rows are kept to come back, see `Tier`; None: nowhere.
+        eviction: which rows are evicted once `memory` is used up; None: none, and new ids are refused.
+        tier: where evicted rows are kept so that they can come back, see `Tier`; None: nowhere.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
         dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
 
-    The last two are of the tables that a schema asks for. A `Table` has its own.
+    The last two apply to the tables that a schema asks for. A `Table` has its own.
     """
 
     seed: int = 1

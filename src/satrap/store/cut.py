@@ -1,4 +1,4 @@
-"""The rows of a moment, read while the store goes on: copy before write."""
+"""The rows at one moment, read while the store goes on: copy before write."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Row = tuple[Floats, Floats]
 
 PATIENCE = 10.0
-"""Seconds a request waits for a reader that does not read on, before the cut is given up."""
+"""Seconds a request waits for a stalled reader before the cut is given up."""
 RANGE_CHUNKS = 4
-"""About how many chunks' rows are found and sorted at once: what that costs by the call is shared by more."""
+"""Find and sort the rows of about this many chunks at once, to share the cost per call."""
 
 
 class _Places(NamedTuple):
-    """Where rows are: their ids, slots (-1: copied aside), fixed buckets, and which of the parts has them."""
+    """Where rows are: their ids, slots (-1: copied aside), fixed buckets, and the part that holds them."""
 
     ids: Ids
     slots: Inverse
@@ -49,11 +49,11 @@ def _joined(places: list[_Places]) -> _Places:
 
 
 class _Unread:
-    """Which rows of a part a cut has not read or copied yet.
+    """The rows of a part that a cut has not read or copied yet.
 
     Args:
-        part: where they lie.
-        without: uint8[slots // 8 + 1], one bit per slot: rows to leave out; None: none.
+        part: where they are.
+        without: uint8[slots // 8 + 1], one bit per slot: rows to leave out; None: leave out none.
     """
 
     def __init__(self, part: Part, without: Bytes | None) -> None:
@@ -71,14 +71,14 @@ class _Unread:
 
     def among(self, slots: Inverse) -> Found:
         """Return which slots hold rows of the cut that were not read or copied yet, bool[n]."""
-        inside = np.minimum(slots, self._limit)  # beyond the limit: any bit will do
+        inside = np.minimum(slots, self._limit)  # beyond the limit, any bit will do
         marks = (self._marks[inside >> 3] >> (inside & 7).astype(np.uint8) & 1).astype(np.bool_)
         unread: Found = (slots < self._limit) & ~marks
         return unread
 
 
 def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
-    """Wait, with the lock free, until each cut has room for so many copies, or is given up."""
+    """Wait, with the lock released, until each cut has room for this many copies, or is given up."""
     for cut in list(cuts):
         while cut.waits(rows):
             if not lock.wait(PATIENCE):
@@ -88,19 +88,18 @@ def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
 class Cut(RowEvents):
     """The rows that a backend had when this was made.
 
-    Making it costs nothing that grows with the rows, but for a bit per row. While it exists, it observes the
-    rows: what has not been read yet is copied aside before it changes or goes, once. So the memory it needs
-    is one bit per row and the rows that change until they have been read, at most a quarter of the rows or
-    256 MiB. Before more would be needed, requests wait for the reader (`wait_for_room`); if it does not read
-    on for `PATIENCE` seconds, or one request changes too many rows, the cut is given up: training goes on,
-    and the reader gets an error.
+    Making it takes one bit per row. While it exists, it observes the rows: a row that has not been read yet
+    is copied once, before it changes or is removed. So it needs one bit per row, and memory for the rows that
+    change before they are read: at most a quarter of the rows, or 256 MiB of them. Before it would need more,
+    requests wait for the reader (`wait_for_room`). If the reader stalls for `PATIENCE` seconds, or one
+    request changes too many rows, the cut is given up: training goes on, and the reader gets an error.
 
-    A row that moves to slower memory is copied, too; one that comes back keeps what it was there until it
-    moves there again.
+    A row that moves to slower memory is copied, too. A row that comes back from there keeps its old record
+    there until it moves there again.
 
     Args:
-        backend: whose rows.
-        kind: what they are.
+        backend: holds the rows.
+        kind: describes the rows.
         tables: positions of the tables that will be read.
         without: for each part uint8[slots // 8 + 1], one bit per slot: rows to leave out; default: none.
     """
@@ -120,20 +119,20 @@ class Cut(RowEvents):
 
     @property
     def given_up(self) -> bool:
-        """Whether nothing is copied any more, so that the rest cannot be read."""
+        """Whether copying has stopped, so that the rest cannot be read."""
         return self._aside is None
 
     def waits(self, rows: int) -> bool:
-        """Return whether a request that may change so many rows must wait until more have been read.
+        """Return whether a request that may change this many rows must wait until more have been read.
 
-        Half of the room is enough for any: most of the rows it names may have been read, or stay as they are.
+        Half of the room is always enough: most rows it names may have been read already, or do not change.
         """
         if self._aside is None or self._aside.limit >= self._most:
             return False
         return self._aside.count + min(rows, self._aside.limit // 2) > self._aside.limit
 
     def give_up(self) -> None:
-        """Copy nothing more and forget the copies; who reads on gets an error."""
+        """Stop copying and forget the copies; a reader that goes on gets an error."""
         self._aside = None
 
     def changing(self, rows: PartRows) -> None:
@@ -150,20 +149,20 @@ class Cut(RowEvents):
             self.give_up()
 
     def moved(self, rows: PartRows, to: int, targets: Inverse) -> None:
-        """Copy rows that leave the fast part: others will have their slots."""
+        """Copy rows that leave the fast part: their slots will be reused."""
         if rows.part == FAST:
             self.changing(rows)
 
     def gone(self, rows: PartRows) -> None:
-        """Copy rows that are given up."""
+        """Copy rows that are removed."""
         self.changing(rows)
 
     def made(self, part: int, slots: Inverse) -> None:
-        """Leave out rows made after this."""
+        """Leave out rows created after this cut."""
         self._unread[part].claim(slots)
 
     def every_chunk(self, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
-        """Yield the rows of each of its tables as `chunks` does."""
+        """Yield the rows of each table of the cut, as `chunks` does."""
         everywhere = np.ones(hashes.BUCKETS, np.bool_)
         for t in np.flatnonzero(self._wanted).tolist():
             yield from self.chunks(t, everywhere, chunk_rows, lock)
@@ -171,7 +170,7 @@ class Cut(RowEvents):
     def chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
         """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
 
-        Each chunk but the last has just `chunk_rows` rows, so that equal rows make equal chunks.
+        Each chunk but the last has exactly `chunk_rows` rows, so that equal rows make equal chunks.
         """
         rows = max(1, int(self._backend.counters()["rows"][t]))
         width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
@@ -201,7 +200,7 @@ class Cut(RowEvents):
                 done = unread
 
     def _in_order(self, t: int, first: int, last: int, wanted: Found, lock: Condition) -> _Places:
-        """Return where the rows of the wanted buckets of first..last are, by bucket, then id."""
+        """Return where the rows of the wanted buckets in first..last are, by bucket, then id."""
         with lock:
             found = self._collect(t, first, last)
         order = hashes.canonical_order(found.ids, found.buckets)
@@ -223,7 +222,7 @@ class Cut(RowEvents):
         return _joined([*found, _Places(ids, nowhere, buckets, np.zeros(len(ids), np.int8))])
 
     def _read(self, t: int, rows: _Places) -> Row:
-        """Return (weights, state) of rows, from where they lie or from the copies."""
+        """Return (weights, state) of rows, read in place or from the copies."""
         aside = self._copies()
         here = np.full(len(rows.slots), -1, np.int8)
         for number, unread in enumerate(self._unread):
@@ -239,7 +238,7 @@ class Cut(RowEvents):
         return weights, state
 
     def _copies(self) -> Aside:
-        """Return the copies; raise if the rest cannot be read any more."""
+        """Return the copies; raise if the rest can no longer be read."""
         if self._backend.parts is not self._parts:
             raise StoreError("the store was cleared or closed while it was being exported")
         if self._aside is None:

@@ -1,4 +1,4 @@
-"""Which slot of the slab each id of a table group has, within a budget of memory."""
+"""The slot in the slab of each id of a table group, within a memory budget."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from satrap.store.workers import Workers
 
 MAX_SLOTS = 2**31 - 2
 INDEX_BYTES = 17
-"""Bytes of index a row has under a budget: buckets are 75 % full then. Without a budget it is 17 to 21."""
+"""Bytes of index per row under a budget, with buckets 75 % full. Without a budget it is 17 to 21."""
 OVERHEAD = 24
-"""Bytes per row besides weights and state where rows are evicted: index, notes, log of evictions, a mark."""
+"""Bytes per row besides weights and state if rows are evicted: index, notes, eviction log, a mark."""
 PLAIN_OVERHEAD = 19
 """The same without notes."""
 LARGEST_LOG = 1 << 18
@@ -54,7 +54,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many rows fit in `memory` bytes, and how the memory is to be had.
+    """How many rows fit in `memory` bytes, and how the memory is allocated.
 
     Args:
         rows: most rows.
@@ -69,10 +69,10 @@ class Budget:
 
 
 def budget(memory: int | None, row_bytes: int, stride: int, tables: int, eviction: Eviction | None) -> Budget:
-    """Return the rows that fit: all of them with index, page rounding and bookkeeping stay inside `memory`.
+    """Return the budget in which all rows, index, page rounding and bookkeeping stay within `memory`.
 
     Raises:
-        ConfigError: not one row fits.
+        ConfigError: not even one row fits.
     """
     machine = min(MAX_SLOTS, machine_bytes() // stride - 16)
     first = (tables + SPARE_PAGES) * PAGE_BYTES
@@ -96,10 +96,10 @@ def budget(memory: int | None, row_bytes: int, stride: int, tables: int, evictio
 
 
 def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:
-    """Return the budget of an index for rows that stay, and the bytes it takes with marks of slots.
+    """Return the budget of an index for rows that stay, and its bytes, marks of slots included.
 
-    Small pages: with large ones a request that grows the index waited up to 13 ms for a fresh page, now at
-    most 1; finding 16,384 ids among 16 million takes 0.65 ms instead of 0.35.
+    It uses small pages: with large ones, a request that grew the index waited up to 13 ms for a fresh page,
+    now at most 1 ms; finding 16,384 ids among 16 million takes 0.65 ms instead of 0.35 ms.
     """
     index = (tables + SPARE_PAGES) * PAGE_BYTES + rows * INDEX_BYTES
     rounding = (tables + 8) * PAGE
@@ -112,11 +112,11 @@ class Directory:
     Args:
         tables: names of the group's tables.
         room: the budget.
-        eviction: what goes when it is used up; None: nothing.
-        workers: who shares large requests.
+        eviction: what is evicted when it is used up; None: nothing.
+        workers: threads that share large requests.
 
     Attributes:
-        step: number of requests that used rows so far; what "recent" means.
+        step: number of requests that used rows so far; defines "recent".
         limit: most slots there can be.
         parts: the memory of the index, for `image`.
     """
@@ -164,19 +164,19 @@ class Directory:
             raise StoreError(f"no memory for the index of {self._tables} tables")
 
     def advance(self) -> None:
-        """Begin a request that uses rows; gives up some rows whose time is over."""
+        """Begin a request that uses rows; drop some expired rows."""
         self.step = self.step % 0xFFFFFFFE + 1
         if self._eviction is not None and self._eviction.ttl is not None:
             pairs = 4 * self._pages * layout.PAGE_BUCKETS // 2 // self._eviction.ttl + 1
             slot_kernels.sweep(self._index, np.uint32(self.step), self._eviction.ttl, pairs)
 
     def find(self, ids: Ids, splits: Offsets, *, use: bool) -> tuple[Inverse, Offsets]:
-        """Return (slots int32[n], -1 without a row; positions int64[m] of those, ascending).
+        """Return (slots int32[n], -1 without a row; positions int64[m] of ids without a row, ascending).
 
         Args:
             ids: uint64[n].
             splits: int64[tables + 1].
-            use: whether eviction and statistics are to see it.
+            use: whether this counts for eviction and statistics.
         """
         n = len(ids)
         if n > self._scratch.shape[1]:  # kept: fresh memory of this size would cost a page fault per 4 KiB
@@ -204,7 +204,7 @@ class Directory:
     def create(self, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse) -> Offsets:
         """Give each missing id a slot; return the positions of new rows, one per distinct id.
 
-        An id for which there is no room keeps the slot -1.
+        An id without room keeps the slot -1.
         """
         fresh = np.empty(len(missing), np.int64)
         step = np.uint32(self.step)
@@ -213,7 +213,7 @@ class Directory:
 
     @property
     def reassigned(self) -> int:
-        """How many slots were taken from their row so far."""
+        """How many slots have been taken from their row so far."""
         return int(self._counts[layout.REASSIGNED])
 
     def taken(self, since: int) -> tuple[Ids, Inverse, Inverse]:
@@ -225,11 +225,11 @@ class Directory:
 
     @property
     def piece(self) -> int:
-        """Most ids to create at once if `taken` must know of every row that goes."""
+        """Most ids to create at once if `taken` must report every evicted row."""
         return int(self._counts[layout.LOG_SIZE]) // 2
 
     def refresh(self, ids: Ids, splits: Offsets, slots: Inverse, since: int) -> tuple[Inverse, Offsets]:
-        """Return what `find` would, from the slots that were right when `reassigned` was `since`."""
+        """Return what `find` would, given slots that were right when `reassigned` was `since`."""
         if self.reassigned - since > int(self._counts[layout.LOG_SIZE]):
             return self.find(ids, splits, use=False)
         stale = np.empty(len(slots), np.int64)
@@ -267,7 +267,7 @@ class Directory:
 
     @property
     def slots(self) -> int:
-        """Slots handed out so far, free ones included: rows lie in 0..slots - 1."""
+        """Slots handed out so far, including free ones: rows are in 0..slots - 1."""
         return int(self._counts[layout.SLOTS_USED])
 
     @property
@@ -278,7 +278,7 @@ class Directory:
 
     @property
     def evicts(self) -> bool:
-        """Whether rows go when the budget is used up."""
+        """Whether rows are evicted when the budget is used up."""
         return self._policy != layout.NONE
 
     @property
@@ -288,7 +288,7 @@ class Directory:
 
     @property
     def load_factor(self) -> float:
-        """Share of the index's entries that are in use."""
+        """Share of the index entries that are in use."""
         entries = self._pages * layout.PAGE_BUCKETS * layout.ENTRIES
         return int(self._records[:, layout.USED].sum()) / entries
 
@@ -297,6 +297,6 @@ class Directory:
         return int(self._counts[layout.PAGES_USED] - self._counts[layout.PAGES_FREE])
 
     def keep_counters(self, before: Directory) -> None:
-        """Go on counting where a directory that was given up stopped; rows start at 0."""
+        """Continue the counters of a discarded directory; rows start at 0."""
         for word in (layout.CREATED, layout.EVICTED, layout.REFUSED, layout.SECOND):
             self._records[:, word] = before._records[:, word]

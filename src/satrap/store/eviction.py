@@ -1,4 +1,4 @@
-"""Which rows go when the memory is used up."""
+"""Which rows are evicted when the memory is used up."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _CODES = {"lru": layout.RECENT, "lfu": layout.FREQUENT, "ttl": layout.RECENT}
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Gives the row of an id that is hardly used to a new id, once the memory budget is used up.
+    """Gives the row of a rarely used id to a new id, once the memory budget is used up.
 
     ```python
     shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"))
     ```
 
-    A new id takes the row of the worst of the 10 that share its two index buckets (every 4th: of 10 that a
-    hand points to which walks over all tables, so that a table which grows takes rows from those that do
-    not). This needs no list and no order: 4 bytes per index entry. Why: the worst of a few that a hash chose
-    is nearly as good as exact LRU (measured: miss rates within 1 % of all lookups), its time does not depend
-    on the number of rows, and unlike SIEVE it holds when popularity drifts.
+    A new id takes the worst of the 10 rows that share its two index buckets. Every 4th new id instead takes
+    the worst of 10 rows under a hand that walks over all tables, so a growing table takes rows from the
+    others. This needs no list and no order, only 4 bytes per index entry. The worst of a few rows chosen by a
+    hash is nearly as good as exact LRU (measured: miss rates within 1 % of all lookups), the time does not
+    depend on the number of rows, and unlike SIEVE it works well when popularity drifts.
 
-    A row's optimizer state goes with it. An id that comes back starts from its deterministic initial row.
-    Rows of the request being served are never evicted; what finds no place then reads its initial row, and is
-    counted as `refused`, its gradient as `dropped`.
+    A row's optimizer state is evicted with it. An id that comes back starts from its deterministic initial
+    row. Rows of the request being served are never evicted. An id that finds no room reads its initial row,
+    and is counted as `refused`; its gradient is counted as `dropped`.
 
     Args:
-        policy: "lru" (default) evicts what was looked up longest ago; "lfu" what was looked up least often
-            (counted up to 4095, the longest ago of equals); "ttl" evicts as lru, and gives up rows that no
-            lookup has named for `ttl` steps even when there is room.
-        ttl: steps, for "ttl": a step is one lookup request of the table group. Rows go within ttl / 4 or 32
-            further steps, whichever is more, a part in each.
+        policy: "lru" (default) evicts the row looked up longest ago; "lfu" the row looked up least often
+            (counted up to 4095; of equals, the one used longest ago); "ttl" evicts like lru, and also drops
+            rows that no lookup has named for `ttl` steps, even when there is room.
+        ttl: steps, for "ttl": a step is one lookup request of the table group. Expired rows are dropped
+            bit by bit within ttl / 4 or 32 further steps, whichever is more.
 
     Raises:
         ConfigError: an unknown policy, or a ttl missing, misplaced or < 1.

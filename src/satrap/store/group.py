@@ -1,4 +1,4 @@
-"""Tables of equal dim, dtype and optimizer: their rows lie in one backend, and one call serves them all."""
+"""Tables of equal dim, dtype and optimizer: one backend holds their rows, and one call serves them all."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Group:
-    """Tables of equal (dim, dtype, optimizer): admission, counters, and the order of calls of their backend.
+    """Tables of equal (dim, dtype, optimizer): admission, counters, and the order of backend calls.
 
-    Made by `Shard`, to be read. Methods take arrays that `Shard` has checked.
+    Made by `Shard`; read only. Methods take arrays that `Shard` has checked.
     `ids[splits[t]:splits[t + 1]]` belong to `tables[t]`.
 
     Attributes:
         index: position in `Shard.groups`.
-        tables: names of its tables, in the order that `splits` follows.
+        tables: names of its tables, in the order of `splits`.
         dim: weights per row.
-        plan: how a row lies in memory; `row_bytes` of it are one row.
-        optimizer: the step of its rows.
-        backend: where the rows lie.
+        plan: how a row is laid out in memory; its size is `row_bytes`.
+        optimizer: the optimizer of its rows.
+        backend: holds the rows.
         gate: decides which new ids get a row; None: all.
-        updates: number of updates so far, of which the rounding of 16-bit weights is a function. Set it, with
-            the rows, to go on as another group would have.
+        updates: number of updates so far; the rounding of 16-bit weights is a function of it. Set it, along
+            with the rows, to continue as another group would have.
         counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
     """
 
@@ -75,11 +75,11 @@ class Group:
 
     @property
     def directory(self) -> Directory:
-        """Which slot each id has in the backend's fast part."""
+        """The slot of each id in the backend's fast part."""
         return self.backend.directory
 
     def lookup(self, ids: Ids, splits: Offsets, out: Floats, features: Features = None) -> Slots:
-        """Write the rows of the ids, creating those that are new; see `Shard.lookup_slots`."""
+        """Write the rows of the ids, creating new ones; see `Shard.lookup_slots`."""
         if self.gate is not None:
             self.gate.requests += 1
         places, hits = self.backend.find(ids, splits, use=True), splits[1:] - splits[:-1]
@@ -108,7 +108,7 @@ class Group:
         self.backend.create(ids, splits, places, new)
 
     def peek(self, ids: Ids, splits: Offsets, out: Floats) -> Found:
-        """Write the rows of the ids, or what they would start from; return which have a row."""
+        """Write the rows of the ids, or their initial rows; return which ids have a row."""
         places = self.backend.find(ids, splits)
         self.backend.gather(ids, splits, places, out)
         found = np.ones(len(ids), np.bool_)
@@ -129,9 +129,9 @@ class Group:
         self.backend.step(ids, places, gradients, lr_scale, noise)
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
-        """Insert or overwrite rows, whatever the admission; ids are distinct inside each table.
+        """Insert or overwrite rows, ignoring admission; ids are distinct inside each table.
 
-        Rows that are only overwritten do not count as used.
+        Overwriting a row does not count as a use.
 
         Raises:
             StoreError: no room for all.
@@ -152,12 +152,12 @@ class Group:
         return found
 
     def wait_for_readers(self, changes: int, uses: int, lock: Condition) -> None:
-        """Wait, with the lock free, until the cuts being read have room for what a request changes.
+        """Wait, with the lock released, until the cuts being read have room for what a request changes.
 
         Args:
             changes: rows it may change.
-            uses: ids it may create, for which other rows may go.
-            lock: held now; whoever reads a cut notifies it.
+            uses: ids it may create, for which other rows may be evicted.
+            lock: held now; readers of a cut notify it.
         """
         evicts = uses and self.directory.evicts
         lost = 2 * uses + self.directory.piece if evicts else 0  # an id may push out two rows
@@ -168,7 +168,7 @@ class Group:
         return [observer for observer in self.backend.observers if isinstance(observer, Cut)]
 
     def cut(self, tables: list[int], without: Sequence[Bytes] | None = None) -> Cut:
-        """Return the rows of some tables (by position) as they are now, to be read while others change.
+        """Return the rows of some tables (by position) as they are now; they can be read while others change.
 
         Args:
             tables: positions.
@@ -181,7 +181,7 @@ class Group:
         return {**self.backend.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return, by name, what the group needs besides its rows to go on exactly; for a snapshot."""
+        """Return, by name, what the group needs besides rows to continue exactly; for a snapshot."""
         gate = {} if self.gate is None else {f"gate.{k}": v for k, v in self.gate.state().items()}
         index = save(self.directory.parts) if self.directory.evicts else {}
         counts = np.array([self.updates, self.directory.step], np.int64)
@@ -190,10 +190,10 @@ class Group:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take over what `state` returned, before the rows are written.
 
-        Where rows are evicted they are all here then, with their initial value until they are written.
+        Where rows are evicted, all of them then exist, with their initial values until they are written.
 
         Raises:
-            StoreError: there are other rows here, or it is of another budget.
+            StoreError: there are other rows here, or the state belongs to another budget.
         """
         own = state if self.directory.evicts else {}
         image = {k.removeprefix("index."): v for k, v in own.items() if k.startswith("index.")}
@@ -206,10 +206,10 @@ class Group:
             self.gate.restore(gate)
 
     def clear(self) -> None:
-        """Forget every row and give their memory back; uses counted for admission are forgotten too.
+        """Forget every row and free its memory, and forget the uses counted for admission.
 
         Raises:
-            StoreError: there is no address space for empty memory beside the old; nothing has changed.
+            StoreError: there is no address space for empty memory besides the old; nothing has changed.
         """
         self.backend.clear()
         self._forget_places()
@@ -217,12 +217,12 @@ class Group:
             self.gate.clear()
 
     def _forget_places(self) -> None:
-        """Let nobody take a slot for the row it had: lookups that are remembered, trackers and cuts."""
+        """Forget where rows were: in remembered lookups, trackers and cuts."""
         self._epoch += 1
         self.backend.observers.clear()
 
     def close(self) -> None:
-        """Give the backend's files and devices back; memory goes with the group."""
+        """Release the backend's files and devices; memory is freed with the group."""
         self.backend.close()
 
     @property
@@ -236,7 +236,7 @@ class Group:
 
 
 def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
-    """Return the memory that the counts of admission leave.
+    """Return the memory left after the admission counts.
 
     Raises:
         ConfigError: it is less than half.
@@ -253,15 +253,15 @@ def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
 
 
 def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
-    """Refuse ids for which a group that does not evict has no room.
+    """Raise if a group that does not evict has no room for ids.
 
     Args:
-        group: that is asked.
+        group: the group.
         ids, splits: as in `Shard.lookup_group`.
-        missing: positions of those without a row that are to get one; None: all without a row.
+        missing: positions of ids without a row that are to get one; None: all without a row.
 
     Raises:
-        StoreError: there is no room for all.
+        StoreError: there is no room for all of them.
     """
     room = group.directory.room
     if group.directory.evicts or len(ids if missing is None else missing) <= room:

@@ -1,8 +1,8 @@
 """The index of a group as arrays: with it, another store evicts the same rows in the same order.
 
-Which row goes depends on more than its last use: on which rows share its buckets, where in them it lies, how
-segments have grown, and where the hand stands. So all of that is kept: 8 bytes of id, 4 of note and 1 of
-"live" per entry, of which about 75 % are in use in a full store: measured, 17.4 bytes per row.
+Eviction depends on more than a row's last use: also on which rows share its buckets, its place in them, how
+segments have grown, and where the hand is. So all of that is kept: per entry 8 bytes of id, 4 of note and
+1 of "live". About 75 % of entries are in use in a full store: 17.4 bytes per row, measured.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def _lengths(counts: npt.NDArray[np.int64]) -> dict[str, int]:
 
 
 def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of all that decides which row goes next.
+    """Return copies of everything that decides which row is evicted next.
 
-    All of it, also for a delta. Measured with 1 and 5 million rows on one core: 6 to 7 milliseconds per
-    million rows, 25 to 45 when the memory for the copies is fresh, as at the first snapshot.
+    A delta also needs all of it. Measured with 1 and 5 million rows on one core: 6 to 7 milliseconds per
+    million rows, or 25 to 45 when the memory for the copies is fresh, as at the first snapshot.
     """
     pages = int(parts.counts[layout.PAGES_USED])
     buckets = parts.buckets(pages)
@@ -59,7 +59,7 @@ def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
     live = buckets[:, _SLOTS : _SLOTS + layout.ENTRIES] != 0
     free = parts.numbers("free_pages", int(parts.counts[layout.PAGES_FREE]))
     live.reshape(pages, -1)[free] = False  # a page is emptied when it is taken
-    keys[~live] = 0  # of rows that went
+    keys[~live] = 0  # keys of removed rows
     lists = {name: parts.numbers(name, count).copy() for name, count in _lengths(parts.counts).items()}
     lists["pages"][: layout.FIRST_SEGMENT * layout.SEGMENT_PAGES] = 0  # scratch
     lists["facts"][: layout.FIRST_SEGMENT * layout.FACTS] = 0
@@ -79,7 +79,7 @@ class Entries:
 
     Args:
         ids, splits: uint64[n] by table, int64[tables + 1].
-        at: int64[n], which entry of the index each is.
+        at: int64[n], the index entry of each.
     """
 
     ids: Ids
@@ -91,7 +91,7 @@ def entries(parts: Parts, image: Arrays) -> Entries:
     """Return the rows that an image names.
 
     Raises:
-        StoreError: it does not fit this index.
+        StoreError: the image does not fit this index.
     """
     counts = parts.counts.copy()
     counts[list(_KEPT_COUNTS)] = image["counts"]
@@ -140,10 +140,10 @@ def _table_of_pages(image: Arrays, segments: int, pages: int) -> npt.NDArray[np.
 
 
 def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offsets]:
-    """Make a directory what it was; return (its rows, their slots, positions of those that were not here).
+    """Restore a directory to an image; return (its rows, their slots, positions of rows that were not here).
 
     Raises:
-        StoreError: there are other rows here, or it is of another budget; nothing has changed.
+        StoreError: there are other rows here, or the image belongs to another budget; nothing has changed.
     """
     parts = directory.parts
     rows = entries(parts, image)
@@ -158,9 +158,9 @@ def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offset
 
 
 def _keys(image: Arrays) -> Ids:
-    """Return the keys uint64[buckets, ENTRIES], such that in each bucket the first match of a row is the row.
+    """Return the keys uint64[buckets, ENTRIES], such that the first match of a row in its bucket is the row.
 
-    Free entries of an image have key 0; before the row of id 0, they get one that no row of the bucket has.
+    Free entries of an image have key 0. Before the row of id 0, they get a key that no row of the bucket has.
     """
     keys, live = image["keys"].astype(np.uint64), image["live"].astype(np.bool_)
     for bucket in np.flatnonzero(((keys == 0) & live).any(axis=1)).tolist():
@@ -170,7 +170,7 @@ def _keys(image: Arrays) -> Ids:
 
 
 def _restore(parts: Parts, image: Arrays, rows: Entries, slots: Inverse) -> None:
-    """Make the index what it was, with these slots for the rows of `entries(image)`."""
+    """Restore the index, with these slots for the rows of `entries(image)`."""
     before = int(parts.counts[layout.PAGES_USED])
     parts.counts[list(_KEPT_COUNTS)] = image["counts"]
     pages = int(parts.counts[layout.PAGES_USED])

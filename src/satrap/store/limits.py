@@ -1,6 +1,6 @@
 """How much memory and address space this process may have.
 
-A container's limit (cgroup v1 or v2) counts as the machine's memory: beyond it the system ends the process.
+A container's limit (cgroup v1 or v2) counts as the machine's memory: the system ends a process beyond it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LIMIT_FILES = {"cgroup": "memory.limit_in_bytes", "cgroup2": "memory.max"}
 
 
 def machine_bytes(proc: Path = PROC) -> int:
-    """Return the bytes of memory of this machine, or of the container of this process if it has fewer.
+    """Return the bytes of memory of this machine, or of this process's container if that has less.
 
     Args:
         proc: where the system describes its processes.
@@ -26,9 +26,9 @@ def machine_bytes(proc: Path = PROC) -> int:
 
 
 def address_bytes(proc: Path = PROC) -> int | None:
-    """Return the bytes of address space that this process can still reserve; None: nothing limits them.
+    """Return the bytes of address space that this process can still reserve; None: there is no limit.
 
-    `ulimit -v` and `ulimit -d` limit them, and the system itself where `vm.overcommit_memory` is 2: there
+    `ulimit -v` and `ulimit -d` set limits, and so does the system where `vm.overcommit_memory` is 2: there
     reserved memory counts as used.
 
     Args:
@@ -50,7 +50,7 @@ def address_bytes(proc: Path = PROC) -> int | None:
 
 
 def _container_limits(proc: Path) -> Iterator[int]:
-    """Yield the limits of the process's memory cgroup and of all that it lies in."""
+    """Yield the limits of the process's memory cgroup and of all cgroups around it."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
         mounts = (proc / "self/mountinfo").read_text().splitlines()
@@ -65,7 +65,7 @@ def _container_limits(proc: Path) -> Iterator[int]:
 
 
 def _limits_up(mount: Path, root: str, path: str, name: str) -> Iterator[int]:
-    """Yield what the files `name` say from a cgroup's folder up to where its file system is mounted."""
+    """Yield the values in files `name` from a cgroup's folder up to the mount point of its file system."""
     inside = PurePosixPath(path)
     # a container may see its own group as the root, while the path still names the groups around it
     below = inside.relative_to(root) if inside.is_relative_to(root) else PurePosixPath()
@@ -79,5 +79,5 @@ def _limits_up(mount: Path, root: str, path: str, name: str) -> Iterator[int]:
 
 
 def _plain(text: str) -> str:
-    """Return a path of mountinfo, where blanks are written as octal numbers."""
+    """Return a path of mountinfo with its octal escapes for blanks decoded."""
     return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")

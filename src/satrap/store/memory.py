@@ -1,7 +1,7 @@
 """Address space reserved at once and backed by memory only where it is touched.
 
 Rows and index never move: a slab as large as the machine's memory is reserved, and the system adds zeroed
-pages, 2 MiB each where it can, as slots are used.
+pages, of 2 MiB where it can, as slots are used.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from satrap.store.limits import address_bytes
 Number = TypeVar("Number", bound=np.generic)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 HUGE = 1 << 21
-"""Bytes of a large page, the unit in which the system backs memory that asked for them."""
+"""Bytes of a large page."""
 _NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
-"""MAP_NORESERVE, which Python 3.11 does not name."""
+"""MAP_NORESERVE, which Python 3.11 does not define."""
 
 
 class Reserved:
-    """Zeroed memory of `size` bytes, touched as it is used.
+    """Zeroed memory of `size` bytes, backed by pages only as it is used.
 
     Args:
-        size: bytes of address space, > 0: all of them or an error, since kernels write where they are told.
+        size: bytes of address space, > 0. All are reserved or an error is raised, as kernels do not check.
         huge: ask for 2 MiB pages, which halve the time of random access; if False, for small ones, so that
-            no more is in use than what was touched. Default True.
-        small: bytes at the beginning for which small pages are asked even so, a multiple of 2 MiB; default 0.
+            no more memory is in use than was touched. Default True.
+        small: bytes at the beginning that get small pages in any case, a multiple of 2 MiB; default 0.
 
     Raises:
         StoreError: the system does not grant them.
@@ -42,7 +42,7 @@ class Reserved:
         self._map, self.size = _map(size), size
         small = min(small, self.size) if huge else self.size
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, still right
+            with contextlib.suppress(OSError):  # a kernel without huge pages: slower, but correct
                 if small:
                     self._map.madvise(mmap.MADV_NOHUGEPAGE, 0, small)
                 if small < self.size:
@@ -51,7 +51,7 @@ class Reserved:
         self.address: int = self._bytes.ctypes.data
 
     def array(self, dtype: type[Number], count: int | None = None) -> npt.NDArray[Number]:
-        """Return the memory as an array of `count` (default: all that fit) numbers of `dtype`."""
+        """Return the memory as an array of `count` (default: as many as fit) numbers of `dtype`."""
         item = np.dtype(dtype).itemsize
         count = self.size // item if count is None else count
         assert count * item <= self.size

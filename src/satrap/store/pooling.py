@@ -39,7 +39,7 @@ def distinct(ids: Ids, splits: Offsets) -> tuple[Ids, Offsets, Inverse]:
         splits: int64[T + 1] ascending from 0 to n; segment t is `ids[splits[t]:splits[t + 1]]`.
 
     Returns:
-        distinct: uint64[u]; splits of it: int64[T + 1]; inverse: int32[n] with `distinct[inverse] == ids`.
+        distinct: uint64[u]; its splits: int64[T + 1]; inverse: int32[n] with `distinct[inverse] == ids`.
 
     Raises:
         StoreError: wrong dtype or shape.
@@ -89,13 +89,13 @@ def pool(
         offsets: int64[bags + 1] ascending from 0 to n; None: one row per bag.
         mode: "sum"; "mean" (weighted sum / sum of weights); "sqrtn" (weighted sum / root of the sum of
             squared weights); "max" (largest weighted value per column, the first of equals). An empty bag
-            is 0; a divisor of 0 is read as 1.
+            is 0; a divisor of 0 is taken as 1.
         weights: float32[n], one per id; None: all 1.
-        out: float32[bags, dim] to write to; its rows may lie any distance apart, such as `block[:, f, :]`.
+        out: float32[bags, dim] to write to; rows may have any stride, such as `block[:, f, :]`.
 
     Returns:
-        (out, None), or for "max" (out, int32[bags, dim]: which position of `inverse` each value came from, -1
-        for an empty bag), which `pool_backward` needs.
+        (out, None), or for "max" (out, int32[bags, dim]: the position in `inverse` of each value, -1 for an
+        empty bag), which `pool_backward` needs.
 
     Raises:
         StoreError: wrong dtype, shape, value or mode.
@@ -125,10 +125,10 @@ def pool_backward(
     argmax: Inverse | None = None,
     into: Floats | None = None,
 ) -> Floats:
-    """Return float32[u, dim]: the gradient of `pool`'s rows for the gradient of its output.
+    """Return float32[u, dim]: the gradient of `pool`'s rows, given the gradient of its output.
 
     Args:
-        gradients: float32[bags, dim]; rows may lie any distance apart.
+        gradients: float32[bags, dim]; rows may have any stride.
         inverse, offsets, mode, weights: as given to `pool`.
         u: number of rows.
         argmax: int32[bags, dim] that `pool` returned, for "max".
@@ -192,16 +192,16 @@ def block_of(inverse: Inverse, u: int, features: int, dim: int, out: Floats | No
 def gather_features_backward(
     gradients: Floats, inverse: Inverse, u: int, into: Floats | None = None
 ) -> Floats:
-    """Return float32[u, dim]: the gradient of `gather_features`' rows for the gradient of its output.
+    """Return float32[u, dim]: the gradient of `gather_features`' rows, given the gradient of its output.
 
-    Gradients are summed feature by feature, inside a feature sample by sample.
+    Gradients are summed feature by feature, and within a feature sample by sample.
 
     Args:
-        gradients: float32[batch, features, dim]; samples may lie any distance apart.
+        gradients: float32[batch, features, dim]; samples may have any stride.
         inverse: as given to `gather_features`.
         u: number of rows.
-        into: float32[u, dim], C-contiguous, to add to; default a new array. Without it, rows numbered in the
-            order of their first appearance, as `distinct` does, are summed fastest.
+        into: float32[u, dim], C-contiguous, to add to; default a new array. Without it, summing is fastest
+            if rows are numbered by first appearance, as `distinct` does.
 
     Raises:
         StoreError: wrong dtype, shape or value.
@@ -216,9 +216,9 @@ def gather_features_backward(
 
 
 def sum_features(gradients: Floats, inverse: Inverse, u: int) -> tuple[Floats, bool]:
-    """Return what `gather_features_backward` does, and whether it holds neither NaN nor infinity.
+    """Return the result of `gather_features_backward`, and whether it has neither NaN nor infinity.
 
-    Telling that costs nothing while the sums are made, and a pass over them later.
+    Checking costs nothing while the sums are made; later it would take another pass.
     """
     gradients, inverse = _of_features(gradients, inverse, u)
     _, features, dim = gradients.shape

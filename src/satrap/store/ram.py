@@ -23,13 +23,13 @@ _NOWHERE = np.empty(0, np.int64)
 
 
 class Ram(RowBackend):
-    """The backend whose rows lie in one slab; see `RowBackend`.
+    """The backend that keeps its rows in one slab; see `RowBackend`.
 
     Args:
-        kind: what the rows are.
+        kind: describes the rows.
         room: how many there can be.
-        eviction: which rows go once there are as many; None: none.
-        workers: who share large requests.
+        eviction: which rows are evicted once it is full; None: none.
+        workers: threads that share large requests.
 
     Raises:
         StoreError: the system does not grant the memory.
@@ -66,28 +66,28 @@ class Ram(RowBackend):
         return places
 
     def advance(self) -> None:
-        """Begin a request that uses rows; those whose time is over go."""
+        """Begin a request that uses rows; drop some expired rows."""
         taken = self.directory.reassigned
         self.directory.advance()
         self._lose(taken)
 
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
-        """Make rows."""
+        """Create rows."""
         for piece in self.pieces(new):
             self.make(ids, splits, piece, places.slots)
         places.missing = places.missing[places.slots[places.missing] < 0]
 
     def pieces(self, new: Offsets) -> Iterator[Offsets]:
-        """Yield `new` in pieces for `make`, so small that observers hear of every row that goes."""
+        """Yield `new` in pieces for `make`, small enough for observers to hear of every evicted row."""
         size = max(1, self.directory.piece if self.observers else len(new))
         return (new[i : i + size] for i in range(0, len(new), size))
 
     def make(
         self, ids: Ids, splits: Offsets, new: Offsets, slots: Inverse, *, blank: bool = False
     ) -> Offsets:
-        """Give new ids a slot and the row they start from; return the positions of those that got one.
+        """Give new ids a slot and their initial row; return the positions of ids that got one.
 
-        An id that comes twice is returned once. Rows that are `blank` are not written: the caller does it.
+        An id that occurs twice is returned once. With `blank`, rows are not written: the caller writes them.
         """
         taken = self.directory.reassigned
         fresh = self.directory.create(ids, splits, new, slots)
@@ -99,7 +99,7 @@ class Ram(RowBackend):
         return fresh
 
     def _lose(self, since: int) -> None:
-        """Tell which rows have lost their slot since `reassigned` was `since`."""
+        """Report rows that have lost their slot since `reassigned` was `since`."""
         if self.observers and self.directory.reassigned != since:
             ids, tables, slots = self.directory.taken(since)
             order = np.argsort(tables, kind="stable")
@@ -109,7 +109,7 @@ class Ram(RowBackend):
     def gather(
         self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
     ) -> None:
-        """Write the weights of rows, or what they would start from."""
+        """Write the weights of rows, or their initial weights."""
         if features is not None and not len(places.missing):
             self.slab.gather_features(places.slots, *features, out)
             return
@@ -136,7 +136,7 @@ class Ram(RowBackend):
         return len(ids) - self.overwrite(ids, places.slots, weights, state)
 
     def overwrite(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> int:
-        """Write rows to slots, -1 is none; return how many."""
+        """Write rows to slots (-1: none); return how many."""
         inside = np.flatnonzero(slots >= 0)
         if len(inside) == len(ids):
             self.slab.write(ids, slots, weights, state)
@@ -145,7 +145,7 @@ class Ram(RowBackend):
         return len(inside)
 
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Make the index what an image says."""
+        """Restore the index to an image."""
         if image:
             rows, slots, fresh = place(self.directory, image)
             self.slab.initialize(rows.ids, rows.splits, fresh, slots)

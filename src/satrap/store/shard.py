@@ -39,8 +39,8 @@ from satrap.store.types import (
 from satrap.store.workers import Workers
 
 LEFT_PARTS = 3
-"""Without a budget, a store reserves one of so many parts of limited address space. `clear` reserves another
-before it gives the first one back; the rest is for batches and threads."""
+"""Without a budget, a store reserves one in this many parts of a limited address space. `clear` reserves
+another part before it returns the first; the rest is for batches and threads."""
 LEAST_LEFT = 256 << 20
 """Bytes of address space below which a store without a budget is refused."""
 
@@ -56,33 +56,32 @@ class Shard:
     rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
     ```
 
-    Tables of equal dim, dtype and optimizer form a *group* (`groups`): they share one slab of rows, and the
-    `..._group` methods serve all of them with one call. A row's first value is a pure function of (seed,
-    table name, id). Calls from several threads are served one after another. A refused request changes
-    nothing.
+    Tables of equal dim, dtype and optimizer form a *group* (`groups`): they share one slab of rows, and one
+    call of a `..._group` method serves all of them. A row's first value is a pure function of (seed, table
+    name, id). Calls from several threads are served one after another. A refused request changes nothing.
 
     Args:
         tables: one or more, names unique.
         seed: of the initial rows, any integer.
-        optimizer: of the tables that name none.
-        threads: that share a request of many ids (above 16,000 or so); None: the cores of this process, at
-            most 4. The result does not depend on it, bit for bit.
-        memory: budget in bytes of everything the rows need: weights, state, index (that of the tier, too),
-            bookkeeping and the rounding to pages. Groups share it so that every table may have as many rows
+        optimizer: for tables that name none.
+        threads: number of threads that share a large request (above about 16,000 ids); None: the cores of
+            this process, at most 4. The result does not depend on it, bit for bit.
+        memory: budget in bytes for everything the rows need: weights, state, index (the tier's, too),
+            bookkeeping and rounding to pages. Groups share it so that every table can have as many rows
             as any other. None: the machine's memory (its container's, if that has less), or a third of the
-            address space that is left where that is limited (`ulimit -v`, `vm.overcommit_memory` 2).
+            remaining address space where that is limited (`ulimit -v`, `vm.overcommit_memory` 2).
         admission: which new ids get a row; None: all.
-        eviction: which rows go once the budget is used up; None: none, and new ids are then refused. Without
-            a budget only the policy "ttl" has an effect.
-        tier: where evicted rows are kept to come back; None: nowhere, they are forgotten.
+        eviction: which rows are evicted once the budget is used up; None: none, and new ids are refused.
+            Without a budget only the policy "ttl" has an effect.
+        tier: where evicted rows are kept so that they can come back; None: nowhere, they are forgotten.
 
     Attributes:
-        changes: which rows changed and which went since a moment; off until asked for, see `Changes`.
+        changes: which rows changed or were removed since a moment; off until first used, see `Changes`.
         ahead: reads rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
-        ConfigError: no tables, a name twice, a table without optimizer, an impossible budget, eviction that
-            needs one, or a tier that cannot be used.
+        ConfigError: no tables, a repeated name, a table without optimizer, an impossible budget, eviction
+            that needs a budget, or a tier that cannot be used.
         StoreError: the system grants no memory, or no file for the tier.
     """
 
@@ -144,7 +143,7 @@ class Shard:
     def lookup(self, table: str, ids: Ids) -> Floats:
         """Return the rows float32[n, dim] of ids uint64[n] (duplicates allowed); new ids get a row.
 
-        An id that is not admitted yet reads what its row would start from.
+        An id that is not admitted yet reads its initial row.
 
         Raises:
             StoreError: wrong dtype or shape, unknown table, or no room for a new row.
@@ -152,7 +151,7 @@ class Shard:
         g, splits, ids = self._one_table(table, ids)
         if self.groups[g].gate is None:
             return self.lookup_group(g, ids, splits)
-        unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, even if named twice
+        unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, even if repeated
         return self.lookup_group(g, unique, splits)[inverse]
 
     def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
@@ -162,7 +161,7 @@ class Shard:
             group: index of the group.
             ids: uint64[n], distinct inside each table.
             splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to `groups[group].tables[t]`.
-            out: float32[n, dim] to write to; its rows may lie any distance apart.
+            out: float32[n, dim] to write to; rows may have any stride.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, or no room for a new row.
@@ -179,13 +178,13 @@ class Shard:
         inverse: Inverse | None = None,
         features: int = 1,
     ) -> tuple[Floats, Slots]:
-        """Do what `lookup_group` does; return besides what saves `update_group` finding these ids again.
+        """Do what `lookup_group` does; also return slots, which save `update_group` finding the ids again.
 
         Args:
             group, ids, splits: as in `lookup_group`.
             out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
-            inverse: int32[features * batch], feature after feature: position in `ids` of each one's id. The
-                rows are then those that `gather_features` makes of the distinct ones, which are not written.
+            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. Then
+                the rows are what `gather_features` makes of the distinct rows, which are not written.
             features: number of features with one id per sample, >= 1.
 
         Raises:
@@ -205,7 +204,7 @@ class Shard:
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
 
-        An id without a row reads what it would start from.
+        An id without a row reads its initial row.
 
         Raises:
             StoreError: wrong dtype or shape, or unknown table.
@@ -216,7 +215,7 @@ class Shard:
     def peek_group(
         self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
     ) -> tuple[Floats, Found]:
-        """Return (rows float32[n, dim], found bool[n]) as `peek`; arguments and errors as `lookup_group`."""
+        """Return (rows float32[n, dim], found bool[n]); see `peek`; arguments, errors as `lookup_group`."""
         g, ids, splits = self._request(group, ids, splits)
         out = check_out(out, len(ids), g.dim)
         with self._lock:
@@ -225,7 +224,7 @@ class Shard:
     def update(self, table: str, ids: Ids, gradients: Floats, *, lr_scale: float = 1.0) -> None:
         """Sum the gradients of equal ids, then take one optimizer step per distinct row.
 
-        An id without a row loses its own gradient only; it is counted as dropped.
+        For an id without a row, only its own gradient is lost; it is counted as dropped.
 
         Args:
             table: name of the table.
@@ -256,13 +255,13 @@ class Shard:
 
         Args:
             group: index of the group.
-            ids: uint64[n], distinct inside each table (not checked: an id given twice takes two steps).
+            ids: uint64[n], distinct inside each table (not checked: a repeated id takes two steps).
             splits: int64[tables + 1], as in `lookup_group`.
             gradients: float32[n, dim].
             lr_scale: factor on the optimizer's lr for this update.
-            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. However
-                old it is, the result is the same.
-            checked: these are known to be finite, from `check_gradients` or `sum_features`.
+            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. The
+                result is the same, however old it is.
+            checked: the gradients are known to be finite, from `check_gradients` or `sum_features`.
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
@@ -279,10 +278,10 @@ class Shard:
             g.update(ids, splits, gradients, lr_scale, slots)
 
     def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
-        """Raise what `update_group` would for one of these, before any of them is applied.
+        """Raise the error that `update_group` would raise for one of these, before any of them is applied.
 
         Args:
-            groups: index of the group, for each.
+            groups: index of the group of each.
             gradients: float32[n, dim] each.
 
         Raises:
@@ -307,12 +306,12 @@ class Shard:
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384
     ) -> Iterator[Chunk]:
-        """Yield the rows a table has now in canonical order (bucket, then id): equal content, equal bytes.
+        """Yield the current rows of a table in canonical order (bucket, then id): equal content, equal bytes.
 
         Args:
             table: name of the table.
             buckets: only these (0..4095); default all.
-            chunk_rows: rows per chunk, at most. Memory in use: two chunks, and the rows that change until
+            chunk_rows: most rows per chunk. Memory in use: two chunks, and copies of rows that change before
                 they are read, as for `snapshot`.
 
         Raises:
@@ -333,11 +332,11 @@ class Shard:
     def snapshot(self, *, chunk_rows: int = 16384) -> Generator[Chunk, None, None]:
         """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
 
-        Lookups and updates go on meanwhile; each waits for one chunk at most.
-        A row that changes before it has been read is copied first: until the iterator is used up or dropped,
-        the store needs that much more memory (not part of the budget), and changes take up to twice as long.
-        There are never more copies than a quarter of a group's rows, or 256 MiB of them: requests then wait
-        for the reader. If it does not read on for 10 seconds, it gets an error and the requests go on.
+        Lookups and updates go on meanwhile; each waits for at most one chunk. A row that changes before it
+        has been read is copied first: until the iterator is used up or dropped, the store needs that much
+        more memory (not part of the budget), and changes take up to twice as long. Copies are limited to a
+        quarter of a group's rows, or 256 MiB of them if that is more; then requests wait for the reader. If
+        it stalls for 10 seconds, it gets an error and the requests go on.
 
         Raises:
             StoreError: chunk_rows < 1; the store was cleared or closed meanwhile; too many rows changed
@@ -351,10 +350,10 @@ class Shard:
         return (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock))
 
     def load(self, table: str, chunk: Chunk) -> None:
-        """Insert the rows of a chunk, or overwrite them, with their optimizer state.
+        """Insert or overwrite the rows of a chunk, with their optimizer state.
 
         Raises:
-            StoreError: wrong dtype or shape, an id twice, unknown table, or no room for a new row.
+            StoreError: wrong dtype or shape, a repeated id, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, chunk.ids)
         g, t = self.group_of(table)
@@ -371,13 +370,13 @@ class Shard:
     def statistics(self) -> dict[str, Any]:
         """Return counters: `rows`, `bytes`, `refused` (updates), `load_factor` (by group), `tables`.
 
-        Each table by name has `rows`; ids of lookups that had a row (`hits`) or not (`misses`), the ids
-        `unadmitted` and those `refused` for want of room among them; rows `created` and `evicted`; gradients
-        `dropped` because their id had no row; `second_probes`: ids that were not in their first bucket, so
-        that a lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
+        Each table by name has `rows`; looked-up ids that had a row (`hits`) or had none (`misses`); how many
+        misses were `unadmitted`, and how many `refused` for lack of room; rows `created` and `evicted`;
+        gradients `dropped` because their id had no row; `second_probes`: ids that were not in their first
+        bucket, so that a lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
 
-        With a tier there is also `tier`, see `Cold.statistics`; its rows are among `rows` and `hits`, and
-        only what it has no room for is `evicted`.
+        With a tier there is also `tier`, see `Cold.statistics`; its rows count in `rows` and `hits`, and only
+        rows it has no room for count as `evicted`.
         """
         with self._lock:
             tables = {}
@@ -396,14 +395,14 @@ class Shard:
             }
 
     def clear(self) -> None:
-        """Forget every row and its state; counters other than `rows` go on."""
+        """Forget every row and its state; all counters but `rows` continue."""
         self._open()
         with self._lock:
             for group in self.groups:
                 group.clear()
 
     def close(self) -> None:
-        """Give all memory back; later requests raise `StoreError`. Closing twice is fine."""
+        """Free all memory; later requests raise `StoreError`. Closing twice is fine."""
         self.ahead.close()
         with self._lock:
             for group in self.groups:
@@ -437,12 +436,12 @@ class Shard:
 
 
 def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) -> None:
-    """Raise what `Shard.lookup_group` would for one of these requests, before any of them makes a row.
+    """Raise the error that `Shard.lookup_group` would raise for one of these, before any creates a row.
 
-    Whether there is room is not known before where some new ids are not admitted.
+    Where some new ids may not be admitted, room is not checked.
 
     Args:
-        shard: that is asked.
+        shard: the store.
         requests: group, ids and splits of each, as in `Shard.lookup_group`.
 
     Raises:
@@ -476,7 +475,7 @@ def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[O
 
 
 def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -> list[int | None]:
-    """Return each group's part: in proportion to its tables times their bytes per row, index included."""
+    """Return each group's part: in proportion to its tables times bytes per row, index included."""
     if memory is None:
         left = address_bytes()
         if left is None:

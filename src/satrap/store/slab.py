@@ -1,4 +1,4 @@
-"""Rows of one kind, side by side in this process's memory."""
+"""Rows of one kind, side by side in the memory of this process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Slab:
     """Memory for rows, by slot, and the kernels that copy and change them.
 
     Args:
-        kind: what the rows are.
-        count: how many there can be.
-        workers: who share large requests.
-        huge: whether the system is asked for large pages, where the memory is only reserved and slots cost
-            nothing until they are used; None: ordinary memory, for few rows and a short time.
+        kind: describes the rows.
+        count: most rows.
+        workers: threads that share large requests.
+        huge: whether to ask the system for large pages; the memory is only reserved, and slots cost nothing
+            until they are used. None: ordinary memory, for few rows and a short time.
 
     Attributes:
-        bytes: the memory, without the float32 of a row that lie apart.
-        rows: where the rows lie, for the kernels.
-        slots: int32[count], all of ordinary memory; none of reserved memory.
+        bytes: the memory, without the float32 per row that is kept apart.
+        rows: where the rows are, for the kernels.
+        slots: int32[count], all slots of ordinary memory; empty for reserved memory.
 
     Raises:
         StoreError: the system does not grant the memory.
@@ -48,14 +48,14 @@ class Slab:
         self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
 
     def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:
-        """Write the initial rows of these positions' ids to their slots, int32[n] like `ids`."""
+        """Write the initial rows of the ids at these positions to their slots, int32[n] like `ids`."""
         fmt, seeds, scales, layout = self._exact, self.kind.seeds, self.kind.scales, self.kind.plan.layout
         (base, stride, dim, apart), state = self.rows, np.float32(layout.state_start)
         chosen, first = (ids, splits, positions, slots), (seeds, scales, dim, state)
         row_kernels.initialize(fmt, base, stride, apart, *chosen, *first, np.float32(layout.scalar_start))
 
     def gather(self, slots: Inverse, out: Floats) -> None:
-        """Write the weights of slots to float32[n, dim]; those of -1 stay as they are."""
+        """Write the weights of slots to float32[n, dim]; rows of slot -1 stay unchanged."""
         (start, step), fmt, (base, stride, dim, _) = strided(out), self._exact, self.rows
 
         def work(first: int, end: int) -> None:
@@ -81,7 +81,7 @@ class Slab:
         self._workers.run(list(pairwise(cuts)), work)
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
-        """Return (weights float32[n, dim], state float32[n, width]) of slots; rows of -1 are anything."""
+        """Return (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1."""
         plan, fmt, (base, stride, dim, apart) = self.kind.plan, self._exact, self.rows
         weights, state = (np.empty((len(slots), n), np.float32) for n in (self.kind.dim, plan.width))
         (start, step), inner, width = (
@@ -108,7 +108,7 @@ class Slab:
             apart[slots] = state[:, -1]
 
     def step(self, ids: Ids, slots: Inverse, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
-        """Take one optimizer step per slot, -1 is none; see `Plan.step`."""
+        """Take one optimizer step per slot (-1: none); see `Plan.step`."""
         start, step = strided(gradients)
 
         def work(first: int, end: int) -> None:
@@ -118,14 +118,14 @@ class Slab:
         self._workers.run(self._workers.ranges(len(ids)), work)
 
     def records(self, slots: Inverse) -> Bytes:
-        """Return the rows of slots as they lie, uint8[n, row bytes]."""
+        """Return the raw rows of slots, uint8[n, row bytes]."""
         size, (base, stride, _, apart) = self.kind.plan.row_bytes, self.rows
         records = np.empty((len(slots), size), np.uint8)
         files.take(base, stride, apart, slots, address(records), np.uint64(size))
         return records
 
     def put(self, slots: Inverse, records: Bytes) -> None:
-        """Write what `records` returned to slots."""
+        """Write to slots what `records` returned."""
         size, (base, stride, _, apart) = np.uint64(self.kind.plan.row_bytes), self.rows
         records = np.ascontiguousarray(records)
         files.put(base, stride, apart, slots, address(records), size)

@@ -1,4 +1,4 @@
-"""What the rows of a table group are: format, optimizer state, first value; and the call of the kernel."""
+"""What the rows of a table group are: format, optimizer state and first value; and the kernel call."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from satrap.store.kernels.formats import FORMATS, LARGEST, Float32, Format, padd
 from satrap.store.types import Floats, Ids, Inverse, Offsets, address
 
 NO_NOISE = np.uint64(0)
-"""Seed of rounding where nothing is rounded."""
+"""Rounding seed for weights that are not rounded."""
 
 
 class Rows(NamedTuple):
-    """Where rows lie: row `slot` at byte `base + slot * stride`; `scalars` is float32[slots], or empty."""
+    """Where rows are: row `slot` at byte `base + slot * stride`; `scalars` is float32[slots], or empty."""
 
     base: np.uint64
     stride: np.uint64
@@ -37,12 +37,12 @@ Rule = Callable[[float], NamedTuple]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which state an optimizer keeps with `dim` weights, and how it starts.
+    """The state that an optimizer keeps with `dim` weights, and its first values.
 
     Args:
         state: float32 of state that follow the weights in the row.
         scalar: True if the row has one more float32 (an accumulator or a step), kept apart.
-        state_start, scalar_start: what they hold in a new row.
+        state_start, scalar_start: their values in a new row.
     """
 
     state: int = 0
@@ -56,11 +56,11 @@ class Plan:
     """How an optimizer lays out and steps rows of `dim` weights.
 
     Args:
-        format: how the weights lie in memory.
+        format: number format of the weights in memory.
         weights: bytes of the weights, padded to a multiple of 4.
         layout: the state.
         step: `step(rows, ids uint64[n], slots int32[n], address of gradients, lr_scale, noise)`; `noise`
-            decides, with the ids, how 16-bit weights are rounded.
+            and the ids decide how 16-bit weights are rounded.
     """
 
     format: type[Format]
@@ -109,13 +109,13 @@ class RowKind:
 
     Args:
         tables: of equal dim and dtype.
-        optimizer: of all of them.
+        optimizer: their common optimizer.
         seed: of the initial rows.
 
     Attributes:
         tables: their names.
         dim: weights per row.
-        plan: how a row lies in memory.
+        plan: how a row is laid out in memory.
         seeds, scales: uint64[tables] and float32[tables] that decide the initial rows.
         noise: seed of the rounding of 16-bit weights.
 
@@ -131,7 +131,7 @@ class RowKind:
         self.noise = hashes.row_seed(seed, "")
 
     def initial_rows(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
-        """Write to these positions of `out`, float32[n, dim], what rows of their ids start from."""
+        """Write the initial rows of ids at some positions to these positions of `out`, float32[n, dim]."""
         if len(positions):
             fmt, dim = self.plan.format(NO_NOISE), np.uint64(self.dim)
             start, step = address(out), np.uint64(out.strides[0])
@@ -139,7 +139,7 @@ class RowKind:
 
 
 def _shaping(o: Optimizer) -> kernels.Shaping | None:
-    """Return the weight decay and the clipping of gradients, None if there are none."""
+    """Return the weight decay and gradient clipping, None if there is neither."""
     decay = 0.0 if isinstance(o, AdamW) else getattr(o, "weight_decay", 0.0)
     if not decay and o.clip is None:
         return None
@@ -147,7 +147,7 @@ def _shaping(o: Optimizer) -> kernels.Shaping | None:
 
 
 def _bound(o: Optimizer, fmt: type[Format]) -> tuple[np.float32] | None:
-    """Return what weights are clamped to, None if they are not; 16-bit ones always are."""
+    """Return the bound that weights are clamped to, None if there is none; 16-bit weights always have one."""
     if fmt is Float32 and o.bound is None:
         return None
     return (np.float32(min(LARGEST[fmt], o.bound or math.inf)),)
@@ -172,7 +172,7 @@ def _layout(optimizer: Optimizer, dim: int) -> Layout:
 
 
 def _rule(o: Optimizer) -> Rule:
-    """Return what makes the kernel's numbers from a learning rate."""
+    """Return the function that turns a learning rate into the kernel's numbers."""
     f = np.float32
     match o:
         case SGD() if o.momentum:

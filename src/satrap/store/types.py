@@ -1,4 +1,4 @@
-"""Arrays that cross the store's border, and the checks on them."""
+"""Arrays that enter or leave the store, and checks of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def plain(array: npt.NDArray[np.generic], dtype: type[np.generic], ndim: int, name: str) -> np.ndarray:
-    """Return the array C-contiguous and writable (a copy if it is not), for the kernels.
+    """Return the array C-contiguous and writable (a copy if needed), for the kernels.
 
     Raises:
         StoreError: it has another dtype or number of axes.
@@ -39,12 +39,12 @@ def describe(array: object) -> str:
 
 
 def address(array: npt.NDArray[np.generic]) -> np.uint64:
-    """Return where the first element lies, as kernels want it."""
+    """Return the address of the first element, in the form that kernels take."""
     return np.uint64(array.ctypes.data)
 
 
 def per_table(positions: Offsets, splits: Offsets) -> Offsets:
-    """Return how many of some positions, ascending, each table has, int64[tables]."""
+    """Return how many of the given ascending positions each table has, int64[tables]."""
     return np.diff(np.searchsorted(positions, splits)).astype(np.int64)
 
 
@@ -75,7 +75,7 @@ def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
 
 
 def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
-    """Return `out`, or a new array, of float32[rows, dim] whose rows are contiguous (any distance apart).
+    """Return `out`, or a new array, as float32[rows, dim] with contiguous rows (any stride).
 
     Raises:
         StoreError: dtype, shape or strides do not fit.
@@ -91,15 +91,15 @@ def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where the rows of a request lie, as `Shard.lookup_slots` found them; hand it back to `update_group`.
+    """Where `Shard.lookup_slots` found the rows of a request; pass it to `update_group`.
 
-    It is right for ever: a row that has moved since is looked up again.
+    It never becomes wrong: a row that has moved since is looked up again.
 
     Args:
         group: index of the group.
         numbers: int32[n], -1 without a row.
-        epoch: how often the store had been cleared.
-        reassigned: how many slots had been taken from a row.
+        epoch: how often the store had been cleared by then.
+        reassigned: how many slots had been taken from a row by then.
         complete: True if all have a row.
     """
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 SMALLEST = 8192
-"""Fewest ids worth a thread of their own: handing over and waiting costs about 60 microseconds."""
+"""Fewest ids worth a separate thread: handing over and waiting costs about 60 microseconds."""
 DEFAULT = 4
-"""Most threads used unless told otherwise: memory, not the processor, is what limits the store."""
+"""Most threads by default: memory, not the processor, limits the store."""
 
 
 def usable_cores() -> int:
@@ -30,7 +30,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(self.threads - 1, "satrap-store") if self.threads > 1 else None
 
     def ranges(self, count: int) -> list[tuple[int, int]]:
-        """Return (first, end) of one range of 0..count per thread that has enough to do."""
+        """Return (first, end) of the ranges of 0..count, one per thread that has enough to do."""
         parts = max(1, min(self.threads, count // SMALLEST))
         cuts = [count * part // parts for part in range(parts + 1)]
         return list(pairwise(cuts))

@@ -1,4 +1,4 @@
-"""Copies of rows, by fixed bucket: put aside and listed. See `satrap.store.aside`."""
+"""Copies of rows, by fixed bucket: stores and lists them. See `satrap.store.aside`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def put(
     free: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int64],
 ) -> None:
-    """Keep the rows whose bucket is not done yet; there are enough places.
+    """Copy the rows whose bucket is not done yet; there must be enough places.
 
     Args:
         tables, ids, weights, state: of each row.
@@ -37,7 +37,7 @@ def put(
         kept: ids by place.
         rows: float32[places, dim + width].
         heads: int32[tables * BUCKETS], 1 + the newest place of each bucket, 0 for none.
-        nexts: the same of the next older place.
+        nexts: the same for the next older place.
         free: stack of places.
         counts: see `USED`.
     """
@@ -72,7 +72,7 @@ def listed(
     places: npt.NDArray[np.int32],
     buckets: npt.NDArray[np.int32],
 ) -> int:
-    """Write the places, and the buckets, of all rows in heads first..last; return how many."""
+    """Write the places and the buckets of all rows in heads first..last; return how many."""
     count = 0
     for key in range(first, last + 1):
         place = heads[key]

@@ -1,6 +1,6 @@
 """Loops over the ids of one batch: distinct ids, segment sums, pooling, and their gradients.
 
-Every sum is taken in the order of the ids, one after another: the same input gives the same bits.
+Every sum adds in the order of the ids, one after another: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
 _LANES = np.uint64(16)
 _AHEAD = np.uint64(32)
-"""How many rows ahead of their use rows are prefetched."""
+"""How many rows ahead of its use a row is prefetched."""
 _IDS_AHEAD = np.uint64(16)
 """How many ids ahead of its use a place of `distinct`'s table is prefetched."""
 ASIDE = 16 << 20
-"""Bytes beyond which a block of rows is written past the caches: half of a usual last-level cache."""
+"""Bytes above which a block of rows is written past the caches: half of a typical last-level cache."""
 
 
 @kernel
@@ -52,8 +52,8 @@ def distinct(
 ) -> int:
     """Write the distinct ids of each segment in order of first appearance; return how many there are.
 
-    `table`, at the address `table_at`, is scratch: a power of two, at least twice the longest segment. Where
-    an id is looked for first is computed ahead of its use, kept in `inverse` and prefetched.
+    `table`, at the address `table_at`, is scratch: a power of two, at least twice the longest segment. An
+    id's first place in it is computed ahead of use, kept in `inverse` and prefetched.
     """
     count, one = _ZERO, np.uint64(1)
     out_splits[0] = 0
@@ -73,7 +73,7 @@ def distinct(
                 inverse[later] = np.int64(place)
                 prefetch(table_at + place * _FOUR)
             key = ids[i]
-            out[count] = key  # so a free place matches too: new or not is no branch, which none could predict
+            out[count] = key  # so a free place matches too: an unpredictable branch on "new" is avoided
             place = np.uint64(inverse[i])
             while True:
                 entry = np.uint64(table[place])
@@ -198,15 +198,15 @@ def gather_features(
 ) -> None:
     """Copy row `inverse[f * batch + b]` to row f of the block at `out + b * out_stride`.
 
-    Feature after feature: the rows of one feature often fit the second-level cache, those of all do not. More
-    than ASIDE bytes are written past the caches, which could not hold them anyway: that saves reading them.
+    It goes feature by feature: the second-level cache often has room for the rows of one feature, but not of
+    all. Above ASIDE bytes, it writes past the caches, which have no room for it: this saves reading.
     """
     past = _past_caches(len(inverse), dim, out, out_stride)
     _GATHER_FEATURES(int(dim))(rows, inverse, features, dim, out, out_stride, past)
 
 
 def _past_caches(count: int, dim: np.uint64, out: np.uint64, out_stride: np.uint64) -> bool | None:
-    """Return True if `count` rows are to be written past the caches and can be, else None."""
+    """Return True if `count` rows should and can be written past the caches, else None."""
     many = 4 * int(dim) * count > ASIDE
     aligned = int(dim) % 16 == 0 and int(out) % 64 == 0 and int(out_stride) % 64 == 0
     return True if many and aligned else None
@@ -267,7 +267,7 @@ def gather_slots(
     out_stride: np.uint64,
     count: int,
 ) -> None:
-    """Do what `gather_features` does with rows where they lie: row i is that of slot `slots[i]`, >= 0.
+    """Do what `gather_features` does, reading rows in place: row i is in slot `slots[i]`, >= 0.
 
     The block has `count` rows, of which these may be a part.
     """
@@ -292,7 +292,7 @@ def _gather_features_backward_of(width: int) -> Any:
         size, seen, full = d * _FOUR, _ZERO, d & ~np.uint64(15)
         none = np.float32(0)
         like = broadcast(none)
-        most, rest = like, none  # a sum that has once been infinite or NaN never becomes finite again
+        most, rest = like, none  # a sum that was once infinite or NaN never becomes finite again
         batch = np.uint64(inverse.shape[0]) // np.uint64(features)
         for f in range(np.uint64(features)):
             source = gradients + f * size
@@ -330,10 +330,10 @@ _GATHER_FEATURES_BACKWARD = by_width(_gather_features_backward_of)
 def gather_features_backward(
     gradients: np.uint64, stride: np.uint64, inverse: Inverse, features: int, dim: np.uint64, out: np.uint64
 ) -> bool:
-    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, f after f.
+    """Add row f of the block at `gradients + b * stride` to row `inverse[f * batch + b]`, feature by feature.
 
     Returns:
-        Whether all rows of `out` that were added to are finite now.
+        Whether all rows of `out` that were added to are now finite.
     """
     return bool(_GATHER_FEATURES_BACKWARD(int(dim))(gradients, stride, inverse, features, dim, out, None)[1])
 
@@ -343,7 +343,7 @@ def first_gradients(
 ) -> tuple[int, bool]:
     """Do what `gather_features_backward` does to rows of zeros, without reading `out`.
 
-    Rows must be numbered in the order of their first appearance in `inverse`.
+    Rows must be numbered by first appearance in `inverse`.
 
     Returns:
         The number of rows, -1 if they are numbered otherwise; whether all are finite.
@@ -365,7 +365,7 @@ def inside(inverse: Inverse, u: int) -> bool:
 
 @helper
 def divisor_of(weights: Floats, low: int, high: int, mode: int) -> np.float32:
-    """Return what the sum of a bag is divided by; 1 instead of 0."""
+    """Return the divisor for the sum of a bag; 1 instead of 0."""
     if mode == SUM:
         return np.float32(1)
     total = np.float32(0)
@@ -442,7 +442,7 @@ def pool_max(
     out_stride: np.uint64,
     chosen: npt.NDArray[np.int32],
 ) -> None:
-    """Write the largest weighted value of each bag and column, and which id it came from (-1: none)."""
+    """Write the largest weighted value of each bag and column, and the id it came from (-1: none)."""
     size = dim * _FOUR
     for b in range(offsets.shape[0] - 1):
         target = out + np.uint64(b) * out_stride

@@ -1,4 +1,4 @@
-"""Slots for new rows: fresh, given back, or taken from the row that deserves least to stay. See `layout`."""
+"""Slots for new rows: fresh, freed, or taken from the row that least deserves to stay. See `layout`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _MOST_USES = np.uint32(0xFFF)
 
 @helper
 def noted(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
-    """Return the note of an entry used in this step; of a new one if `note` is 0."""
+    """Return the note of an entry used in this step; `note` is 0 for a new entry."""
     if policy == RECENT:
         return step
     if policy == NONE or (note != np.uint32(0) and (note & _STEP_MASK) == (step & _STEP_MASK)):
@@ -91,7 +91,7 @@ def noted(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
 
 @helper
 def use(index: Index, bucket: np.uint64, key: np.uint64, step: np.uint32, policy: int) -> None:
-    """Note the use of a key that is in a bucket."""
+    """Note the use of a key that is in the bucket."""
     note = note_at(index, bucket + _EIGHT * trailing_zeros(match8(bucket, key)))
     store_u32(note, noted(load_u32(note), step, policy))
 
@@ -106,7 +106,7 @@ def give_slot(index: Index, slot: int) -> None:
 
 @helper
 def give_back(index: Index, slot: int) -> None:
-    """Put a slot, if it is one, on the free stack."""
+    """Put a slot on the free stack, unless it is negative."""
     if slot >= 0:
         give_slot(index, slot)
 
@@ -134,7 +134,7 @@ def logged(index: Index, r: int) -> int:
 
 @helper
 def drop(index: Index, segment: int, entry: np.uint64) -> int:
-    """Free an entry of a segment; return its slot, which the log then names as no longer this row's."""
+    """Free an entry of a segment; return its slot, after logging that this row has lost it."""
     slot, t = int(np.int64(load_u32(slot_at(entry)))) - 1, fact(index, segment, SEGMENT_TABLE)
     store_u32(slot_at(entry), np.uint32(0))
     reassigned = get(index, REASSIGNED)
@@ -151,7 +151,7 @@ def drop(index: Index, segment: int, entry: np.uint64) -> int:
 
 @helper
 def staleness(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
-    """Return how much an entry deserves to go: 0 in use in this step, larger is worse."""
+    """Return how much an entry deserves eviction: 0 in use in this step, larger is worse."""
     if policy == RECENT:
         return np.uint32(step - note)
     if (note & _STEP_MASK) == (step & _STEP_MASK):
@@ -161,7 +161,7 @@ def staleness(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
 
 @helper
 def worst(index: Index, first: np.uint64, second: np.uint64, step: np.uint32, policy: int) -> np.uint64:
-    """Return the entry of two buckets that is evicted first; 0 if all are in use, or there are too few."""
+    """Return the entry of two buckets to evict first; 0 if all are in use, or there are too few."""
     result, most, seen = _NOWHERE, np.uint32(0), 0
     for k in range(2 * ENTRIES):
         entry = (first if k < ENTRIES else second) + _EIGHT * np.uint64(k % ENTRIES)
@@ -190,7 +190,7 @@ def hand_step(index: Index) -> tuple[int, np.uint64, np.uint64]:
 
 @helper
 def evict_anywhere(index: Index, step: np.uint32, policy: int) -> int:
-    """Free the worst entry where the hand points; return its slot, or -1 if all it saw are in use."""
+    """Free the worst entry under the hand; return its slot, or -1 if all entries it saw are in use."""
     for _ in range(WALK):
         segment, first, second = hand_step(index)
         entry = worst(index, first, second, step, policy)
@@ -215,9 +215,9 @@ def evict_here(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int)
 def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int) -> tuple[int, bool]:
     """Return (a slot for a new row of table t, or -1; whether a row of the same two buckets gave it).
 
-    At the limit it is taken from another row: the worst of the 10 that share a bucket with the new one. Every
-    4th time, and where they are in use or too few, it is the worst of 10 that a hand points to which walks
-    over all tables: so a table that grows takes rows from those that do not.
+    At the limit the slot is taken from another row: the worst of the 10 that share a bucket with the new one.
+    Every 4th time, and if those rows are in use or too few, it is the worst of 10 rows under a hand that
+    walks over all tables: so a growing table takes rows from the others.
     """
     slot = take_slot(index)
     if slot >= 0 or policy == NONE:
@@ -231,12 +231,12 @@ def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int) -
 
 @helper
 def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32, policy: int) -> int:
-    """Give a new id of table t an entry and a slot; return the slot, or -1 where there is no room."""
+    """Give a new id of table t an entry and a slot; return the slot, or -1 if there is no room."""
     slot, here = slot_for(index, t, h, step, policy)
     if slot < 0:
         return -1
     entry = free_place(index, t, h) if here else entry_for(index, t, h)
-    if entry == _NOWHERE and policy != NONE:  # no index memory: rows must go for want of it, not of slots
+    if entry == _NOWHERE and policy != NONE:  # index memory, not slots, has run out: evict rows to free some
         if (h >> np.uint64(38)) & np.uint64(3) == _ZERO:
             give_back(index, evict_anywhere(index, step, policy))
         give_back(index, evict_here(index, t, h, step, policy))
@@ -255,9 +255,9 @@ def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32, 
 
 @helper
 def insert_plainly(index: Index, t: int, key: np.uint64, found: np.uint64, entry: np.uint64) -> int:
-    """Do what `insert` does where a slot and the entry at `entry` are free and the segment is not full.
+    """Do what `insert` does if a slot and the entry at `entry` are free and the segment is not full.
 
-    Returns -1, and changes nothing, if it is not so. `found` is what the directory says of the hash.
+    Otherwise return -1 and change nothing. `found` is the directory entry of the hash.
     """
     segment = number(found)
     used = fact(index, segment, SEGMENT_USED)
@@ -286,8 +286,8 @@ def create(
 ) -> int:
     """Give each missing id a slot; return how many got a new one, their positions in `fresh`.
 
-    `missing` ascends; an id that occurs twice gets one slot, its first position is in `fresh`. Slots stay -1
-    where there is no room (counted as REFUSED).
+    `missing` ascends; a repeated id gets one slot, and its first position is in `fresh`. Slots stay -1 where
+    there is no room (counted as REFUSED).
     """
     n, made, j = missing.shape[0], 0, 0
     for t in range(splits.shape[0] - 1):
@@ -327,9 +327,9 @@ def create(
 
 @kernel
 def sweep(index: Index, step: np.uint32, ttl: int, pairs: int) -> None:
-    """Let the hand walk over `pairs` pairs of buckets and free rows not used for more than `ttl` steps.
+    """Move the hand over `pairs` pairs of buckets and free rows not used for more than `ttl` steps.
 
-    It stops when it has freed as many as half of the log holds.
+    It stops after freeing half as many rows as the log holds.
     """
     last = get(index, REASSIGNED) + get(index, LOG_SIZE) // 2 - 2 * ENTRIES
     for _ in range(pairs):
@@ -351,9 +351,9 @@ def stale_slots(
     slots: npt.NDArray[np.int32],
     stale: npt.NDArray[np.int64],
 ) -> int:
-    """Write the positions of slots that are -1 or were taken from their row since; return how many.
+    """Write the positions of slots that are -1 or were taken from their row since `since`; return how many.
 
-    `marks` is scratch, one zero bit per slot, and zero again afterwards; at most LOG_SIZE slots were taken.
+    `marks` is scratch, one zero bit per slot, zero again at the end; at most LOG_SIZE slots were taken.
     """
     now, count = get(index, REASSIGNED), 0
     for r in range(since, now):
@@ -373,7 +373,7 @@ def stale_slots(
 def claim(
     marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32], limit: int, won: npt.NDArray[np.int64]
 ) -> int:
-    """Mark slots of 0..limit - 1; write the positions of those not marked before, return how many."""
+    """Mark slots of 0..limit - 1; write the positions of slots not marked before, return how many."""
     count = 0
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])

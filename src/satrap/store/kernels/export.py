@@ -1,4 +1,4 @@
-"""Rows out of the slab, weights and state in one pass: each row is fetched from memory once."""
+"""Copies rows out of the slab, weights and state in one pass: each row is fetched from memory once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def read_rows(
     state: np.uint64,
     state_stride: np.uint64,
 ) -> None:
-    """Write each slot's weights and its state; no slot (-1), nothing.
+    """Write each slot's weights and state; write nothing for slot -1.
 
     Args:
         fmt: of the weights in the slab.
         base: address of row 0.
         stride: bytes from one row to the next; its last `count` float32 are the state.
-        scalars: one more float32 of state for each slot, which comes last; may be empty.
+        scalars: one more float32 of state per slot, written last; may be empty.
         slots: int32[n].
         dim: weights per row.
         weights: address of float32[n, dim].

@@ -1,6 +1,6 @@
 """Records of rows between the slab, buffers and a file, without the interpreter lock.
 
-A record is a row as it lies in the slab, and after it the float32 kept apart, where there is one.
+A record is a row as in the slab, followed by the float32 that is kept apart, if there is one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def put(
 
 @helper
 def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
-    """Return the end of the slots from `first` on that are neighbours, at most `most` of them."""
+    """Return the end of the run of adjacent slots that starts at `first`, at most `most` slots."""
     end = first + 1
     while (
         end < slots.shape[0] and end - first < most and np.int64(slots[end]) == np.int64(slots[end - 1]) + 1
@@ -76,9 +76,9 @@ def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
 
 @kernel
 def transfer(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int, writing: bool) -> int:
-    """Read the records of slots to an address, or write them from there; return how many are whole.
+    """Read the records of slots to an address, or write them from there; return how many are complete.
 
-    Neighbours go together.
+    Adjacent slots are transferred together.
     """
     n, i, most = len(slots), 0, max(1, _LARGEST // record)
     while i < n:
@@ -100,6 +100,6 @@ def transfer(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: 
 
 @kernel
 def advise(fd: int, slots: npt.NDArray[np.int32], record: int, advice: int) -> None:
-    """Tell the system what will be done with the records of slots, see posix_fadvise(2)."""
+    """Advise the system on the use of the records of slots, see posix_fadvise(2)."""
     for i in range(slots.shape[0]):
         _posix_fadvise(np.int32(fd), np.int64(slots[i]) * record, np.int64(record), np.int32(advice))

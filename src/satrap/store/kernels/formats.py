@@ -1,8 +1,8 @@
-"""How weights lie in memory: float32, bfloat16 or float16, the last two rounded stochastically.
+"""How weights are stored: float32, bfloat16 or float16, the last two rounded stochastically.
 
-A value between two neighbouring 16-bit numbers becomes one of them at random, the nearer one more often, so
-that it is right on average and small updates are not lost (Gupta et al., ICML 2015). The random bits are a
-pure function of (`noise`, key, column). Values beyond the format's range must be clamped by the caller.
+A value between two neighbouring 16-bit numbers is rounded to one of them at random, more often to the nearer
+one, so it is right on average and small updates are not lost (Gupta et al., ICML 2015). The random bits are
+a pure function of (`noise`, key, column). The caller must clamp values beyond the format's range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LANES = np.uint64(LANES)
 
 
 class Float32(NamedTuple):
-    """Weights as they are; 4 bytes each."""
+    """Unchanged weights; 4 bytes each."""
 
     noise: np.uint64
 
@@ -53,7 +53,7 @@ LARGEST: dict[type[Format], float] = {
 
 
 def _like(kind: Any, scalar: Any) -> Any:
-    """Return `scalar` (an LLVM type), or the vector of it if `kind` is a vector."""
+    """Return `scalar` (an LLVM type), or a vector of it if `kind` is a vector."""
     return scalar if kind is types.float32 else ir.VectorType(scalar, LANES)
 
 
@@ -161,15 +161,15 @@ def _weight_bytes(context: Any, fmt: Any) -> Any:
 
 _made: Any = intrinsic
 load_weights = _made(_load_weights)
-"""load_weights(format, like, address): what `like` is (float32 or a vector of 16), widened exactly."""
+"""load_weights(format, like, address): the type of `like` (float32 or a vector of 16), widened exactly."""
 store_weights = _made(_store_weights)
-"""store_weights(format, address, value, key, column): round and write; `column` is that of the first lane."""
+"""store_weights(format, address, value, key, column): round and write; `column` is for the first lane."""
 weight_bytes: Callable[[Format], np.uint64] = _made(_weight_bytes)
 """weight_bytes(format): 4 or 2, as uint64."""
 
 
 def padded_bytes(fmt: type[Format], dim: int) -> int:
-    """Return the bytes of `dim` weights; the float32 of state that follow start at a multiple of 4."""
+    """Return the bytes of `dim` weights, padded to a multiple of 4, where the float32 state starts."""
     return 4 * dim if fmt is Float32 else (2 * dim + 3) // 4 * 4
 
 
@@ -201,7 +201,7 @@ def write_weights(fmt: Format, source: np.uint64, target: np.uint64, dim: np.uin
 
 @helper
 def widen_in_place(fmt: Format, address: np.uint64, dim: np.uint64) -> None:
-    """Replace `dim` weights at `address` by their float32 values, for which there must be room."""
+    """Replace `dim` weights at `address` by their float32 values; there must be room for these."""
     item = weight_bytes(fmt)
     if item != _FOUR:
         for j in range(dim):  # from the back, so that nothing is overwritten before it is read

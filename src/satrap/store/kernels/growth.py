@@ -86,14 +86,14 @@ _NOWHERE = np.uint64(0)
 
 @helper
 def other_bucket(index: Index, segment: Segment, h: np.uint64, home: np.uint64) -> np.uint64:
-    """Return the bucket besides `home` that an entry with this hash may lie in."""
+    """Return the bucket other than `home` for an entry with this hash."""
     first = first_bucket(index, segment, h)
     return second_bucket(index, segment, h) if first == home else first
 
 
 @helper
 def copy(index: Index, source: np.uint64, target: np.uint64) -> None:
-    """Write an entry to a free one, with its note."""
+    """Copy an entry and its note to a free entry."""
     store_u64(target, load_u64(source))
     store_u32(slot_at(target), load_u32(slot_at(source)))
     if index.notes != _NOWHERE:
@@ -102,14 +102,14 @@ def copy(index: Index, source: np.uint64, target: np.uint64) -> None:
 
 @helper
 def move(index: Index, source: np.uint64, target: np.uint64) -> None:
-    """Move an entry to a free one."""
+    """Move an entry to a free entry."""
     copy(index, source, target)
     store_u32(slot_at(source), np.uint32(0))
 
 
 @helper
 def make_room(index: Index, segment: Segment, salt: np.uint64, bucket: np.uint64) -> np.uint64:
-    """Return an entry of a full bucket, freed by moving its resident to its other bucket, or 0."""
+    """Return an entry of a full bucket, freed by moving its key to its other bucket, or 0."""
     for k in range(ENTRIES):
         resident = bucket + _EIGHT * np.uint64(k)
         h = mix(load_u64(resident) ^ salt)
@@ -122,7 +122,7 @@ def make_room(index: Index, segment: Segment, salt: np.uint64, bucket: np.uint64
 
 @helper
 def place(index: Index, segment: Segment, salt: np.uint64, h: np.uint64) -> np.uint64:
-    """Return the address of a free entry for a hash, or 0; may move one or two residents."""
+    """Return the address of a free entry for a hash, or 0; may move one or two entries."""
     first = first_bucket(index, segment, h)
     entry = free_entry(first)
     if entry != _NOWHERE:
@@ -150,7 +150,7 @@ def place(index: Index, segment: Segment, salt: np.uint64, h: np.uint64) -> np.u
 
 @helper
 def take_pages(index: Index, segment: int, count: int) -> bool:
-    """Give an empty segment `count` empty pages; False, and none, when the reserved memory is used up."""
+    """Give an empty segment `count` empty pages; False, and none, if the reserved memory is used up."""
     free, used = get(index, PAGES_FREE), get(index, PAGES_USED)
     if free + get(index, PAGES_LIMIT) - used < count:
         return False
@@ -174,7 +174,7 @@ def take_pages(index: Index, segment: int, count: int) -> bool:
 
 @helper
 def give_pages(index: Index, segment: int) -> None:
-    """Return all pages of a segment to the free list; it is empty then."""
+    """Return all pages of a segment to the free list; it is then empty."""
     free, count = get(index, PAGES_FREE), fact(index, segment, SEGMENT_COUNT)
     for k in range(count):
         set32(index.free_pages, free + k, get32(index.pages, segment * SEGMENT_PAGES + k))
@@ -192,7 +192,7 @@ def prefetch_page(index: Index, page: int) -> None:
 
 @helper
 def clear_counts(index: Index, scratch: int) -> None:
-    """Let the last words of the buckets of a scratch list be 0 again, see `copy_entries`."""
+    """Reset the last words of the buckets of a scratch list to 0, see `copy_entries`."""
     for p in range(fact(index, scratch, SEGMENT_COUNT)):
         page = index.entries + np.uint64(get32(index.pages, scratch * SEGMENT_PAGES + p)) * _PAGE
         for b in range(_ZERO, _PAGE, _BUCKET):
@@ -203,9 +203,9 @@ def clear_counts(index: Index, scratch: int) -> None:
 def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> bool:
     """Copy the entries of a segment to scratch 1 where the hash has `bit`, else to 0; False if stuck.
 
-    Neighbours go to neighbouring buckets. So that the next one need not wait until what was written can be
-    read as a vector, the last word of a bucket counts its entries meanwhile (one that was moved here is not
-    counted, and `place` is asked from then on). A full bucket counts 5: its last word is no free slot.
+    Neighbouring entries go to neighbouring buckets. Meanwhile the last word of a bucket counts its entries,
+    so that the next entry need not wait until the written ones can be read as a vector. (A moved entry is not
+    counted; from then on `place` is used.) A full bucket counts 5: its last word is no free slot.
     """
     low = segment_at(index, 0)
     apart = segment_at(index, 1).pages - low.pages
@@ -225,7 +225,7 @@ def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) ->
                 first = first_bucket(index, target, h)
                 count = np.uint64(load_u32(first + _LAST))
                 if load_u32(first + _SLOTS + _FOUR * count) == np.uint32(0):
-                    # A free entry is copied to itself: whether there is one, none could predict.
+                    # A free entry is copied to itself, which avoids an unpredictable branch.
                     copy(index, entry, first + _EIGHT * count if there else entry)
                     store_u32(first + _LAST, np.uint32(count) + np.uint32(there))
                 elif there:
@@ -243,10 +243,10 @@ def copy_entries(index: Index, segment: int, salt: np.uint64, bit: np.uint64) ->
 
 @helper
 def lay_out(index: Index, segment: int, salt: np.uint64, count: int, bit: np.uint64) -> bool:
-    """Copy a segment to scratch 0, and 1 if there is a `bit`, of `count` pages or somewhat more each.
+    """Copy a segment to scratch 0, and 1 if there is a `bit`, each with `count` pages or somewhat more.
 
-    Its own pages are given back then; False, with nothing changed, when it cannot be done, or when it would
-    leave fewer pages than it takes to do this to any segment.
+    Its own pages are then freed. False, with nothing changed, if that is impossible, or if it would leave
+    fewer pages than laying out any one segment takes.
     """
     own = fact(index, segment, SEGMENT_COUNT)
     while count <= SEGMENT_PAGES:
@@ -281,7 +281,7 @@ def adopt(index: Index, segment: int, scratch: int) -> None:
 
 @helper
 def hand_over(index: Index, segment: int, scratch: int) -> None:
-    """Give the pages of a segment to a scratch list that has none: the reverse of `adopt`."""
+    """Give the pages of a segment to an empty scratch list: the reverse of `adopt`."""
     count = fact(index, segment, SEGMENT_COUNT)
     for k in range(count):
         set32(index.pages, scratch * SEGMENT_PAGES + k, get32(index.pages, segment * SEGMENT_PAGES + k))
@@ -310,7 +310,7 @@ def sides(index: Index, segment: int, salt: np.uint64, bit: np.uint64) -> int:
 
 @helper
 def double_directory(index: Index, t: int) -> bool:
-    """Give table t a directory of twice the entries; False when memory is used up."""
+    """Give table t a directory of twice the entries; False if memory is used up."""
     depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
     start, size = get(index, DIRECTORY), 1 << depth
     if start + 2 * size > get(index, DIRECTORY_LIMIT):
@@ -325,7 +325,7 @@ def double_directory(index: Index, t: int) -> bool:
 
 @helper
 def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
-    """Let the directory of table t lead to a segment for hashes that share its depth of bits with h."""
+    """Point table t's directory to a segment for the hashes that share its depth of bits with h."""
     deep, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
     span = 1 << (deep - fact(index, segment, SEGMENT_DEPTH))
     start = root + (int(np.int64((h >> _ONE) >> np.uint64(63 - deep))) & ~(span - 1))
@@ -335,9 +335,9 @@ def point(index: Index, t: int, segment: int, h: np.uint64) -> None:
 
 @helper
 def split_off(index: Index, segment: int, half: int) -> bool:
-    """Let a segment be one half of a split, and the other half empty; False without pages.
+    """Make a segment one half of a split whose other half is empty; False without pages.
 
-    Rows that arrive in the order of their hash fill one half alone: nothing has to move then.
+    Rows that arrive in hash order all go to one half: then nothing has to move.
     """
     if get(index, PAGES_FREE) + get(index, PAGES_LIMIT) - get(index, PAGES_USED) <= SPARE_PAGES // 2:
         return False
@@ -349,7 +349,7 @@ def split_off(index: Index, segment: int, half: int) -> bool:
 
 @helper
 def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
-    """Make room in the segment of hash h: 1.4 times its pages, or two segments; False when it cannot be."""
+    """Make room in the segment of hash h: 1.4 times its pages, or two segments; False if impossible."""
     pages, salt = fact(index, segment, SEGMENT_COUNT), load_u64(record(index, t, SALT))
     wider = 7 * pages // 5 + 1  # 1, 2, 3, 5, 8, 12, 16, then two of 11
     if pages < 14:
@@ -385,7 +385,7 @@ def grow(index: Index, t: int, segment: int, h: np.uint64) -> bool:
 
 @helper
 def shrink(index: Index, segment: int, key: np.uint64) -> None:
-    """Give pages back if a segment, in which `key` is or was, has lost a fifth of its entries."""
+    """Free pages if a segment, in which `key` is or was, has lost a fifth of its entries."""
     used, pages = fact(index, segment, SEGMENT_USED), fact(index, segment, SEGMENT_COUNT)
     enough = max(1, (20 * used + 19 * FULL - 1) // (19 * FULL))
     if 10 * used < 8 * FULL * pages and enough < pages:
@@ -398,13 +398,13 @@ def shrink(index: Index, segment: int, key: np.uint64) -> None:
 
 @helper
 def squeeze(index: Index, segment: int) -> bool:
-    """Give pages back that a segment does not need; False if there are none."""
+    """Free pages that a segment does not need; False if there are none."""
     used, pages = fact(index, segment, SEGMENT_USED), fact(index, segment, SEGMENT_COUNT)
     enough = (used + FULL - 1) // FULL
     if used == 0 or enough >= pages:
         return False
     t, key = fact(index, segment, SEGMENT_TABLE), _ZERO
-    for p in range(pages * PAGE_BUCKETS * ENTRIES):  # any of its rows tells where the directory leads to it
+    for p in range(pages * PAGE_BUCKETS * ENTRIES):  # any of its rows shows where the directory points to it
         page = get32(index.pages, segment * SEGMENT_PAGES + p // (PAGE_BUCKETS * ENTRIES))
         bucket = index.entries + np.uint64(page) * _PAGE + np.uint64(p // ENTRIES % PAGE_BUCKETS) * _BUCKET
         entry = bucket + np.uint64(p % ENTRIES) * _EIGHT
@@ -421,9 +421,9 @@ def squeeze(index: Index, segment: int) -> bool:
 
 @helper
 def reclaim(index: Index) -> bool:
-    """Take pages from the next segment that has some to spare; False if there is none.
+    """Take pages from the next segment that can spare some; False if there is none.
 
-    After a round in vain it does not look again until many rows have gone.
+    After a fruitless round it does not look again until many rows have been removed.
     """
     segments = get(index, SEGMENTS)
     if get(index, TIGHT) >= segments and get(index, REASSIGNED) >= get(index, TIGHT_UNTIL):
@@ -457,7 +457,7 @@ def entry_for(index: Index, t: int, h: np.uint64) -> np.uint64:
 
 @helper
 def free_place(index: Index, t: int, h: np.uint64) -> np.uint64:
-    """Return the address of a free entry for a hash of table t as the index is, or 0."""
+    """Return the address of a free entry for a hash of table t without growing, or 0."""
     entry = lead(map_of(index, t), h)
     free = place(index, listed(index, entry), load_u64(record(index, t, SALT)), h)
     if free != _NOWHERE:
@@ -468,7 +468,7 @@ def free_place(index: Index, t: int, h: np.uint64) -> np.uint64:
 
 @kernel
 def open_tables(index: Index) -> bool:
-    """Give every table one empty segment of one page; False when memory is used up."""
+    """Give every table one empty segment of one page; False if memory is used up."""
     for t in range(get(index, TABLES)):
         segment = t + FIRST_SEGMENT
         if not take_pages(index, segment, 1):

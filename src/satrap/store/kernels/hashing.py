@@ -1,4 +1,4 @@
-"""The hash of an id inside its table, and what is read off it.
+"""The hash of an id inside its table, and what is derived from it.
 
 One 64-bit mix of (id xor salt of the table): the top 12 bits are the fixed bucket of (table, id), the top
 bits choose the segment of the index, the rest choose the two candidate buckets inside the segment.
@@ -21,7 +21,7 @@ _STEP = np.float32(2.0**-23)
 
 @helper
 def mix(x: np.uint64) -> np.uint64:
-    """Scramble 64 bits, one to one."""
+    """Scramble 64 bits; one-to-one."""
     x = (x ^ (x >> _HALF)) * _FACTOR
     x = (x ^ (x >> _HALF)) * _FACTOR
     return x ^ (x >> _HALF)

@@ -48,8 +48,8 @@ def locate_first(
 ) -> None:
     """Write the address of each id's first bucket.
 
-    Hashes come first: a loop of nothing else runs in vectors. A segment's list of pages is prefetched 16 ids
-    ahead: beyond some 10 million rows the lists do not stay in the cache.
+    Hashes come first: a loop that does nothing else is vectorized. A segment's list of pages is prefetched 16
+    ids ahead: above about 10 million rows the lists no longer stay in the cache.
     """
     for t in range(splits.shape[0] - 1):
         where, first, end = map_of(index, t), np.uint64(splits[t]), np.uint64(splits[t + 1])
@@ -71,7 +71,7 @@ def locate_second(
     places: npt.NDArray[np.uint64],
     seconds: npt.NDArray[np.int64],
 ) -> None:
-    """Write the address of the second bucket of `ids[queue[q]]` for each q, and add their number by table."""
+    """Write the address of the second bucket of `ids[queue[q]]` for each q, and count these ids by table."""
     q, n = 0, queue.shape[0]
     for t in range(splits.shape[0] - 1):
         where, begin = map_of(index, t), q
@@ -146,7 +146,7 @@ def search(
     places: npt.NDArray[np.uint64],
     seconds: npt.NDArray[np.int64],
 ) -> int:
-    """Do what `find` does, in one call from Python; a policy of None: uses are not noted."""
+    """Do what `find` does, in one call from Python; with a policy of None, uses are not noted."""
     locate_first(index, ids, splits, places)
     queued = probe_all(index, ids, places, step, policy, slots, missing)
     if queued == 0:
@@ -166,12 +166,12 @@ def find(
     places: npt.NDArray[np.uint64],
     seconds: npt.NDArray[np.int64],
 ) -> int:
-    """Write the slot of each id, -1 without a row; return how many have none, positions in `missing`.
+    """Write the slot of each id, -1 without a row; return how many have none, with positions in `missing`.
 
-    `ids[splits[t]:splits[t + 1]]` belong to table t. First choices are probed, prefetched AHEAD ids ahead;
-    what is not there is queued, and probed in its second bucket. Uses are noted unless the policy is NONE.
-    `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their first
-    bucket.
+    `ids[splits[t]:splits[t + 1]]` belong to table t. First buckets are probed, and prefetched AHEAD ids
+    ahead; ids not found there are queued, and probed in their second bucket. Uses are noted unless the policy
+    is NONE. `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their
+    first bucket.
     """
     noted = None if policy == NONE else policy
     return int(search(index, ids, splits, step, noted, slots, missing, places, seconds))
@@ -189,7 +189,7 @@ def collect(
 ) -> int:
     """Write ids, slots and buckets of the rows of table t in fixed buckets first..last; return how many.
 
-    The arrays may be shorter than that: then nothing beyond them is written.
+    If the arrays are shorter than that, nothing is written beyond their end.
     """
     found, previous, salt = 0, -1, load_u64(record(index, t, SALT))
     depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))

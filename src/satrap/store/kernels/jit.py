@@ -1,8 +1,8 @@
 """How kernels are compiled and where their machine code is cached.
 
-Numba's own cache looks only at the file of the function that is called, so an edited helper in another file,
-or an upgraded package whose files carry constant times, could run old machine code. Here the cache folder's
-name holds a digest of all kernel sources: other sources, other folder.
+Numba's own cache checks only the file of the called function. After an edit of a helper in another file, or
+an upgrade of a package whose files have constant times, it could run old machine code. Here the name of the
+cache folder contains a digest of all kernel sources: other sources use another folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _cache_folder() -> str | None:
 
 
 CACHE_FOLDER = _cache_folder()
-"""Where machine code is kept between runs; None when no folder is writable (then nothing is kept)."""
+"""Where machine code is kept between runs; None if no folder is writable (then none is kept)."""
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
@@ -68,11 +68,11 @@ def helper(function: F) -> F:
 
 
 WIDTHS = (16, 32, 64, 128)
-"""Numbers of weights for which loops over a row are compiled for themselves."""
+"""Row widths, in weights, for which loops over a row are compiled separately."""
 
 
 def by_width(make: Callable[[int], F]) -> Callable[[int], F]:
-    """Return what gives the kernel for rows of some number of weights.
+    """Return a function that gives the kernel for rows of a number of weights.
 
     Args:
         make: returns the kernel for rows of exactly that many weights, or of any number for 0. With the

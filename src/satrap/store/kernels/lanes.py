@@ -68,7 +68,7 @@ def _spread(context: Any, values: Any) -> Any:
 
 _made: Any = intrinsic
 clamp = _made(_clamp)
-"""clamp(x, bound): x where it lies inside [-bound, bound], else the nearer end."""
+"""clamp(x, bound): x if it is inside [-bound, bound], else the nearer end."""
 where_zero = _made(_where_zero)
 """where_zero(test, then, otherwise): `then` in the lanes where `test` is 0."""
 load_double = _made(_load_double)

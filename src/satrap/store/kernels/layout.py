@@ -1,23 +1,23 @@
-"""Where a row is: one growing hash index per table, all tables of a group in shared memory.
+"""The index: one growing hash index per table; all tables of a group share memory.
 
 ```
 table  --top bits of the hash-->  segment  --other bits-->  two candidate buckets of 5 entries
 ```
-A *bucket* is one cache line: 5 keys of 8 bytes, 5 times `slot + 1` of 4, and 4 bytes of 0. A slot of 0 is
-free, so fresh zeroed memory is an empty index, and a key that matches nothing reads the last word, "none",
-without a branch. A key lies in one of two buckets, which two parts of its hash choose. Where rows are
-evicted, each entry has a *note* in other memory: the step of its last use, or a count of uses.
+A *bucket* is one cache line: 5 keys of 8 bytes, 5 values `slot + 1` of 4 bytes, and 4 bytes of 0. The value 0
+means free, so fresh zeroed memory is an empty index, and a key without a match reads the last word, "none",
+without a branch. A key is in one of two buckets, chosen by two parts of its hash. Where rows are evicted,
+each entry has a *note* in other memory: the step of its last use, or a count of uses.
 
-A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 80 % full it is laid out again over 1.4
-times its pages, or split in two beyond 16. That is the longest an insert ever waits: 2,000 entries, all in
-cache, some 30 microseconds. Segments are small also so that they do not all grow in the same request. All
-pages have one size, so a page that one segment gives back is the next one's growth; once the memory is used
-up, segments that are not full are made to (rows that come in the order of their hash leave many half empty).
-A row costs about 19 bytes of index, and 6 more with notes.
+A *segment* is 1 to 16 *pages* of 32 buckets (2 KiB). When it is 80 % full, it is laid out again over 1.4
+times its pages, or split in two above 16 pages. This is the longest wait of an insert: 2,000 entries, all in
+cache, about 30 microseconds. Small segments also do not all grow in the same request. All pages have one
+size, so another segment can grow into a freed page. Once the memory is used up, segments that are not full
+give up pages (rows that arrive in hash order leave many half empty). A row costs about 19 bytes of index, and
+6 more with notes.
 
-Measured and given up: buckets of 8 keys and 8 values in two lines (find takes nearly twice as long), segments
+Measured and rejected: buckets of 8 keys and 8 values in two lines (find takes nearly twice as long), segments
 of 1 MiB (a request of 2,000 new ids waited up to 76 ms, as many grew at once), and linear hashing (no wait at
-all, but 37 % of the ids lie in their second bucket instead of 7 %).
+all, but 37 % of the ids are in their second bucket instead of 7 %).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ FULL = 128
 """Entries in use per page beyond which a segment grows: 80 % of 160."""
 MAX_DEPTH = 26
 SPARE_PAGES = 32
-"""Pages in use only while segments are laid out again; half of them growth never takes."""
+"""Pages used only while segments are laid out again; growth can take only half of them."""
 AHEAD = 64
 """How many ids ahead of the probe their bucket is prefetched (measured: 16 is slow, 64 and 128 tie)."""
 CREATE_AHEAD = 16
 FEWEST = 4
-"""Rows there must be in two buckets for one to be evicted: the worst of one or two may be a good one."""
+"""Fewest rows in two buckets for one to be evicted: the worst of one or two may be a good one."""
 WALK = 256
-"""Bucket pairs the hand looks at before an eviction is given up: all of them in use by the request itself."""
+"""Bucket pairs the hand checks before eviction fails: the request itself uses all their rows."""
 LOG_ENTRY = 16
 
 # words of a table's record
@@ -85,7 +85,7 @@ SALT, ROOT, DEPTH, USED, CREATED, EVICTED, REFUSED, SECOND, RECORD = range(9)
 # facts of a segment, int32 each
 SEGMENT_USED, SEGMENT_DEPTH, SEGMENT_TABLE, SEGMENT_COUNT, FACTS = range(5)
 FIRST_SEGMENT = 2
-"""Segments 0 and 1 are scratch, in use only while another is laid out again."""
+"""Segments 0 and 1 are scratch, used only while another segment is laid out again."""
 NONE, RECENT, FREQUENT = 0, 1, 2
 """What a note holds: nothing, the step of the last use, or `count of uses << 20 | step & 0xFFFFF`."""
 
@@ -118,9 +118,9 @@ class Index(NamedTuple):
         facts: int32[segments, FACTS].
         free_pages: int32, a stack.
         counts: int64[COUNTS].
-        free: int32, the stack of slots that expired rows gave back.
-        log: ring of LOG_SIZE times (id uint64, slot int32, table int32): who lost a slot, the last
-            `counts[REASSIGNED]` of them.
+        free: int32, the stack of slots freed by expired rows.
+        log: ring of LOG_SIZE times (id uint64, slot int32, table int32): the last rows that lost a slot;
+            `counts[REASSIGNED]` is their number so far.
     """
 
     entries: np.uint64
@@ -136,7 +136,7 @@ class Index(NamedTuple):
 
 
 class Map(NamedTuple):
-    """What turns the hashes of one table into segments: salt, address in the directory, bits to drop."""
+    """Maps the hashes of one table to segments: salt, address in the directory, bits to drop."""
 
     salt: np.uint64
     directory: np.uint64
@@ -144,7 +144,7 @@ class Map(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Address of a segment's list of pages, and how many they are."""
+    """Address of a segment's list of pages, and the number of pages."""
 
     pages: np.uint64
     length: np.uint64
@@ -248,7 +248,7 @@ def first_bucket(index: Index, segment: Segment, h: np.uint64) -> np.uint64:
 
 @helper
 def second_bucket(index: Index, segment: Segment, h: np.uint64) -> np.uint64:
-    """Return the address of the second; it does not depend on the segment's bits alone."""
+    """Return the address of the second bucket of a hash; it does not depend on the segment's bits alone."""
     return bucket_at(index, segment, (h * _SECOND) >> _HALF)
 
 
@@ -269,8 +269,8 @@ def note_at(index: Index, entry: np.uint64) -> np.uint64:
 def probe(bucket: np.uint64, key: np.uint64) -> int:
     """Return the slot of `key` in a bucket or -1.
 
-    A freed entry keeps its key. That does no harm: a key is put in the first free entry, so if it is in the
-    bucket, it is the first match.
+    A freed entry keeps its key. That does no harm: a key goes into the first free entry, so if the bucket has
+    the key, it is the first match.
     """
     lane = trailing_zeros((match8(bucket, key) & _KEYS) | np.uint32(1 << ENTRIES))
     return int(np.int64(load_u32(bucket + _SLOTS + _FOUR * lane))) - 1

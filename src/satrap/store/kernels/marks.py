@@ -10,7 +10,7 @@ from satrap.store.kernels.jit import kernel
 
 @kernel
 def mark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
-    """Set the bits of slots; -1 is none."""
+    """Set the bits of slots (-1: none)."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
         if slot >= 0:
@@ -19,7 +19,7 @@ def mark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
 
 @kernel
 def unmark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
-    """Clear the bits of slots; -1 is none."""
+    """Clear the bits of slots (-1: none)."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
         if slot >= 0:
@@ -38,7 +38,7 @@ def marked(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> npt.ND
 
 @kernel
 def assign(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32], bits: npt.NDArray[np.bool_]) -> None:
-    """Make the bits of slots what `bits` says."""
+    """Set the bits of slots to `bits`."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
         bit = np.uint8(1 << (slot & 7))

@@ -1,7 +1,7 @@
 """One optimizer step per row, in one pass over `[weights | state]`; see `satrap.optim` for the formulas.
 
-One loop (`step`) serves every optimizer and format: the type of `rule` chooses `begin`, what is worked out
-once per row, and `lane`, what happens to a weight. A lane is a float32 or a vector of 16; rows run in vectors
+One loop (`step`) serves every optimizer and format: the type of `rule` chooses `begin`, which computes values
+once per row, and `lane`, which updates a weight. A lane is a float32 or a vector of 16; rows run in vectors
 with a scalar tail.
 """
 
@@ -28,7 +28,7 @@ _NONE = np.float32(0)
 _UNIT = np.float32(1)
 _LARGEST = np.float32(3.4028235e38)
 TABULATED = 4096
-"""Steps of a row whose bias corrections are looked up instead of computed (two powers cost 40 ns)."""
+"""Steps of a row whose bias corrections come from a table (computing two powers takes 40 ns)."""
 
 
 class Shaping(NamedTuple):
@@ -36,7 +36,7 @@ class Shaping(NamedTuple):
 
     Attributes:
         decay: `decay * w` is added to the gradient.
-        clip: largest norm of the gradient, before that; infinity for any.
+        clip: largest norm of the gradient before decay is added; infinity: no limit.
     """
 
     decay: np.float32
@@ -106,7 +106,7 @@ def begin(
 
 
 def lane(rule: Any, facts: Any, x: Any, g: Any, state: Any, size: Any) -> Any:
-    """Return the new weight; `state` is the address of its state, the next of it lies `size` bytes on."""
+    """Return the new weight; `state` is the address of its state, the next state is `size` bytes further."""
     raise TypeError(_COMPILED)
 
 
@@ -237,7 +237,7 @@ def sum_of_squares(
     result = total(sums)
     for k in range(full, dim):
         y = load_like(_NONE, g + k * _FOUR) * scale
-        if decay != _NONE:  # else w may be no weights
+        if decay != _NONE:  # without decay, w may not be weights
             y += decay * load_weights(fmt, _NONE, w + k * item)
         result += y * y
     return np.float32(result)
@@ -348,10 +348,10 @@ def step(
     slots: npt.NDArray[np.int32],
     gradients: np.uint64,
 ) -> None:
-    """Take one step per slot; slots are distinct, a slot of -1 leaves its gradient out.
+    """Take one step per slot; slots are distinct; for slot -1 the gradient is ignored.
 
-    `gradients` is the address of float32[n, dim]; `scalars` that of float32[slots]. Weights are
-    clamped to [-bound[0], bound[0]]. `shaping`, `bound` and `scalars` are None if there is nothing of the
-    kind: machine code without them is a tenth faster.
+    `gradients` is the address of float32[n, dim], `scalars` the address of float32[slots]. Weights are
+    clamped to [-bound[0], bound[0]]. `shaping`, `bound` and `scalars` are None where not needed: machine code
+    without them is a tenth faster.
     """
     _STEP(int(dim))(fmt, rule, shaping, bound, base, stride, scalars, dim, ids, slots, gradients)

@@ -1,7 +1,7 @@
 """Rows `[weights | state]`, one after another in one slab: create, read, check, copy out.
 
 Row `slot` starts at byte `base + slot * stride`; its weights are in the group's format, padded to a multiple
-of 4 bytes, its state is float32. State that is one number per row lies in `scalars[slot]`.
+of 4 bytes, and its state is float32. State of one number per row is in `scalars[slot]`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def gather(
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
-    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; no slot (-1), nothing."""
+    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
     _GATHER(int(dim))(fmt, base, stride, slots, dim, out, out_stride)
 
 
@@ -136,7 +136,7 @@ def initialize(
     state: np.float32,
     scalar: np.float32,
 ) -> None:
-    """Write the initial rows of missing ids: weights by (seed, id), then `state` up to the stride."""
+    """Write the initial rows of missing ids: weights from (seed, id), then `state` up to the stride."""
     weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
     table = 0
     for i in missing:
@@ -163,7 +163,7 @@ def initial_rows(
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
-    """Write the weights that the missing ids would start from to `out + i * out_stride`."""
+    """Write the initial weights of the missing ids to `out + i * out_stride`."""
     table = 0
     for i in missing:
         while i >= splits[table + 1]:
@@ -174,7 +174,7 @@ def initial_rows(
 
 @kernel
 def all_finite(bits: npt.NDArray[np.uint32]) -> bool:
-    """Return False if any of these float32 (given as their bits) is NaN or infinite."""
+    """Return False if any of these float32 (given as bits) is NaN or infinite."""
     largest = np.uint32(0)
     for i in range(bits.shape[0]):
         largest = max(largest, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))

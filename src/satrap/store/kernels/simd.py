@@ -1,8 +1,8 @@
 """Vectors of 16 float32, memory by address, prefetch and bit operations for Numba kernels.
 
-LLVM turns a vector of 16 into what the CPU has: AVX-512, AVX2, SSE or NEON. Explicit vectors are used because
-automatic vectorisation of these loops was measured to fail often (2 to 4 times slower). Addresses are uint64
-byte addresses; the caller vouches for them.
+LLVM maps a vector of 16 to what the CPU has: AVX-512, AVX2, SSE or NEON. The vectors are explicit because
+automatic vectorisation of these loops often failed when measured (2 to 4 times slower). Addresses are uint64
+byte addresses; the caller must make sure that they are valid.
 """
 
 from __future__ import annotations
@@ -233,13 +233,13 @@ def _integer_access(bits: int, kind: Any) -> tuple[Any, Any]:
 
 
 load_like = _intrinsic(_load_like)
-"""load_like(like, address): what `like` is (float32 or a vector of 16) from memory at `address`."""
+"""load_like(like, address): read the type of `like` (float32 or a vector of 16) at `address`."""
 store = _intrinsic(_store)
 """store(address, value): write a float32 or a vector of 16."""
 store_aside = _intrinsic(_store_aside)
 """store_aside(address, vector): write a vector of 16 past the caches; `address` is a multiple of 64."""
 settle: Callable[[], None] = _intrinsic(_settle)
-"""settle(): what `store_aside` wrote is visible to other threads before anything that follows."""
+"""settle(): makes writes of `store_aside` visible to other threads before anything that follows."""
 broadcast = _intrinsic(_broadcast)
 """broadcast(x): the vector whose 16 lanes are x."""
 root = _intrinsic(_root)
@@ -259,7 +259,7 @@ match8: Callable[[np.uint64, np.uint64], np.uint32] = _intrinsic(_match8)
 trailing_zeros: Callable[[np.uint32], np.uint64] = _intrinsic(_trailing_zeros)
 """trailing_zeros(bits): position of the lowest set bit of a non-zero uint32, as uint64."""
 uniform16: Any = _intrinsic(_uniform)
-"""uniform16(low, high, column, unit): 16 numbers in (-2^23, 2^23) * unit, of the columns from `column` on."""
+"""uniform16(low, high, column, unit): 16 numbers in (-2^23, 2^23) * unit, for columns from `column`."""
 zeros8: Callable[[np.uint64], np.uint32] = _intrinsic(_zeros8)
 """zeros8(address): bit i is set where the i-th of the 8 uint32 at `address` is 0."""
 load_u64: Callable[[np.uint64], np.uint64]

@@ -1,4 +1,4 @@
-"""Counting uses of ids that have no row, in bounded memory: a count-min sketch.
+"""Counts the uses of ids without a row in bounded memory: a count-min sketch.
 
 Cormode and Muthukrishnan, J. Algorithms 2005; with the conservative update of Estan and Varghese, SIGCOMM
 2002.
@@ -28,8 +28,8 @@ def _cell(key: np.uint64, line: int, mask: np.uint64) -> np.uint64:
 def add_use(cells: npt.NDArray[np.uint8], key: np.uint64, most: int) -> int:
     """Count one use of a key, up to `most`; return the number of uses so far, never too low.
 
-    `cells` is uint8[lines, a power of two]. Only cells that hold the smallest count grow, so that an id adds
-    less to the counts of others.
+    `cells` is uint8[lines, a power of two]. Only cells with the smallest count grow, so that an id adds less
+    to the counts of others.
     """
     mask = np.uint64(cells.shape[1] - 1)
     least = most
@@ -56,7 +56,7 @@ def admit(
     probability: float,
     admitted: npt.NDArray[np.bool_],
 ) -> None:
-    """Say for each missing id, which is one use of it, if it has been used enough and its coin falls right.
+    """For each missing id, count one use; note whether it has enough uses and wins its coin toss.
 
     Args:
         ids: `ids[splits[t]:splits[t + 1]]` belong to table t.

@@ -1,4 +1,4 @@
-"""Rows for which memory has no room, in a file: `Tier` says where, `Tiered` is the backend with it."""
+"""Rows that do not fit in memory, in a file: `Tier` says where, `Tiered` is the backend that uses it."""
 
 from satrap.store.tier.cold import most_records
 from satrap.store.tier.settings import Tier

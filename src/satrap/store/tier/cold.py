@@ -1,7 +1,7 @@
-"""The rows of a group that left memory: an index of its own, and a file of records.
+"""The rows of a group that left memory: their own index, and a file of records.
 
-A row that comes back to memory keeps its slot in the file, so slots are never given away, and reading needs
-no order with writing. `live` tells which slots hold a row that is nowhere else.
+A row that comes back to memory keeps its slot in the file, so slots are never reused, and reads need no
+ordering with writes. `live` marks the slots whose row is nowhere else.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, per_table
 from satrap.store.workers import Workers
 
 SHIFTS = ("rows", "created", "evicted", "refused")
-"""Counters of a directory that rows which only move distort."""
+"""Counters of a directory that are distorted by rows that only move."""
 MOST_INDEX = 0.75
-"""Most of a group's memory that the index of its tier may take."""
+"""Largest share of a group's memory for the index of its tier."""
 
 
 def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
-    """Return how many rows a tier holds, and the memory that their index leaves.
+    """Return how many rows a tier holds, and the memory left after their index.
 
     Args:
-        kind: what the rows are.
+        kind: describes the rows.
         tier: of the group; None: there is none.
-        memory: the group's budget, of which the index is a part; a tier needs one.
+        memory: the group's budget, which includes the index; required with a tier.
 
     Raises:
-        ConfigError: not one record fits the file, or the index of all leaves little room for rows.
+        ConfigError: the file cannot hold one record, or the index of all records leaves too little for rows.
     """
     if tier is None or memory is None:
         return 0, memory
@@ -65,20 +65,20 @@ class Cold:
     """Rows of one table group in a file.
 
     Args:
-        kind: what the rows are.
-        tier: where the file is, and the most bytes it may have.
-        workers: who share large requests.
+        kind: describes the rows.
+        tier: where the file is, and its largest size.
+        workers: threads that share large requests.
         slots: most records, see `most_records`.
         memory: most slots of the rows in memory.
 
     Attributes:
-        directory: which slot of the file each id has that ever left memory.
+        directory: the slot in the file of each id whose row has ever left memory.
         file: the records.
         live: one bit per slot: the row is nowhere else.
-        clean: one bit per slot of memory: the file holds the row there as it is.
+        clean: one bit per slot of memory: the file holds the current state of that row.
         shifts: int64[len(SHIFTS), tables], to be added to the counters of the group's directory.
         reads, writes: records read and written so far.
-        prefetched, prefetch_hits: records asked for ahead, and how many of them were then read.
+        prefetched, prefetch_hits: records requested ahead, and how many of these were then read.
 
     Raises:
         StoreError: the file cannot be made.
@@ -103,7 +103,7 @@ class Cold:
         return directory, [Reserved(n // 8 + 1, huge=False).array(np.uint8) for n in slots]
 
     def open(self, index: tuple[Directory, list[Bytes]]) -> None:
-        """Forget every row, taking over an index without any."""
+        """Forget every row, and take over an empty index."""
         self.directory, (self.live, self._ahead, self.clean) = index
         self.file.clear()
         self.shift("rows", -self.shifts[SHIFTS.index("rows")])
@@ -117,7 +117,7 @@ class Cold:
         return self.directory.find(ids[positions], np.searchsorted(positions, splits), use=False)[0]
 
     def fetch(self, ids: Ids, splits: Offsets, positions: Offsets) -> Away:
-        """Read the rows that ids which are not in memory have.
+        """Read the rows of ids that are not in memory.
 
         Raises:
             StoreError: the file cannot be read.
@@ -144,21 +144,21 @@ class Cold:
         return loose.read(loose.slots)
 
     def spread(self, records: Bytes) -> Slab:
-        """Return records as rows."""
+        """Return records as a slab of rows."""
         loose = Slab(self._kind, len(records), self._workers)
         loose.put(loose.slots, records)
         return loose
 
     def reserve(self, rows: int) -> None:
-        """Take the disk space for so many more rows.
+        """Reserve the disk space for this many more rows.
 
         Raises:
-            StoreError: there is none; nothing has changed.
+            StoreError: there is not enough; nothing has changed.
         """
         self.file.reserve(self.directory.slots + rows)
 
     def write(self, slots: Inverse, records: Bytes) -> None:
-        """Write rows, as `Slab.records` returns them, to slots of the file.
+        """Write rows, in the form that `Slab.records` returns, to slots of the file.
 
         Raises:
             StoreError: the file cannot be written.
@@ -167,15 +167,15 @@ class Cold:
         self.file.write(slots, records)
 
     def place(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return the slot int32[n] for each row that leaves memory; -1: there is no room."""
+        """Return a slot int32[n] for each row that leaves memory; -1: there is no room."""
         slots, missing = self.directory.find(ids, splits, use=False)
         self.directory.create(ids, splits, missing, slots)
         return slots
 
     def create(self, ids: Ids, splits: Offsets, positions: Offsets) -> tuple[Offsets, Inverse]:
-        """Give ids that have no row a slot, which the caller then writes; return (positions, slots).
+        """Give ids without a row a slot, which the caller then writes; return (positions, slots).
 
-        Of an id that is there twice, only the first position is returned; those without room are left out.
+        A repeated id returns only its first position; ids without room are left out.
         """
         slots = np.full(len(ids), -1, np.int32)
         fresh = self.directory.create(ids, splits, positions, slots)
@@ -185,19 +185,19 @@ class Cold:
         return fresh, slots[fresh]
 
     def keep_only(self, slots: Inverse, amounts: Offsets) -> None:
-        """Note that the rows of slots are here only; `amounts` of each table, int64[tables]."""
+        """Note that the rows of slots are only here; `amounts` of each table, int64[tables]."""
         mark(self.live, slots)
         self.shift("rows", amounts)
 
     def give(self, slots: Inverse, targets: Inverse, amounts: Offsets) -> None:
-        """Note that the rows of slots are in memory again, in slots `targets`; `amounts` of each table."""
+        """Note that the rows of slots are back in memory, in slots `targets`; `amounts` of each table."""
         mark(self.clean, targets)
         unmark(self.live, slots)
         self.shift("rows", -amounts)
         self.shift("created", -amounts)
 
     def expect(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return the slots, ascending, of ids that are in the file only; they count as asked for ahead."""
+        """Return the slots, ascending, of ids that are only in the file; count them as requested ahead."""
         slots = self.find(ids, splits, np.arange(len(ids)))
         slots = slots[slots >= 0]
         slots = np.sort(slots[marked(self.live, slots) & ~marked(self._ahead, slots)])
@@ -206,8 +206,8 @@ class Cold:
         return slots
 
     def statistics(self) -> dict[str, int]:
-        """Return `rows` that are here only, `bytes` of disk and `index_bytes` of memory taken, `reads` and
-        `writes` of rows, rows `prefetched` and how many of them were read (`prefetch_hits`).
+        """Return `rows` that are only here, `bytes` of disk and `index_bytes` of memory in use, `reads` and
+        `writes` of rows, rows `prefetched`, and how many of these were read (`prefetch_hits`).
         """
         return {
             "rows": int(self.shifts[SHIFTS.index("rows")].sum()),

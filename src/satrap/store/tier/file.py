@@ -14,21 +14,21 @@ from satrap.store.kernels import files
 from satrap.store.types import Bytes, Inverse, address
 
 SAMPLE = 32
-"""Records whose time tells whether the system has the others in memory."""
+"""Records whose read time shows whether the system has the others in memory."""
 SLOW = 10e-6
-"""Seconds per record above which it has not: a copy from memory takes about 1e-6, a disk 2e-5 or more."""
+"""Seconds per record above which they are on disk: memory takes about 1e-6, a disk 2e-5 or more."""
 _ADVISED = hasattr(os, "posix_fadvise")
 GROWTH = 16 << 20
-"""Bytes of disk that are taken at once."""
+"""Bytes of disk reserved at a time."""
 
 
 class RecordFile:
-    """Slots of `record` bytes each, read and written in batches. The file goes with the process.
+    """Slots of `record` bytes each, read and written in batches. The file disappears with the process.
 
     Args:
         path: folder.
         record: bytes.
-        slots: most there can be.
+        slots: most slots.
 
     Raises:
         StoreError: the file cannot be made.
@@ -49,11 +49,11 @@ class RecordFile:
 
     @property
     def bytes(self) -> int:
-        """Bytes of disk taken so far."""
+        """Bytes of disk reserved so far."""
         return self._bytes
 
     def reserve(self, slots: int) -> None:
-        """Take the disk space of the first `slots` slots, so that writing them cannot fail for want of it.
+        """Reserve disk space for the first `slots` slots, so that writes cannot fail for lack of it.
 
         Raises:
             StoreError: the disk is full; nothing has changed.
@@ -81,14 +81,14 @@ class RecordFile:
         """Return the records uint8[n, record] of slots int32[n].
 
         Raises:
-            StoreError: the system cannot read them, or a write had failed.
+            StoreError: the system cannot read them, or an earlier write failed.
         """
         self._check()
         records = np.empty((len(slots), self.record), np.uint8)
         start = time.perf_counter()
         self._read(slots[:SAMPLE], records[:SAMPLE])
         if time.perf_counter() - start > SLOW * SAMPLE and len(slots) > 2 * SAMPLE:
-            self.prefetch(slots[SAMPLE:])  # they come from the disk: many at a time, rather than one by one
+            self.prefetch(slots[SAMPLE:])  # they are on disk: read many at a time instead of one by one
         self._read(slots[SAMPLE:], records[SAMPLE:])
         return records
 
@@ -102,7 +102,7 @@ class RecordFile:
         """Write records uint8[n, record] to slots int32[n].
 
         Raises:
-            StoreError: the system cannot; from then on nothing can be read, since rows have been lost.
+            StoreError: the write failed; after that nothing can be read, since rows have been lost.
         """
         self._check()
         if self._transfer(slots, records, writing=True) < len(slots):
@@ -128,23 +128,23 @@ class RecordFile:
             files.advise(self._file.fileno(), slots, self.record, os.POSIX_FADV_WILLNEED)
 
     def forget_pages(self) -> None:
-        """Write all to the disk and drop the system's copies in memory: what is read next is read there."""
+        """Write everything to disk and drop the system's copies in memory: the next reads go to the disk."""
         os.fsync(self._file.fileno())
         if _ADVISED:
             self._advise(os.POSIX_FADV_DONTNEED)
 
     def clear(self) -> None:
-        """Give the disk space back."""
+        """Free the disk space."""
         os.ftruncate(self._file.fileno(), 0)
         self._bytes, self._failed = 0, ""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the file and free its space."""
         self._file.close()
 
 
 def _allocate(fd: int, size: int) -> None:
-    """Make a file `size` bytes long, on disk where the system can."""
+    """Give a file a size in bytes, with the space reserved on disk where the system can."""
     try:
         os.posix_fallocate(fd, 0, size)
     except (AttributeError, OSError) as error:

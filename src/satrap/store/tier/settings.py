@@ -1,4 +1,4 @@
-"""Where rows go for which memory has no room."""
+"""Where rows go that do not fit in memory."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Keeps the rows that are evicted from memory in a file, and brings them back when they are looked up.
+    """Keeps rows that are evicted from memory in a file, and brings them back when they are looked up.
 
     ```python
     tier = satrap.store.Tier("/mnt/nvme", 100 << 30)
     shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"), tier=tier)
     ```
 
-    As long as all rows fit, results are those of a store with enough memory, to the bit: a row comes back
-    with its optimizer state. The policy decides which rows are in memory. Rows for which the file has no room
-    go as without a tier, counted as `evicted`; a row that came back keeps its place in the file.
+    While all rows fit, results are the same as with enough memory, bit for bit: a row comes back with its
+    optimizer state. The policy decides which rows are in memory. If the file has no room for a row, the row
+    is lost and counted as `evicted`, as without a tier; a row that came back keeps its place in the file.
 
-    The file has no name: the system removes it however the process ends. It is no copy of the rows:
-    snapshots hold those of the tier, too. Its index is part of the store's memory budget: for each row that
-    the file has room for, 19 bytes are set aside.
+    The file has no name: the system removes it however the process ends. It is no backup of the rows:
+    snapshots include the rows of the tier. Its index is part of the store's memory budget: 19 bytes are set
+    aside for each row that the file has room for.
 
     Args:
         path: an existing folder on a fast disk.
-        size: most bytes of the file; the groups of a store share it as they share its memory.
+        size: most bytes of the file; the groups of a store share it in the way they share its memory.
 
     Raises:
         ConfigError: size < 1, or no path.
@@ -49,7 +49,7 @@ class Tier:
             raise ConfigError(f"the size of a tier must be >= 1 byte, got {self.size}")
 
     def check(self, memory: int | None, eviction: Eviction | None) -> None:
-        """Raise `ConfigError` if the store has nothing to put there, or cannot.
+        """Raise `ConfigError` if the store has nothing to put there, or cannot use it.
 
         Args:
             memory, eviction: of the store.
@@ -78,7 +78,7 @@ class Tier:
             ) from error
 
     def part(self, share: int, whole: int) -> Tier:
-        """Return the same with `share / whole` of the size, at least 1 byte."""
+        """Return this tier with `share / whole` of the size, at least 1 byte."""
         return Tier(self.path, max(1, self.size * share // whole))
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows in the memory of this process, and in a file those for which memory has no room."""
+"""Rows in the memory of this process, and in a file if they do not fit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FILE = 1
 class Tiered(RowBackend):
     """The backend that adds a file to memory; see `RowBackend`.
 
-    It observes the rows in memory: those that must go move to the file, and observers of this hear of it.
+    It observes the rows in memory: evicted rows move to the file, and its own observers hear of the move.
 
     Args:
         memory: the rows in memory; they are evicted by "lru" or "lfu".
         tier: where the file is.
         records: most rows of the file, see `most_records`.
-        workers: who share large requests.
+        workers: threads that share large requests.
 
     Raises:
         StoreError: the file cannot be made.
@@ -47,7 +47,7 @@ class Tiered(RowBackend):
         self._open()
 
     def _open(self) -> None:
-        self._restored = False  # the rows that belong in memory are there, others are to be loaded elsewhere
+        self._restored = False  # rows that belong in memory are there; further rows are loaded into the file
         self.directory = self.memory.directory
         self.parts = (*self.memory.parts, Part(self.cold.directory, self.cold.read, self.cold.live))
 
@@ -59,11 +59,11 @@ class Tiered(RowBackend):
         self._open()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self.cold.file.close()
 
     def find(self, ids: Ids, splits: Offsets, *, use: bool = False, known: Slots | None = None) -> Places:
-        """Return where rows are, and read those in the file."""
+        """Return where rows are, and read rows that are in the file."""
         self._restored &= not use
         places = self.memory.find(ids, splits, use=use, known=known)
         if missing := len(places.missing):
@@ -73,12 +73,12 @@ class Tiered(RowBackend):
         return places
 
     def _reserve(self, new: int) -> None:
-        """Take the disk space that rows in memory may need once there are so many new ones."""
+        """Reserve the disk space that rows in memory may need once there are this many new rows."""
         if self.directory.room < 2 * new:
             self.cold.reserve(3 * new)  # an id may push out two rows, and be placed there itself
 
     def create(self, ids: Ids, splits: Offsets, places: Places, new: Offsets) -> None:
-        """Make rows, in the file if the request itself needs all memory; bring rows from the file."""
+        """Create rows, in the file if the request itself needs all memory; bring rows back from the file."""
         slots, away = places.slots, places.away
         assert away is not None
         for piece in self.memory.pieces(np.union1d(new, away.positions)):
@@ -89,7 +89,7 @@ class Tiered(RowBackend):
         places.missing = places.missing[slots[places.missing] < 0]
 
     def _bring(self, ids: Ids, splits: Offsets, fresh: Offsets, slots: Inverse, away: Away) -> None:
-        """Write the rows that were away to the slots they were given."""
+        """Write rows that were away to their new slots."""
         at = np.flatnonzero(np.isin(away.positions, fresh, assume_unique=True))
         if not len(at):
             return
@@ -103,9 +103,9 @@ class Tiered(RowBackend):
             self.used(FAST, targets)
 
     def _create_cold(self, ids: Ids, splits: Offsets, slots: Inverse, new: Offsets) -> None:
-        """Make the rows for which memory has no place, since all is in use by this request, in the file."""
+        """Create rows in the file if memory has no place for them, because this request uses all of it."""
         refused = new[slots[new] < 0]
-        # an id that is named twice may have found room the second time
+        # a repeated id may have found room the second time
         slots[refused], left = self.directory.find(ids[refused], np.searchsorted(refused, splits), use=False)
         new = refused[left]
         fresh, targets = self.cold.create(ids, splits, new)
@@ -121,7 +121,7 @@ class Tiered(RowBackend):
     def gather(
         self, ids: Ids, splits: Offsets, places: Places, out: Floats, features: Features = None
     ) -> None:
-        """Write the weights of rows, or what they would start from."""
+        """Write the weights of rows, or their initial weights."""
         if (away := places.away) is None:
             self.memory.gather(ids, splits, places, out, features)
             return
@@ -134,16 +134,16 @@ class Tiered(RowBackend):
             gather_features(rows, *features, out)
 
     def changing(self, rows: PartRows) -> None:
-        """Note that the file does not hold these rows of memory any more as they are."""
+        """Note that the file no longer holds the current state of these rows of memory."""
         unmark(self.cold.clean, rows.slots)
         super().changing(rows)
 
     def gone(self, rows: PartRows) -> None:
-        """Move rows that memory has given up to the file, as far as there is room; write what it has not."""
+        """Move rows evicted from memory to the file, while it has room; write only changed rows."""
         targets = self.cold.place(rows.ids, rows.splits)
         stays = targets >= 0
         write = stays & ~marked(self.cold.clean, rows.slots)
-        unmark(self.cold.clean, rows.slots)  # other rows will have them
+        unmark(self.cold.clean, rows.slots)  # the slots will be reused
         if self.observers:
             super().changing(PartRows(FILE, rows.ids, rows.splits, targets).where(write))
         self.cold.write(targets[write], self.memory.slab.records(rows.slots[write]))
@@ -163,7 +163,7 @@ class Tiered(RowBackend):
             super().changing(PartRows(FILE, ids[away.positions], at, away.slots))
 
     def step(self, ids: Ids, places: Places, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
-        """Take one optimizer step per id that has a row; in the file, those that lie there."""
+        """Take one optimizer step per id that has a row; rows in the file are updated there."""
         self.memory.step(ids, places, gradients, lr_scale, noise)
         if (away := places.away) is not None and len(away.positions):
             loose = self.cold.spread(away.records)
@@ -171,7 +171,7 @@ class Tiered(RowBackend):
             self.cold.write(away.slots, loose.records(loose.slots))
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> int:
-        """Insert or overwrite rows; once memory is full, in the file, so that they push none out."""
+        """Insert or overwrite rows; once memory is full, in the file, so that no row is pushed out."""
         slots = self._place(ids, splits)
         outside = np.flatnonzero(slots < 0)
         at = self.cold.find(ids, splits, outside)
@@ -185,7 +185,7 @@ class Tiered(RowBackend):
         return int((at < 0).sum())
 
     def _place(self, ids: Ids, splits: Offsets) -> Inverse:
-        """Return the slots of rows in memory, giving each id without a row one there or in the file."""
+        """Return the slots of rows in memory; an id without a row gets a slot there or in the file."""
         slots, missing = self.directory.find(ids, splits, use=False)
         missing = missing[self.cold.find(ids, splits, missing) < 0]
         room = 0 if self._restored else self.directory.room
@@ -203,7 +203,7 @@ class Tiered(RowBackend):
         return slots
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object]:
-        """Note that ids will be looked up soon; return what has the system read their rows."""
+        """Note that ids will be looked up soon; return a function that has the system read their rows."""
         return partial(self.cold.file.prefetch, self.cold.expect(ids, splits))
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -218,7 +218,7 @@ class Tiered(RowBackend):
         return self.cold.statistics()
 
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Make the index of memory what an image says; what is written next besides goes to the file."""
+        """Restore the index of memory to an image; further rows that are written go to the file."""
         if self.cold.statistics()["rows"]:
             raise StoreError("the tier of the store holds rows already", fix="clear it first")
         self._restored |= bool(image)
