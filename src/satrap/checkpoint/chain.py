@@ -137,7 +137,7 @@ def folder_above(storage: Storage) -> str:
 
 
 def _followed(storage: Storage, link: Link, before: Storage) -> tuple[Storage, Manifest]:
-    """Return the snapshot before a delta; raise unless the delta lies in its own folder and follows it."""
+    """Return the snapshot before a delta; raise unless the delta is in its own folder and follows it."""
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
         raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")

@@ -41,7 +41,7 @@ class Disk(Protocol):
         """Return when the names in a folder survive a power cut."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder, which may exist, and those above it; make those above durable."""
+        """Make a folder, which may exist, and its parents; make the parents durable."""
 
     def close(self, file: Any) -> None:
         """Close a written file."""

@@ -31,7 +31,7 @@ class Link:
     Args:
         name: name of its own folder, so that a copy elsewhere is not part of the chain.
         number: its position after the full snapshot, from 1.
-        previous: name of the folder, beside its own, of the snapshot before.
+        previous: name of the previous snapshot's folder, next to its own.
         previous_id: `Manifest.id` of the snapshot before.
     """
 
@@ -158,7 +158,7 @@ def _values(text: bytes) -> int:
 
 
 def _check_names(manifest: Manifest, where: str) -> None:
-    """Raise CheckpointError unless everything a manifest names lies in its folder or beside it."""
+    """Raise CheckpointError unless everything a manifest names is in its folder or next to it."""
     names = [manifest.data, *manifest.files, manifest.settings.get("best") or "none"]
     if manifest.delta is not None:
         names += [manifest.delta.name, manifest.delta.previous]

@@ -34,7 +34,7 @@ class Rows:
 
 
 class _Source:
-    """Reads the rows of one snapshot chunk by chunk; `rows` holds those not yet merged."""
+    """Reads the rows of one snapshot chunk by chunk; `rows` holds the rows not yet merged."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
@@ -103,7 +103,7 @@ def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterato
 
 
 def _newest(parts: Sequence[tuple[int, Rows]], deleted: Sequence[Ids]) -> Chunk:
-    """Return the newest row of each id, without those that a later source deletes, in order."""
+    """Return the newest row of each id, in order, without rows that a later source deletes."""
     alive = []
     for age, rows in parts:
         gone = np.zeros(len(rows.buckets), np.bool_)

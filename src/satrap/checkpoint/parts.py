@@ -78,7 +78,7 @@ def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
 def read_chunks(
     storage: Storage, manifest: Manifest, table: str | None = None, buckets: range = range(BUCKETS)
 ) -> Iterator[tuple[str, Chunk]]:
-    """Yield (table, verified rows) of one checkpoint, without those of snapshots it builds on.
+    """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on.
 
     Args:
         storage: of the checkpoint.

@@ -24,7 +24,7 @@ class Series:
     step, checkpoint = series.read()        # the newest one
     ```
 
-    A snapshot with `Checkpoint.deleted` is a delta: it follows the one that this object wrote or read last.
+    A snapshot with `Checkpoint.deleted` is a delta: it follows the last one that this object wrote or read.
     `keep` counts full snapshots, each with the deltas after it.
 
     The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800", which
@@ -124,7 +124,7 @@ class Series:
         return read_manifest(Storage(self.place(step), **self._options))
 
     def verify(self, step: int, *, known: set[str] | None = None) -> Manifest:
-        """Read every byte of a snapshot, of those it builds on, and of the best weights it names.
+        """Read every byte of a snapshot, of the snapshots it builds on, and of the best weights it names.
 
         Args:
             step: of the snapshot.
@@ -177,7 +177,7 @@ class Series:
             kept = manifests.keys() | {str(m.settings.get("best")) for m in manifests.values()}
             newest = -1 if finished else max((int(name[5:]) for name in manifests), default=0)
             names = sorted(self._storage.names(), key=lambda name: (len(name), name), reverse=True)
-            for name in names:  # from the newest: a delta goes before what it follows
+            for name in names:  # from the newest: a delta is removed before the snapshot it follows
                 own = _OWN.fullmatch(name)
                 if own and name not in kept and not (own[1] == "best" and int(own[2]) >= newest > -1):
                     self._remove(name)

@@ -36,7 +36,7 @@ def worker_file(rank: int) -> str:
 
 
 def is_worker_file(name: str) -> bool:
-    """Return whether a file has such a name."""
+    """Return whether this is the name of such a file."""
     return name.startswith("worker-")
 
 
@@ -186,7 +186,7 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:
     """Open a checkpoint. Every byte is verified when it is read; rows while `chunks` is consumed.
 
-    A delta is merged with the snapshots it builds on: its rows are those of a full snapshot.
+    A delta is merged with the snapshots it builds on, so its rows are complete.
 
     Raises:
         CheckpointError: no checkpoint there, an unknown format, a delta without the one before, or damage,
@@ -225,11 +225,11 @@ def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
 
 
 def verify(url: str, *, known: set[str] | None = None, **options: Any) -> Manifest:
-    """Read a checkpoint and those it builds on; return its manifest if no byte has changed.
+    """Read a checkpoint and the snapshots it builds on; return its manifest if no byte has changed.
 
     Args:
         url: of the checkpoint.
-        known: data folders already verified, which are not read again; gets those verified now.
+        known: data folders already verified, which are not read again; newly verified ones are added.
         options: passed to the file system.
 
     Raises:

@@ -22,9 +22,9 @@ from satrap.checkpoint.names import is_plain, not_plain
 from satrap.errors import CheckpointError
 
 BLOCK = 1 << 20
-"""Bytes that one checksum covers; a reader verifies so many at once."""
+"""Bytes that one checksum covers; a reader verifies this many at once."""
 LARGE = 1 << 18
-"""Writes of at least so many bytes go to the disk at once; smaller ones are collected."""
+"""Writes of at least this many bytes go to the disk at once; smaller ones are collected."""
 SYNCS = 4
 """Most files and folders that are made durable at the same time."""
 
@@ -322,7 +322,7 @@ class Storage:
             self._under_way.append(self._threads.submit(work))
 
     def make_folder(self, name: str) -> None:
-        """Make a folder, and those above it, durably."""
+        """Make a folder and its parents, durably."""
         path = self.path(name)
         self.disk.make_folder(path)
         self._make_durable(lambda: self.disk.sync_folder(posixpath.dirname(path) or "."))

@@ -1,6 +1,6 @@
 """What a store needs besides rows to resume exactly: order of eviction, ids that wait for admission.
 
-Only a store of the same fixed buckets can use it. A store that has nothing but counters writes no file.
+Only a store of the same fixed buckets can use it. A store with nothing but counters writes no file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def is_store_file(name: str) -> bool:
-    """Return whether a file is one of `write_store`."""
+    """Return whether a file was written by `write_store`."""
     return name.startswith("store.")
 
 

@@ -31,9 +31,9 @@ _c10d: Any = dist
 class ConnectedWorkers(Workers):
     """One of several workers, each in its own process.
 
-    gloo carries tensors on the CPU, NCCL those on CUDA devices. A worker counts as lost if a collective does
-    not end within `deadline`, or, in calls that may wait long (`meet`, `solo`), if it shows no sign of life
-    for so long.
+    gloo carries tensors on the CPU, NCCL tensors on CUDA devices. A worker counts as lost if a collective
+    does not end within `deadline`. In calls that may wait long (`meet`, `solo`), it counts as lost if it
+    shows no sign of life for that time.
 
     Args:
         store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.

@@ -26,7 +26,7 @@ ROW = 64
 
 
 class RemoteStep(DenseStep):
-    """Pulls the weights with the rows of a batch, and pushes their gradients with those of the rows.
+    """Pulls the weights along with the rows of a batch, and pushes both gradients together.
 
     The store executes the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean
     the same there, except that a missing gradient counts as zeros. Like any row in `async`, the weights of a
@@ -107,7 +107,7 @@ def _rows(tensors: Sequence[Tensor], rows: int, dim: int) -> Rows:
 
 
 def row_optimizer(optimizer: torch.optim.Optimizer) -> optim.Optimizer:
-    """Return the store's optimizer that does to rows what a `torch.optim` optimizer does to parameters.
+    """Return the store's equivalent of a `torch.optim` optimizer.
 
     Raises:
         ConfigError: there is none.

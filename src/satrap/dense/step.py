@@ -1,4 +1,4 @@
-"""The dense side of a step: backward, the sum over the workers, the finite check, clipping, the optimizer."""
+"""The dense side of a step: backward, sum over the workers, finite check, clipping, optimizer."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class DenseStep:
         clip_norm: limit of the global gradient norm over parameters and rows; None: no clipping. With W
             workers it is the root of |d|^2 + sum over workers of |g_w / W|^2, where d is the mean gradient of
             the parameters and g_w what worker w pushes for its rows. In `hybrid` each push is one update.
-            In `sync` a row that several workers use gets one update of the summed gradient, whose norm only
-            the shards could tell: at most sqrt(W) times the norm counted here.
-        workers: that take the step together, default this one alone.
+            In `sync` a row that several workers use gets one update with the summed gradient. Only the shards
+            know its norm, which is at most sqrt(W) times the norm counted here.
+        workers: the workers that take the step together, default this one alone.
     """
 
     tables: Sequence[Table] = ()

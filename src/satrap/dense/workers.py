@@ -1,4 +1,4 @@
-"""What the workers of a run do together, from the view of one of them."""
+"""What the workers of a run do together, as seen by one of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workers:
         """
 
     def share(self, data: bytes) -> bytes:
-        """Return the bytes that rank 0 gave; ignores those of the others.
+        """Return the bytes given by rank 0; bytes given by others are ignored.
 
         Raises:
             ExchangeError: another worker did not take part in time.
@@ -63,10 +63,10 @@ class Workers:
         return [data]
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
-        """Wait until all workers are here, however long it takes, as long as they are alive.
+        """Wait until all workers are here, for as long as they are alive.
 
         Args:
-            stage: what the workers wait for, for errors; another thread must give another name.
+            stage: what the workers wait for, for errors; another thread must use another name.
             meanwhile: called again and again while waiting.
 
         Raises:
@@ -74,7 +74,7 @@ class Workers:
         """
 
     def called(self, stage: str) -> bool:
-        """Return whether another worker waits for this one to `meet`.
+        """Return whether another worker is waiting for this one to `meet`.
 
         Raises:
             ExchangeError: the process that keeps the meeting place is lost.

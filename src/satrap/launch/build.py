@@ -22,7 +22,7 @@ OpenData = Callable[[str], Data | None]
 Parameters = list[torch.nn.Parameter]
 
 WORKER_SEEDS = 1_000_003
-"""Between the seeds of two workers' random numbers."""
+"""Distance between the random seeds of two workers."""
 
 DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -37,11 +37,11 @@ class Site:
     """Where a run happens, as one of its workers sees it.
 
     Args:
-        workers: who trains together; default one process alone.
+        workers: the processes that train together; default this one alone.
         exchange: given the tables, returns where their rows are; default a store in this process.
-        device: where the network computes; default what the recipe says.
-        threads: PyTorch's threads where the recipe says nothing; default as `Trainer`.
-        data: given "train", "validation" or "test", returns this worker's share of the rows, None if there
+        device: where the network computes; default the recipe's.
+        threads: PyTorch's threads if the recipe does not say; default as in `Trainer`.
+        data: given "train", "validation" or "test", returns this worker's share of the rows, or None if there
             are none; default read here.
     """
 
@@ -95,7 +95,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = HERE) -> Trainer:
 
 
 def store_of(recipe: Recipe) -> StoreConfig:
-    """Return what a recipe says about rows.
+    """Return the store settings of a recipe.
 
     Raises:
         ConfigError: impossible; the message names the recipe's line.
@@ -113,7 +113,7 @@ def store_of(recipe: Recipe) -> StoreConfig:
 
 
 def rows_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what a recipe says about rows in shard servers, as arguments of `ServersExchange`."""
+    """Return the store settings of a recipe for shard servers, as arguments of `ServersExchange`."""
     store = store_of(recipe)
     return {name: getattr(store, name) for name in ("seed", "memory", "admission", "eviction", "tier")}
 
@@ -129,7 +129,7 @@ def admission_of(recipe: Recipe) -> Admission:
 
 
 def eviction_of(recipe: Recipe) -> Eviction | None:
-    """Return which rows go when memory is full."""
+    """Return which rows are evicted when memory is full."""
     keys = recipe.sections.embedding.eviction
     return None if keys is None else Eviction(**keys.model_dump())
 
@@ -155,7 +155,7 @@ def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
 
 
 def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
-    """Return what makes the `torch.optim` optimizer of a recipe from the list of parameters."""
+    """Return the function that makes a recipe's `torch.optim` optimizer from the list of parameters."""
     keys = recipe.sections.dense.optimizer.model_dump()
     kind = DENSE_OPTIMIZERS[keys.pop("name")]
     arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()}
@@ -164,7 +164,7 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
 
 def wire_of(recipe: Recipe) -> Wire:
     """Return the number formats between workers and shards."""
-    if recipe.sections.training.mode == "async":  # dense weights travel there, which 16 bits would spoil
+    if recipe.sections.training.mode == "async":  # dense weights travel there, and 16 bits would spoil them
         return Wire("float32", "float32")
     wire = recipe.sections.cluster.wire
     return Wire(wire.forward, wire.backward)

@@ -1,4 +1,4 @@
-"""Rows and weights out of a checkpoint and into it: Parquet and safetensors."""
+"""Exports rows and weights from a checkpoint, and imports them: Parquet and safetensors."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from satrap.store import Chunk, Shard
 
 
 def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
-    """Write a checkpoint as files that other programs read, in bounded memory.
+    """Write a checkpoint as files that other programs can read, in bounded memory.
 
     Args:
         url: of the checkpoint.
-        output: a new or empty folder. Gets `<table>.parquet` for each table, columns id (uint64), weights
-            (list of float) and, with `state`, state; and the network's `model.safetensors`.
-        state: with the optimizer state of the rows, and `optimizer.safetensors`.
+        output: a new or empty folder. It gets `<table>.parquet` for each table, with columns id (uint64),
+            weights (list of float) and, with `state`, state; and the network's `model.safetensors`.
+        state: also write the optimizer state of the rows, and `optimizer.safetensors`.
 
     Returns:
         The files.
 
     Raises:
-        ConfigError: the folder holds something.
+        ConfigError: the folder is not empty.
         CheckpointError: the checkpoint is damaged.
     """
     folder = Path(output)
@@ -86,18 +86,18 @@ def _lists(values: Floats) -> pa.Array:
 def import_rows(
     url: str, table: str, file: str | Path, *, tensor: str | None = None, raw: bool = False
 ) -> int:
-    """Put rows from a file into a table of a checkpoint; rows that are there already are replaced.
+    """Put rows from a file into a table of a checkpoint; existing rows are replaced.
 
     Rows without a state in the file start with the optimizer's initial state.
 
     Args:
-        url: of the checkpoint, which is exchanged in one step.
+        url: of the checkpoint, which is replaced in one step.
         table: name of the table.
-        file: Parquet with columns id and weights and perhaps state, as `export` writes it; or safetensors
-            with a matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed as integers in
-            data are.
+        file: Parquet with columns id, weights and optionally state, as `export` writes it; or safetensors
+            with a matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed like integers
+            in the data.
         tensor: name of the matrix; default the only one in the file.
-        raw: the ids in a Parquet file are values as in the data, to be hashed.
+        raw: the ids in a Parquet file are values as in the data and are to be hashed.
 
     Returns:
         The number of rows imported.
@@ -122,7 +122,7 @@ def import_rows(
         raise DataError("an id occurs twice", where=str(path), fix="keep one row of each")
     dim = weights.shape[1]
     fresh = Chunk(table, ids, weights, np.repeat(initial[dim], len(ids), axis=0) if state is None else state)
-    compact(url)  # of a delta: its rows alone are no table
+    compact(url)  # a delta's rows alone are not a whole table
     shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
 
     def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -149,7 +149,7 @@ def _initial_state(table: Table) -> Floats:
 
 
 def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
-    """Return what a checkpoint says of a table: the salt of ids, the optimizer, how wide rows may be.
+    """Return what a checkpoint says about a table: the salt of ids, the optimizer, the possible row widths.
 
     Raises:
         DataError: there is no such table.
@@ -177,15 +177,15 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
     Args:
         url: a run folder, a folder of snapshots, or a checkpoint.
         table: name of the table.
-        value: the id as it stands in the data.
-        hashed: `value` is the row's id itself, a number of 64 bits.
+        value: the id as in the data.
+        hashed: `value` is the row's id itself, a 64-bit number.
 
     Returns:
         Name of the checkpoint -> rows removed.
 
     Raises:
-        CheckpointError: a checkpoint is damaged or cannot be written; those before it are done.
-        ConfigError: not an id; a delta without the snapshots it builds on; a run that is under way.
+        CheckpointError: a checkpoint is damaged or cannot be written; earlier ones are done.
+        ConfigError: not an id; a delta without the snapshots it builds on; a run that is still active.
     """
     removed, places = {}, find(url)
     if url.rstrip("/") in places.values() and read_manifest(Storage(url)).delta is not None:
@@ -207,14 +207,14 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
 
 
 def remove_journals(url: str) -> None:
-    """Remove what shards of a run that died have left: no run goes on from them.
+    """Remove the journals that shards of a dead run have left, since no run resumes from them.
 
     Raises:
-        ConfigError: the run is under way.
+        ConfigError: the run is still active.
     """
     folder = RunFolder(Path(url)).journals
     for one in sorted(folder.glob("*")) if folder.is_dir() else ():
-        with suppress(CheckpointError):  # damaged: it goes anyway
+        with suppress(CheckpointError):  # damaged: it is removed anyway
             Journal(one).close()  # refused while a shard uses it
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -52,31 +52,31 @@ def run(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train a recipe with the shards and workers it names, as processes of this machine.
+    """Train a recipe with the shards and workers it names, as processes on this machine.
 
-    `Supervisor` says what happens when one of them dies.
+    `Supervisor` describes what happens when one of them dies.
 
     Args:
         recipe: what to do.
         schema: labels and features, measured.
         folder: of the run.
         plan: where snapshots go.
-        resume: go on from the newest one.
-        observers: told about evaluations, and steps a few times a second.
+        resume: continue from the newest one.
+        observers: notified of evaluations, and of steps a few times a second.
         notice: called with each line of the roles' logs, with the role's name in front.
 
     Raises:
         ConfigError, DataError: the user's input.
         TrainingError: the run had to stop.
         ExchangeError: a shard or worker was lost; all others have been ended.
-        InterruptedRunError: Ctrl-C, and the workers could not save in time; a second one kills at once.
-        KeyboardInterrupt: before it.
+        InterruptedRunError: Ctrl-C, and the workers could not save in time; a second Ctrl-C kills at once.
+        KeyboardInterrupt: Ctrl-C before the first step.
     """
     dry_run(recipe, schema)
     keys = recipe.sections.cluster
     journal = recipe.sections.checkpoint.durability == "journal"
     supervisor = Supervisor(keys, journal=journal, snapshots=plan.every_steps is not None)
-    shutil.rmtree(folder.journals, ignore_errors=True)  # of an attempt before: this one begins anew
+    shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
     where, plain = str(folder.path.absolute()), schema.to_dict()
     assignment = Assignment(where, plain, 0, keys.workers, "", (), run=secrets.token_hex(8), resume=resume)
     with _interrupts() as interrupts, closing(LocalLauncher()) as launcher:
@@ -109,12 +109,12 @@ def _interrupts() -> Iterator[Sequence[int]]:
 
 
 class _Cluster:
-    """Carries out what a supervisor decides.
+    """Carries out the decisions of a supervisor.
 
     Args:
         recipe, folder: of the run.
         assignment: of each worker; rank, addresses, generation and meeting point are filled in.
-        supervisor: is asked for the servers' addresses.
+        supervisor: knows the servers' addresses.
         launcher: starts and stops the roles.
         observers, notice: see `run`.
     """

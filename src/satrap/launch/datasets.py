@@ -1,4 +1,4 @@
-"""The data sets a recipe names."""
+"""The data sets that a recipe names."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def open_part(
 def open_sources(
     recipe: Recipe, schema: Schema, sources: Sequence[str], *, labels: bool = True
 ) -> data.Dataset:
-    """Return files given by a user, read in order and as the recipe says.
+    """Return files given by a user, read in order and with the recipe's options.
 
     Args:
-        recipe: gives CSV options, joins, batch size, and the format of files whose ending tells none.
+        recipe: gives CSV options, joins, batch size, and the format of files whose ending shows none.
         schema: labels and features to read.
         sources: paths, globs or URLs, relative to the current folder.
         labels: False for files without label columns.
@@ -107,7 +107,7 @@ def _read(
 
 
 def measured(recipe: Recipe, schema: Schema) -> Schema:
-    """Return the schema with the statistics of "standardize" taken from the training rows."""
+    """Return the schema, with the statistics of "standardize" computed from the training rows."""
     if all(unmeasured(feature) is None for feature in schema.numeric.values()):
         return schema
     train = open_part(recipe, schema, "train")
@@ -116,7 +116,7 @@ def measured(recipe: Recipe, schema: Schema) -> Schema:
 
 
 def changed_files(recipe: Recipe) -> list[str]:
-    """Return the files whose md5 is not the one in `about.md5`; files that are not there are left out."""
+    """Return the files whose md5 differs from `about.md5`; missing files are left out."""
     return [
         name
         for name, digest in recipe.sections.about.md5.items()

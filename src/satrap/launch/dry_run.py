@@ -1,4 +1,4 @@
-"""One step of a recipe in this process, before others are started for it."""
+"""One step of a recipe in this process, before other processes are started for it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TRIAL_ROWS = 8
 """Samples of the step."""
 
 COMPILE_SECONDS = 600.0
-"""The first run on a machine compiles all kernels, which takes longer than a shard may."""
+"""Seconds; the first run on a machine compiles all kernels, which takes longer than a shard may take."""
 
 
 def dry_run(recipe: Recipe, schema: Schema) -> None:
     """Take one step over a shard in this process, with a few rows.
 
-    What is wrong with the input is found here, where the recipe's lines are known; and the kernels are
-    compiled once, not by every process at a time when others wait for it.
+    This finds errors in the input while the recipe's lines are known. It also compiles the kernels once,
+    instead of in every process while others wait for it.
 
     Args:
-        recipe: what is to be trained.
+        recipe: what to train.
         schema: labels and features, measured.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where the processes of a run tell their metrics."""
+"""Where the processes of a run publish their metrics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from satrap.train import Trainer
 
 
 def metrics_address(keys: Cluster, number: int) -> str | None:
-    """Return HOST:PORT of a process's endpoint, None without.
+    """Return HOST:PORT of a process's endpoint, None if it has none.
 
     Args:
         keys: of the recipe.
-        number: of the process among all of the run, shards first.
+        number: of the process among all processes of the run, shards first.
     """
     if keys.metrics_port is None:
         return None
@@ -33,7 +33,7 @@ def worker_endpoint(
     Args:
         recipe: of the run.
         trainer: of this worker.
-        notice: told the address.
+        notice: called with the address.
 
     Raises:
         ConfigError: the address cannot be used.

@@ -1,4 +1,4 @@
-"""What a worker reports of its training, and how observers in another process follow it."""
+"""What a worker reports about its training, and how observers in another process follow it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satrap.events import Event, Report
 from satrap.train import Observer, Progress, Result
 
 STEP_SECONDS = 0.2
-"""Between two steps that are reported; the first of each epoch always is."""
+"""Seconds between two reported steps; the first step of each epoch is always reported."""
 
 
 class TrainingEvent(Event):
@@ -41,7 +41,7 @@ class Started(TrainingEvent):
 
 @dataclass(frozen=True)
 class Stepped(TrainingEvent):
-    """A step was made."""
+    """A step was taken."""
 
     progress: Progress
 
@@ -70,7 +70,7 @@ class Trained(TrainingEvent):
 
 
 class Forward(Observer):
-    """Reports what a trainer tells its observers.
+    """Reports what a trainer sends to its observers.
 
     Args:
         report: sends an event.
@@ -100,7 +100,7 @@ class Forward(Observer):
 
 
 def tell(observer: Observer, event: Event) -> None:
-    """Call what a `Forward` was called with; other events do nothing."""
+    """Call the method of an observer that a `Forward` reported; ignore other events."""
     match event:
         case Started(progress):
             observer.started(progress)

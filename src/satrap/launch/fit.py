@@ -1,4 +1,4 @@
-"""What each process that trains does: train a recipe, save the model, score the test rows."""
+"""What each training process does: train a recipe, save the model, score the test rows."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def fit(
     checkpoint: Checkpointing | None = None,
     resume: bool = False,
 ) -> Outcome:
-    """Train a recipe in this process, alone or as one of several workers; all of them call it.
+    """Train a recipe in this process, alone or as one of several workers, which all call it.
 
     Args:
         recipe: what to do.
         schema: labels and features, measured.
         folder: of the run; rank 0 writes to it.
         site: where the rows and the other workers are.
-        observers: told about every step and evaluation.
+        observers: notified of every step and evaluation.
         notice: called with a line of text about something the user should know.
         started: called with the trainer before it trains.
-        checkpoint: where snapshots go; a stop that was asked for is then no error.
-        resume: go on from the newest one.
+        checkpoint: where snapshots go; a requested stop is then not an error.
+        resume: continue from the newest one.
 
     Raises:
         ConfigError, DataError: the user's input.
@@ -113,7 +113,7 @@ def _recorders(
 def _keep_interrupted(
     trainer: Trainer, folder: RunFolder, history: History
 ) -> KeyboardInterrupt | InterruptedRunError:
-    """Save the present state of an interrupted run, and return the error that says so."""
+    """Save the current state of an interrupted run, and return the error that reports it."""
     if trainer.run.steps == 0:
         return KeyboardInterrupt()
     save_model(trainer, folder)

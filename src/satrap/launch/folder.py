@@ -15,7 +15,7 @@ from satrap.errors import ConfigError
 from satrap.report.history import finite
 
 RUNS = "runs"
-"""Folder, in the current one, of runs that name no output folder."""
+"""Folder, in the current one, for runs that name no output folder."""
 
 OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "checkpoints", "journals")
 """What a run writes in its folder."""
@@ -31,8 +31,8 @@ class RunFolder:
     | `metrics.jsonl` | history |
     | `tensorboard/` | curves |
     | `model/` | network, tables and optimizer state |
-    | `journals/` | what each shard has done since the newest snapshot, while a run with journals lasts |
-    | `checkpoints/` | snapshots to go on from, unless the recipe names another place |
+    | `journals/` | what each shard has done since the newest snapshot, during a run with journals |
+    | `checkpoints/` | snapshots to resume from, unless the recipe names another place |
 
     Args:
         path: the folder; `claim` makes a new one, `open` checks that it holds a run.
@@ -98,10 +98,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Return the folder of a run that is finished, or has left a snapshot.
+        """Return the folder of a run that has finished or left a snapshot.
 
         Raises:
-            ConfigError: there is no run in it, or it has neither.
+            ConfigError: there is no run in it, or it has neither finished nor left a snapshot.
         """
         folder = cls(Path(path))
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
@@ -122,12 +122,12 @@ class RunFolder:
         return load(self.recipe_file, overrides)
 
     def snapshots(self, recipe: Recipe) -> str:
-        """Return where the snapshots of its run are: where the recipe says, else in the folder."""
+        """Return where the snapshots of its run are: the recipe's place, else in the folder."""
         return recipe.sections.checkpoint.url or str(self.checkpoints)
 
     @property
     def stopped(self) -> str:
-        """Why the run ended, as `metrics.json` says; empty if it does not."""
+        """Why the run ended, as `metrics.json` says; empty if it does not say."""
         try:
             return str(json.loads(self.metrics_file.read_text(encoding="utf-8"))["stopped"])
         except (OSError, ValueError, KeyError):

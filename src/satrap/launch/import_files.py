@@ -1,4 +1,4 @@
-"""Rows in files of other programs, Parquet or safetensors: what does not fit is refused before it is read."""
+"""Row files of other programs, Parquet or safetensors; unsuitable files are refused before they are read."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.uint64]
 
 READ_ROWS = 16384
-"""Rows of a Parquet file that are decoded at once."""
+"""Rows of a Parquet file decoded at once."""
 ID_BYTES = 4096
-"""Most bytes of an id of a Parquet file, on average."""
+"""Largest average size in bytes of an id of a Parquet file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What rows are to be.
+    """What the rows must look like.
 
     Args:
         table: name of their table.
-        states: by the number of weights that a row may have, how many values of state it then has.
+        states: number of weights that a row may have -> number of state values it then has.
         salt: of the ids.
     """
 
@@ -44,11 +44,11 @@ class Wanted:
 
 
 def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
-    """Return (ids, weights) of a matrix such as the weight of an `nn.Embedding`; row n has the id of n.
+    """Return (ids, weights) of a matrix such as the weight of an `nn.Embedding`; row n gets the id of n.
 
     Args:
         path: safetensors.
-        wanted: what the rows are to be.
+        wanted: what the rows must look like.
         tensor: name of the matrix; default the only one in the file.
 
     Raises:
@@ -83,11 +83,11 @@ def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids,
 
     Args:
         path: of the file.
-        wanted: what the rows are to be.
-        raw: the ids are values as in the data, to be hashed.
+        wanted: what the rows must look like.
+        raw: the ids are values as in the data and are to be hashed.
 
     Raises:
-        DataError: the file cannot be read or does not fit; more than the rows it says were not decoded.
+        DataError: the file cannot be read or does not fit; no more rows than it declares were decoded.
     """
     check_regular(path)
     with _reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
@@ -171,7 +171,7 @@ def _floats(column: pa.Array) -> Floats:
     lengths = pc.min_max(pc.list_value_length(column)).as_py()
     if column.null_count or lengths["min"] != lengths["max"]:
         raise ValueError("the rows do not all have the same number of values")
-    with np.errstate(over="ignore"):  # what does not fit is infinite, and refused as such
+    with np.errstate(over="ignore"):  # values that do not fit become infinite, and are then refused
         flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return np.ascontiguousarray(flat.reshape(len(column), lengths["min"]))
 

@@ -1,4 +1,4 @@
-"""Who starts the processes of a run: what a launcher does, for one machine or for many."""
+"""The interface of a launcher, which starts the processes of a run on one machine or many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Role:
         name: its kind and number, for example "shard 0".
         command: arguments of the Python interpreter.
         assignment: one line for its standard input, "" for none.
-        listen: HOST:PORT for a server, "" for a free port of the machine; None for what does not listen.
+        listen: HOST:PORT for a server, "" for a free port of the machine; None if it does not listen.
     """
 
     name: str
@@ -29,27 +29,27 @@ class Role:
 
 @dataclass(frozen=True)
 class Launched(Event):
-    """A role has been started, at a place such as "process 17"; its first event."""
+    """A role was started, at a place such as "process 17"; its first event."""
 
     place: str
 
 
 @dataclass(frozen=True)
 class Logged(Event):
-    """A role has written a line to its log, or one to its standard output that is no event."""
+    """A role wrote a line to its log, or a line to its standard output that is not an event."""
 
     line: str
 
 
 @dataclass(frozen=True)
 class Ended(Event):
-    """A role has ended with an exit code, negative for a signal; its last event."""
+    """A role ended with an exit code, negative for a signal; its last event."""
 
     code: int
 
 
 class Stop(Enum):
-    """How a role is to end."""
+    """How a role should end."""
 
     SAVE = "a worker saves what it has trained"
     RELEASE = "a server ends in an orderly way"
@@ -57,16 +57,16 @@ class Stop(Enum):
 
 
 class Launcher(Protocol):
-    """Starts and stops roles, and passes on what they report."""
+    """Starts and stops roles, and passes on their reports."""
 
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""
 
     def stop(self, name: str, how: Stop) -> None:
-        """Ask a role to end, or kill it; nothing if it has ended."""
+        """Ask a role to end, or kill it; do nothing if it has ended."""
 
     def events(self, seconds: float) -> Sequence[tuple[str, Event]]:
-        """Return (name, event) of what roles have reported, in order; wait so long for the first."""
+        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
 
     def close(self) -> None:
-        """Kill the roles that were not released, and return once all have ended."""
+        """Kill the roles that were not released; return once all have ended."""

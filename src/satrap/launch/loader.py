@@ -1,4 +1,4 @@
-"""What a loader serves: the rows of a recipe, in batches."""
+"""The service of a loader: it reads the rows of a recipe in batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from satrap.schema import Schema
 
 
 def loader_service(recipe: Path) -> LoaderService:
-    """Return what reads the rows of a recipe for workers.
+    """Return the service that reads the rows of a recipe for workers.
 
     Args:
-        recipe: file; of its sections only `data` and what is read there count.
+        recipe: file; only its section `data`, and what that section needs, is used.
 
     Raises:
         ConfigError: a recipe that cannot be used.

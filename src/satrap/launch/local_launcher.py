@@ -1,4 +1,4 @@
-"""Roles as processes of this machine; none outlives the program that started it."""
+"""Roles as processes on this machine; none outlives the program that started it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from satrap.events import Event, decode
 from satrap.launch.launcher import Ended, Launched, Logged, Role, Stop
 
 STOP_SECONDS = 60.0
-"""For a role to end once it was released."""
+"""Seconds for a role to end after it was released."""
 
 READ_SECONDS = 1.0
-"""For what a role that has ended has written: a process that it started may hold the pipe open."""
+"""Seconds to read the last output of an ended role: a process that it started may hold the pipe open."""
 
 _FREE_PORT = "127.0.0.1:0"
 
 
 class LocalLauncher:
-    """Launcher of this machine, see `satrap.launch.launcher.Launcher`.
+    """Launches roles on this machine, see `satrap.launch.launcher.Launcher`.
 
-    A role's standard output carries events, its standard error is its log. Its standard input is open as
-    long as this process lives: a role ends itself when it closes, so that nothing is left behind.
+    A role's standard output carries events; its standard error is its log. Its standard input stays open
+    while this process lives. A role ends itself when its input closes, so that nothing is left behind.
 
     Args:
-        stop_seconds: for a role to end once it was released; then it is killed.
+        stop_seconds: seconds for a role to end after it was released; then it is killed.
     """
 
     def __init__(self, stop_seconds: float = STOP_SECONDS) -> None:
@@ -63,7 +63,7 @@ class LocalLauncher:
             self._follow(role.name, process.stderr, Logged),
         ]
         if role.assignment:
-            with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed
+            with contextlib.suppress(BrokenPipeError):  # it has ended already, which is noticed elsewhere
                 process.stdin.write(role.assignment + "\n")
                 process.stdin.flush()
 
@@ -78,7 +78,7 @@ class LocalLauncher:
         return thread
 
     def stop(self, name: str, how: Stop) -> None:
-        """Ask a role to end, or kill it; nothing if it has ended."""
+        """Ask a role to end, or kill it; do nothing if it has ended."""
         process = self._processes.get(name)
         if process is None:
             return
@@ -88,7 +88,7 @@ class LocalLauncher:
             process.send_signal(signal.SIGINT if how is Stop.SAVE else signal.SIGKILL)
 
     def events(self, seconds: float) -> list[tuple[str, Event]]:
-        """Return (name, event) of what roles have reported, in order; wait so long for the first."""
+        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
         heard: list[tuple[str, Event]] = []
         with contextlib.suppress(queue.Empty):
             heard.append(self._heard.get(timeout=seconds))
@@ -106,7 +106,7 @@ class LocalLauncher:
             reader.join(READ_SECONDS)
 
     def close(self) -> None:
-        """Kill the roles that were not released, and return once all have ended."""
+        """Kill the roles that were not released; return once all have ended."""
         for process in self._processes.values():
             assert process.stdin is not None
             if not process.stdin.closed:

@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What `metrics.json` holds: test metrics (else validation) on top, then speed, then all parts."""
+        """Content of `metrics.json`: test metrics (else validation) on top, then speed, then all parts."""
         result = self.result
         return {
             **quality(self.test or result.metrics),
@@ -46,4 +46,4 @@ class Outcome:
 
 
 class InterruptedRunError(SatrapError):
-    """Training was stopped by Ctrl-C; the message says what was kept."""
+    """Training was stopped by Ctrl-C; the message says what was saved."""

@@ -1,4 +1,4 @@
-"""Another number of row files in a checkpoint, as so many shards would have written them."""
+"""Rewrites the row files of a checkpoint for another number of shards."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from satrap.store import Chunk, bucket_of
 def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
     """Rewrite every checkpoint in a folder for a number of shards, each in one step.
 
-    A run goes on with any number of shards anyway, each reading the files that hold its buckets; after this,
-    each finds all its rows in files of its own. In bounded memory.
+    A run can resume with any number of shards anyway: each reads the files that hold its buckets. After this,
+    each shard finds its rows in its own files. Memory is bounded.
 
     Args:
         url: a run folder, a folder of snapshots, or a checkpoint.
@@ -31,7 +31,7 @@ def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
 
     Raises:
         ConfigError: an impossible number of shards.
-        CheckpointError: a checkpoint is damaged or cannot be written; those before it are done.
+        CheckpointError: a checkpoint is damaged or cannot be written; earlier ones are done.
     """
     shard_map, done = ShardMap(shards), {}
     for name, place in find(url).items():
@@ -52,7 +52,7 @@ def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) ->
 
 
 def _pieces(storage: Storage, old: Manifest, table: str, shard_map: ShardMap) -> Iterator[tuple[int, Chunk]]:
-    """Yield (shard, rows); they lie in order of their buckets, so each shard has its turn once."""
+    """Yield (shard, rows); rows are in order of their buckets, so each shard comes up once."""
     for _, chunk in read_chunks(storage, old, table):
         shards = shard_map.owners[bucket_of(table, chunk.ids)]
         for shard in np.unique(shards).tolist():

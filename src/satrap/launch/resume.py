@@ -1,4 +1,4 @@
-"""Going on with a run that was killed or stopped: its folder, its snapshots, its history."""
+"""Resuming a run that was killed or stopped: its folder, its snapshots, its history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from satrap.report import History
 from satrap.train import Checkpointing, Trainer
 
 KEPT = 2
-"""Snapshots that stay when the recipe does not say."""
+"""Snapshots kept if the recipe does not say."""
 
 MAY_CHANGE = (
     ("training", "epochs"),
@@ -31,7 +31,7 @@ MAY_CHANGE = (
     ("cluster",),
     ("about",),
 )
-"""What a recipe may say differently when its run goes on."""
+"""Keys of a recipe that may change when its run resumes."""
 
 
 def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Checkpointing:
@@ -47,7 +47,7 @@ def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], Non
 
 
 def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:
-    """Raise `ConfigError` if a new run would write its snapshots between those of another."""
+    """Raise `ConfigError` if a new run would mix its snapshots with the snapshots of another run."""
     if (step := Series(plan.url).latest()) is not None:
         raise ConfigError(
             f"checkpoint.url already holds snapshots of a run, the newest of step {step:,}",
@@ -58,10 +58,10 @@ def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:
 
 
 def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[RunFolder, Recipe]:
-    """Return the folder and the recipe of the run to go on with.
+    """Return the folder and the recipe of the run to resume.
 
     Args:
-        recipe: what the user gave, None for the one in the folder.
+        recipe: given by the user; None for the one in the folder.
         output: the run folder; default the newest `runs/<name>-<n>`.
         name: default the recipe's.
 
@@ -77,7 +77,7 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
             or not Series(recipe.sections.checkpoint.url).steps()
         ):
             raise nothing_to_resume(f"there is no run in {path}")
-        return RunFolder.claim(recipe, path), recipe  # another machine: all it needs is the snapshots
+        return RunFolder.claim(recipe, path), recipe  # another machine: the snapshots are all it needs
     kept = load(folder.recipe_file)
     chosen = recipe or kept
     _check_same(kept, chosen)
@@ -92,7 +92,7 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
 
 
 def nothing_to_resume(where: str) -> ConfigError:
-    """Return the error that says so."""
+    """Return the error for a run without anything to resume."""
     return ConfigError(
         "there is nothing to resume",
         where=where,
@@ -120,7 +120,7 @@ def _check_same(kept: Recipe, given: Recipe) -> None:
 
 
 def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-    """Return the path of the first value that differs and may not."""
+    """Return the path of the first value that differs although it must not."""
     if path in MAY_CHANGE or a == b:
         return None
     if not isinstance(a, Mapping) or not isinstance(b, Mapping):
@@ -130,7 +130,7 @@ def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] |
 
 
 def rewind(history: History, plan: Checkpointing) -> None:
-    """Remove from `metrics.jsonl` what happened after the snapshot that the run goes on from."""
+    """Remove from `metrics.jsonl` what happened after the snapshot from which the run resumes."""
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
@@ -155,7 +155,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Have SIGTERM raise KeyboardInterrupt, as Ctrl-C does: what was begun is put away, not left behind."""
+    """Make SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that unfinished work is cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -169,9 +169,9 @@ def sigterm_interrupts() -> Iterator[None]:
 class Termination:
     """Signals while this context is open: SIGTERM and Ctrl-C ask the run to save and end.
 
-    They take effect after the step, or amid an evaluation. Python would raise KeyboardInterrupt at any
-    moment, also where a library swallows it or holds a lock: the run then went on, or hung. A second signal
-    of the kind ends the run at once.
+    They take effect after the step, or during an evaluation. Python would raise KeyboardInterrupt at any
+    moment, even where a library swallows it or holds a lock: then the run would continue or hang. A second
+    signal of the same kind ends the run at once.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class Termination:
         self._trainer.request_stop()
 
     def watch(self, trainer: Trainer) -> None:
-        """Take the trainer that is to be stopped."""
+        """Set the trainer that signals will stop."""
         self._trainer = trainer
         if self._terminated:
             trainer.request_stop()

@@ -1,4 +1,4 @@
-"""The trained model of a run, saved in its folder or, where that cannot be written, somewhere else."""
+"""Saves the trained model of a run in its folder or, if that cannot be written, elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from satrap.train import Trainer
 
 
 def save_model(trainer: Trainer, folder: RunFolder) -> None:
-    """Save the model of a run; if its folder cannot be written, keep it in the system's temporary folder.
+    """Save the model of a run, in the system's temporary folder if the run folder cannot be written.
 
     Args:
-        trainer: that has trained.
+        trainer: holds the trained model.
         folder: of the run.
 
     Raises:
-        CheckpointError: the folder cannot be written; it says where the result is, and how to bring it back.
+        CheckpointError: the folder cannot be written; it says where the result is and how to restore it.
     """
     kept, error = trainer.state.save(_places(folder))
     if error is None:
@@ -43,11 +43,11 @@ def _places(folder: RunFolder) -> Iterator[str]:
     with suppress(OSError):  # no temporary folder: no other place
         spare = Path(tempfile.mkdtemp(prefix="satrap-"))
         yield str(spare / "model")
-        shutil.rmtree(spare, ignore_errors=True)  # only if it cannot be written to either
+        shutil.rmtree(spare, ignore_errors=True)  # only if that cannot be written either
 
 
 def _lost(trainer: Trainer, folder: RunFolder, error: CheckpointError) -> CheckpointError:
-    """Return the error about a model that could be saved nowhere."""
+    """Return the error for a model that could not be saved anywhere."""
     series, step = trainer.state.series, None
     if series is not None:
         with suppress(CheckpointError):

@@ -27,7 +27,7 @@ from satrap.train import Predictor
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
 SCORING_KEYS = ("embedding.memory", "embedding.eviction", "embedding.tier", "training.device")
-"""Keys of a recipe that may be overridden when its trained model is used: those that do not change it."""
+"""Keys of a recipe that can be overridden when its trained model is used: they do not change the model."""
 
 TellShares = Callable[[Mapping[str, float]], object]
 
@@ -36,7 +36,7 @@ def _ignore(_: Mapping[str, float]) -> None: ...
 
 
 def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of a run, with overrides of what does not change its model.
+    """Return the recipe of a run, with overrides of keys that do not change its model.
 
     Raises:
         ConfigError: another key, or a wrong value.
@@ -51,9 +51,9 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
 
 
 def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
-    """Return what scores with the model of a run: that of its newest snapshot, if it was stopped.
+    """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    Its rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
+    Rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
 
     Raises:
         CheckpointError: the saved model cannot be read.
@@ -89,9 +89,9 @@ def _no_room(folder: RunFolder, why: str) -> ConfigError:
 
 
 def unseen(predictor: Predictor) -> dict[str, float]:
-    """Return, by table, the share of ids without a row among those a model was asked for.
+    """Return, by table, the share of requested ids that had no row.
 
-    Ids count once in each batch. An id has no row if training never met it, did not admit it, or evicted it.
+    Ids count once per batch. An id has no row if training never met it, did not admit it, or evicted it.
     """
     peeked: Mapping[str, Mapping[str, int]] = predictor.statistics()["peeked"]
     return {table: counts["unseen"] / counts["ids"] for table, counts in peeked.items() if counts["ids"]}
@@ -111,10 +111,10 @@ def evaluate(
         sources: files with labels, relative to the current folder; default the recipe's test rows, else
             its validation rows.
         overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        shares: called with the share of unseen ids by table, see `unseen`; default: nobody is.
+        shares: called with the share of unseen ids by table, see `unseen`; default: not called.
 
     Raises:
-        ConfigError: the recipe names neither; its rows do not fit; an override that cannot be.
+        ConfigError: the recipe names neither; the model's rows do not fit; an impossible override.
         DataError: the data cannot be read.
         CheckpointError: the saved model cannot be read.
     """
@@ -155,7 +155,7 @@ def predict(
 
     Args:
         folder: of the run.
-        sources: files without need of labels, relative to the current folder.
+        sources: files, which need no labels, relative to the current folder.
         output: a new file ending in .parquet, .csv or .csv.gz.
         overrides, shares: as for `evaluate`.
 
@@ -203,7 +203,7 @@ def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatc
     """Yield the input as tables with a probability column per label, in the order of the data.
 
     Args:
-        predictor: of the trained model; it reads a few batches ahead.
+        predictor: of the trained model; reads a few batches ahead.
         rows: the input.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What to do when roles of a run start, report, end or fail: decided here, and carried out elsewhere."""
+"""Decides what to do when roles of a run start, report, end or fail; others carry it out."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.worker import INTERRUPTED, PEER_LOST
 
 READY_SECONDS = 120.0
-"""For servers to start: a busy machine may need long to import their packages."""
+"""Seconds for servers to start: a busy machine may need long to import their packages."""
 
 LOADER_RESTARTS = 3
-"""How often loaders that have died are started again in a run; they hold nothing that could be lost."""
+"""How often dead loaders are restarted in a run; they hold nothing that could be lost."""
 
 SETTLE_SECONDS = 0.5
-"""After the first death: others follow within it, and show whose fault it was."""
+"""Seconds after the first death: others follow within them, and show which role caused it."""
 
 TAIL_LINES = 3
 """Last lines of a role's log that an error shows."""
@@ -39,7 +39,7 @@ class StartServer:
 
 @dataclass(frozen=True, slots=True)
 class StartWorkers:
-    """Start all workers: for the first time, generation 0, or again from the snapshot of a step, if any."""
+    """Start all workers: the first time as generation 0, later from the snapshot of a step, if any."""
 
     generation: int
     step: int | None = None
@@ -74,7 +74,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over, with an error or without; every role has ended or been asked to."""
+    """The run is over, with or without an error; every role has ended or been asked to."""
 
     error: BaseException | None = None
 
@@ -83,7 +83,7 @@ Action = StartServer | StartWorkers | StopRole | FindSnapshot | Say | Tell | Fin
 
 
 class RoleState:
-    """What is known of a role.
+    """What is known about a role.
 
     Args:
         name: its kind and number.
@@ -109,7 +109,7 @@ class RoleState:
         return self.code is not None and self.code < 0
 
     def heard(self, event: Event) -> None:
-        """Take what it has reported."""
+        """Record what it has reported."""
         match event:
             case Launched(place):
                 self._place = place
@@ -139,15 +139,15 @@ class RoleState:
 class Supervisor:
     """Decides about the roles of one run: shards, loaders, embedding workers and workers, in this order.
 
-    It is a state machine: `heard` and `decide` take what has happened, and return what is to be done, in
-    order. It knows no process, clock or file. Servers are started kind by kind, each when those before are
-    ready; a name is "shard 0", "embedding worker 1".
+    It is a state machine: `heard` and `decide` take what has happened, and return the actions to take, in
+    order. It knows no process, clock or file. Servers are started kind by kind; each kind waits until the
+    kinds before it are ready. A name is "shard 0" or "embedding worker 1".
 
-    - With a journal, a shard that is killed is started again; all others wait.
-    - Without one, or when a worker dies, all workers start again as a new generation, from the newest
-      snapshot, if the run takes any; shards that are there stay. Both count as restarts.
-    - Loaders are started again up to `LOADER_RESTARTS` times.
-    - Whatever else ends too early ends the run. The error names the role that died first, or said why.
+    - With a journal, a shard that is killed is restarted; all others wait.
+    - Without one, or when a worker dies, all workers restart as a new generation, from the newest snapshot if
+      the run takes any; surviving shards stay. Both count as restarts.
+    - Loaders are restarted up to `LOADER_RESTARTS` times.
+    - Any other early end ends the run. The error names the role that died first, or gave a reason.
 
     Args:
         keys: of the recipe: numbers of roles, restarts and grace.
@@ -155,10 +155,10 @@ class Supervisor:
         snapshots: the run takes snapshots, from which workers can start again.
 
     Attributes:
-        restarts: shards, or all workers together, that were started again.
-        repeated: steps that are done again because of it, about.
-        trained: what rank 0 has achieved; None before.
-        finished: the run is over.
+        restarts: number of times that shards, or all workers together, were restarted.
+        repeated: approximate number of steps repeated because of restarts.
+        trained: what rank 0 has achieved; None before that.
+        finished: whether the run is over.
     """
 
     def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
@@ -169,12 +169,12 @@ class Supervisor:
             ("embedding worker", keys.embedding_workers),
         ]
         self._roles: dict[str, RoleState] = {}
-        self._errors: dict[str, SatrapError] = {}  # in the order told: the first is the likelier cause
+        self._errors: dict[str, SatrapError] = {}  # in the order received: the first is the likelier cause
         self._generation, self._step, self._loader_restarts, self._interrupts = -1, 0, 0, 0
         self._ready_until = 0.0
         self._settle_until: float | None = None
         self._stop_until: float | None = None
-        self._setback: SatrapError | None = None  # why all workers are to start again, once all have ended
+        self._setback: SatrapError | None = None  # why all workers must restart, once all have ended
         self.restarts, self.repeated, self.finished = 0, 0, False
         self.trained: Trained | None = None
 
@@ -204,7 +204,7 @@ class Supervisor:
         return [Tell(event)] if isinstance(event, TrainingEvent) else []
 
     def decide(self, now: float, interrupts: int = 0) -> list[Action]:
-        """Take the time in seconds, and how often the user has asked the run to stop; call it often."""
+        """Take the time in seconds, and how often the user asked the run to stop; call this often."""
         self._interrupts = interrupts
         if self.finished:
             return []
@@ -255,7 +255,7 @@ class Supervisor:
         return actions
 
     def _restart_loaders(self) -> list[Action]:
-        """Start loaders that have died again, at their addresses: workers ask them for the next batch."""
+        """Restart dead loaders at their addresses: workers ask them for the next batch."""
         actions: list[Action] = []
         if self._interrupts or self._settle_until is not None:
             return actions
@@ -268,12 +268,12 @@ class Supervisor:
         return actions
 
     def _restart_shards(self) -> list[Action]:
-        """Start shards again that were killed and have a journal, at their addresses."""
+        """Restart, at their addresses, killed shards that have a journal."""
         actions: list[Action] = []
         if not self._journal or self._settle_until is not None or "" in self.addresses("shard"):
             return actions
         for role in self._all("shard"):
-            # One that ended by itself said why, and would again.
+            # One that ended by itself said why, and would do so again.
             if role.killed and self.restarts < self._keys.restarts:
                 self.restarts += 1
                 said = f"[{role.name}] {role.ending}; training waits for it ({self._count()})"
@@ -302,7 +302,7 @@ class Supervisor:
         return []
 
     def _judge(self, now: float) -> list[Action]:
-        """Once others had time to follow a role that was lost, start the workers again or end the run."""
+        """Once others have had time to follow a lost role, restart the workers or end the run."""
         lost = self._lost()
         if not lost:
             self._settle_until = None
@@ -326,7 +326,7 @@ class Supervisor:
         return [StopRole(role.name, Stop.KILL) for role in _running(self._all("worker"))]
 
     def _lost(self) -> list[RoleState]:
-        """Return the roles that have ended as they should not; the likeliest cause first."""
+        """Return the roles that ended unexpectedly; the likeliest cause first."""
         final = self._generation < 0 or self._interrupts or self._loader_restarts >= LOADER_RESTARTS
         kinds = ["shard", "embedding worker", *(["loader"] if final else [])]
         workers = [
@@ -351,20 +351,20 @@ class Supervisor:
         }[lost.kind]
 
     def _may_return(self, role: RoleState) -> bool:
-        """Whether a role ended by something that need not happen again."""
+        """Whether a role ended for a reason that may not recur."""
         match role.kind:
-            case "shard":  # a journal that brings it back no more: the newest snapshot does
+            case "shard":  # if its journal cannot restore it any more, the newest snapshot can
                 return role.killed or self._journal
             case "worker":
                 told = self._errors.get(role.name)
                 return role.killed or (role.code == PEER_LOST and isinstance(told, ExchangeError))
-        return False  # loaders have been started again as often as they may
+        return False  # loaders have been restarted as often as allowed
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Start lost shards without rows and all workers again, and say what is done again.
+        """Restart lost shards, empty, and all workers; report which steps are repeated.
 
         Args:
-            step: of the newest snapshot, None without.
+            step: of the newest snapshot; None without one.
         """
         error, self._setback, self.trained = self._setback, None, None
         assert error is not None

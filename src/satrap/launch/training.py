@@ -27,12 +27,12 @@ def train(
     """Run a recipe and keep everything in a run folder.
 
     Args:
-        recipe: what to do. With `cluster.exchange: servers`, shards and workers are other processes. None, to
-            resume: the one in the run folder.
-        output: the run folder; default the first free `runs/<name>-<n>`; to resume, the last one.
-        resume: go on from the run's newest snapshot, as if it had never ended.
+        recipe: what to do. With `cluster.exchange: servers`, shards and workers are other processes. None,
+            when resuming: the recipe in the run folder.
+        output: the run folder; default the first free `runs/<name>-<n>`, or the last one when resuming.
+        resume: continue from the run's newest snapshot, as if it had never ended.
         name: default the recipe's.
-        observers: told about steps and evaluations; of other processes' steps only about some.
+        observers: notified of steps and evaluations, but only of some steps of other processes.
         notice: called with a line of text about something the user should know.
 
     Raises:
@@ -42,7 +42,7 @@ def train(
         ExchangeError: a shard or worker was lost.
         InterruptedRunError: Ctrl-C, or SIGTERM before the first step.
 
-    Whatever is raised, a new run in which nothing was measured or saved leaves no folder behind.
+    Whatever is raised, a new run that measured and saved nothing leaves no folder behind.
     """
     if resume:
         folder, recipe = reopen(recipe, output, name)

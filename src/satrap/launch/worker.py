@@ -33,25 +33,25 @@ from satrap.schema import Schema, Table
 from satrap.train import Trainer
 
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
-"""Exit codes: the third says that the cause lies elsewhere."""
+"""Exit codes; the third means that the cause is elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the launcher tells a worker.
+    """What the launcher sends to a worker.
 
     Args:
-        folder: of the run; its recipe is what to do.
+        folder: of the run; its recipe says what to do.
         schema: labels and features, measured, as plain data.
         rank: number of this worker.
         world: number of workers.
-        store: HOST:PORT where the workers find each other; empty for one alone.
+        store: HOST:PORT where the workers find each other; empty for a single worker.
         shards: HOST:PORT of each shard.
         loaders: HOST:PORT of each loader; without any, the worker reads its rows itself.
-        key: file of the cluster's key; empty on loopback.
+        key: file with the cluster's key; empty on loopback.
         embedding_workers: HOST:PORT of each embedding worker; without any, the worker handles ids itself.
         generation: how often workers were started before.
-        run: identity of the run, by which shards tell its workers from those of others.
+        run: identity of the run; shards use it to recognize workers of other runs.
         resume: go on from the newest snapshot.
     """
 
@@ -78,7 +78,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
     Raises:
         ConfigError: there are fewer devices than workers.
-        ExchangeError: a worker does not come.
+        ExchangeError: a worker is missing.
     """
     sections = recipe.sections
     cluster, training = sections.cluster, sections.training
@@ -118,13 +118,13 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
 
 def _order_decides(about: Mapping[str, Any]) -> bool:
-    """Return whether the rows that there are depend on the order of lookups."""
+    """Return whether the order of lookups decides which rows exist."""
     admission = about["admission"]
     return about["eviction"] is not None or (admission is not None and admission.probability < 1)
 
 
 def _data(recipe: Recipe, assignment: Assignment) -> OpenData | None:
-    """Return what opens the rows of this worker at its loader; None without loaders."""
+    """Return the function that opens this worker's rows at its loader; None without loaders."""
     if not assignment.loaders:
         return None
     number = assignment.rank % len(assignment.loaders)
@@ -150,7 +150,7 @@ def _key(assignment: Assignment) -> Key | None:
 
 
 def _device(device: str, assignment: Assignment) -> str:
-    """Return the device of this worker: of several on `cuda`, each has its own."""
+    """Return the device of this worker; several workers on `cuda` each get their own."""
     if device != "cuda" or assignment.world == 1:
         return device
     if torch.cuda.device_count() < assignment.world:

@@ -33,7 +33,7 @@ class BinaryMetrics:
       from a histogram, off by at most `auc_error_bound` (which is 0 while exact): typically 1e-5 with the
       default bins, and the true error is far smaller still.
     - `logloss`: mean cross-entropy in nats, probabilities clipped to [1.2e-7, 1 - 1.2e-7].
-    - `ne`: normalised entropy, logloss over that of always predicting the base rate; below 1 is better than
+    - `ne`: normalised entropy, logloss over the logloss of predicting the base rate; below 1 is better than
       knowing the base rate alone (He et al., "Practical Lessons from Predicting Clicks", ADKDD 2014).
     - `calibration`: mean prediction over base rate; 1 is right.
     - `samples`, `positives`: counts, weights ignored.
@@ -151,7 +151,7 @@ class BinaryMetrics:
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Replace everything by what `state` of metrics with the same names and arguments returned."""
+        """Replace everything by a `state` of metrics with the same names and arguments."""
         for name, metrics in self._labels.items():
             metrics.restore({key: state[f"{name}/{key}"] for key in metrics.state()})
 
@@ -176,7 +176,7 @@ def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, ma
         raise DataError("predictions outside [0, 1]", fix="pass probabilities: sigmoid of the logits")
     if len(truth) and weights.min() < 0:
         raise DataError("negative sample weights")
-    # A copy, in which -0.0 has become 0.0: the bits of predictions are used.
+    # A copy that turns -0.0 into 0.0, because the bits of predictions are used.
     return predictions + np.float32(0), labels, weights, groups
 
 

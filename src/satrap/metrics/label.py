@@ -34,7 +34,7 @@ class LabelMetrics:
     """Sums, samples and histogram of one label.
 
     Keeps up to `limit` samples. With more, AUC comes from the histogram, and only grouped AUC uses kept
-    samples: those of groups whose hash lies in the first 2^-level of the range, for the smallest level that
+    samples: samples of groups whose hash is in the first 2^-level of the range, for the smallest level that
     fits. The order of updates and merges makes no difference.
 
     Args:
@@ -160,7 +160,7 @@ class LabelMetrics:
             self._fold()
 
     def _fold(self) -> None:
-        """Move the samples into a histogram; keep those that grouped AUC needs."""
+        """Move the samples into a histogram; keep the samples that grouped AUC needs."""
         if self.histogram is None:
             columns = self.columns()
             self.histogram = new_histogram(self.bins)
@@ -187,7 +187,7 @@ class LabelMetrics:
 
 
 def _sums(predictions: Floats, labels: Bools, weights: Floats) -> Doubles:
-    # Probability of what happened: p for a positive, 1 - p for a negative.
+    # Probability of the outcome: p for a positive, 1 - p for a negative.
     right = np.abs(np.subtract(~labels, predictions, dtype=np.float32))
     loss = -np.log(np.clip(right, EPSILON, 1 - EPSILON))
     sums = [
@@ -210,7 +210,7 @@ def _of_level(columns: Columns, level: int) -> Columns:
 
 def _mix(values: Ids) -> Ids:
     """Return well-mixed 64-bit hashes: SplitMix64, Steele et al., OOPSLA 2014."""
-    # Without the increment, id 0, that of a missing value, would hash to 0 and never be dropped.
+    # Without the increment, id 0 (a missing value) would hash to 0 and never be dropped.
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

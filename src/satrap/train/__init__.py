@@ -1,7 +1,7 @@
 """The one training loop and what it is made of.
 
 `Trainer` is what a user makes. It trains a `TrainingState` in a `Loop` by a `Schedule`, and scores with a
-`Predictor`. `Snapshots` saves the state and goes on from it. `Observer` is how progress leaves the loop.
+`Predictor`. `Snapshots` saves the state and resumes from it. An `Observer` follows the loop's progress.
 """
 
 from satrap.train.control import TrainingOptions

@@ -1,4 +1,4 @@
-"""How learning rates go down, what bounds a step, and when training stops."""
+"""How learning rates decrease, what limits a step, and when training stops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from satrap.optim import Constant, Schedule
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """What a trainer may be told about its steps.
+    """Options for a trainer's steps.
 
     Args:
         lr_schedule: factor on all learning rates by the number of steps done, default 1.
@@ -35,7 +35,7 @@ class PlateauControl:
     row end training. Dropping by ten on a plateau is worth about +0.003 AUC in the published CTR recipes.
 
     Args:
-        factor: what the rates are multiplied with, in (0, 1); None: never.
+        factor: the rates are multiplied by it, in (0, 1); None: never.
         patience: evaluations without improvement that end training; None: never.
         min_delta: an improvement must exceed this.
     """

@@ -62,7 +62,7 @@ class Loop:
             position.epoch_ended()
 
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
-        """Return the rest of the pass, at most so many batches, read and de-duplicated ahead by a thread."""
+        """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
         batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
         weight = known_weight if self._loss is binary_cross_entropy else _size
         partners = self._schedule.partners(self._state.workers)

@@ -1,4 +1,4 @@
-"""Merges and shares what several workers hold: metrics, state, checkpoints."""
+"""Merges and shares the data of several workers: metrics, state, checkpoints."""
 
 from __future__ import annotations
 

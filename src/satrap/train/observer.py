@@ -31,10 +31,10 @@ class Progress:
         sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
         batches_ready: batches that the reader held ready after the step.
         others_missed: updates of other workers that a lookup did not see, as measured by the shards; mean
-            over those since the last look.
-        push_seconds: mean time from an update's issue to its acknowledgement, of those since the last look.
+            over the lookups since the last look.
+        push_seconds: mean time from issue to acknowledgement of the updates since the last look.
         pushes: updates that were not acknowledged at the last look.
-        shard_rows: rows of each shard server; empty without, as the next three.
+        shard_rows: rows of each shard server; empty without servers, like the next three.
         shard_busy: share of its time each shard server spent executing requests since the last look, 0..1.
         shard_requests: requests each executed per second since then.
         shard_queued: requests that waited in each at the last look.

@@ -1,4 +1,4 @@
-"""Where a worker stands in a run: the batches it has trained, and the lookups that are in flight."""
+"""Where a worker stands in a run: the batches it has trained, and the lookups in flight."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Position:
 
     Attributes:
         epoch: the pass that is under way or comes next.
-        amid_pass: whether a resumed run has yet to end, and evaluate, the pass that was under way.
+        amid_pass: whether a resumed run still has to end, and evaluate, an unfinished pass.
         reading: which batches of the pass are left.
         ahead: lookups in flight, which the schedule keeps here.
     """
@@ -83,11 +83,11 @@ class Position:
         return plain, arrays
 
     def restore(self, states: Sequence[Mapping[str, Any]], arrays: Arrays | None) -> None:
-        """Go on from a snapshot.
+        """Resume from a snapshot.
 
         Args:
             states: plain data of every worker, in order of rank.
-            arrays: of this worker; None: other workers took part, and their lookups are issued anew.
+            arrays: of this worker; None: other workers took part, and their lookups are issued again.
         """
         rank = self.reading.rank
         self.epoch = states[rank if arrays is not None else 0]["epoch"]
@@ -106,7 +106,7 @@ class Position:
             plan: made the requests.
             exchange: will take the update.
             requests: of the lookup.
-            step: which comes next, for the error.
+            step: the next step, for the error.
 
         Returns:
             None: there is no such lookup any more.
@@ -140,7 +140,7 @@ class _Answer:
     rows: Rows
 
     def has(self, ids: npt.NDArray[np.uint64]) -> bool:
-        """Return whether these are its ids, as far as they are known."""
+        """Return whether these are its ids, as far as its ids are known."""
         if len(self.ids) != len(ids):
             return False
         differ = self.ids != ids

@@ -39,9 +39,9 @@ LOOKAHEAD = 2
 
 
 class Data(Protocol):
-    """What is read: `satrap.data.Dataset`, or anything with this method.
+    """Data to read: `satrap.data.Dataset`, or anything with this method.
 
-    A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, where they exist, to tell
+    A trainer also uses `num_rows()` and `progress(position, epoch)` of a `Dataset`, if it has them, to tell
     how long a run will take.
     """
 
@@ -103,8 +103,8 @@ class Predictor:
             model: the network; only needed when it is not one of `satrap.models`.
             device: where it computes, default "cpu".
             memory: byte budget of the tables, default none.
-            eviction: which rows go once `memory` is used up; default none, and loading then fails.
-            tier: where these rows are kept, default nowhere.
+            eviction: which rows are evicted once `memory` is used up; default none, and loading then fails.
+            tier: where evicted rows are kept, default nowhere.
             threads: PyTorch's threads inside an operation, see `Trainer`.
 
         Raises:
@@ -139,7 +139,7 @@ class Predictor:
         return merged(self.measure(data), self.workers)
 
     def measure(self, data: Data) -> BinaryMetrics:
-        """Return the metrics of what this worker reads, to be merged with those of the others.
+        """Return the metrics of this worker's data, to be merged with the metrics of the other workers.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -178,7 +178,7 @@ class Predictor:
                 yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
-        """Yield the requests for the rows of each batch; the exchange hears of them ahead of the lookup."""
+        """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
         for batch in batches:
             ticket = self.plan.ticket(batch)
             self.exchange.prefetch(ticket.requests)

@@ -33,7 +33,7 @@ class Stream:
     stride: int = 1
 
     def split(self, parts: int) -> list[Stream]:
-        """Return so many streams that together have each of these batches once."""
+        """Return `parts` streams that together have each of these batches once."""
         return [
             replace(self, skip=self.skip + i * self.stride, stride=self.stride * parts) for i in range(parts)
         ]

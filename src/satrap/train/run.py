@@ -251,7 +251,7 @@ class Run:
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
     def _check_learnt(self) -> None:
-        """Raise `TrainingError` if there were steps and all of them, on all workers, were refused."""
+        """Raise `TrainingError` if there were steps, but all steps on all workers were refused."""
         [taken, learnt] = self.workers.count([self.steps, self.updates])
         if taken and not learnt and self.stopped != "stopped":
             raise TrainingError(

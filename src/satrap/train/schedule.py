@@ -47,7 +47,7 @@ def lookahead(
 
 
 class Schedule:
-    """When lookups, updates and the network's steps happen. What differs between modes is here.
+    """Decides when lookups, updates and the network's steps happen; this is where the modes differ.
 
     Args:
         staleness: τ, the number of its own latest updates that a worker's lookup misses.
@@ -89,7 +89,7 @@ class Schedule:
         return workers
 
     def look_up_nothing(self, exchange: Exchange) -> None:
-        """Do what a step needs of a worker that has no more batches."""
+        """Do what a step requires of a worker without batches."""
 
 
 class Hybrid(Schedule):
@@ -108,7 +108,7 @@ class Sync(Schedule):
         self.staleness = 0
 
     def look_up_nothing(self, exchange: Exchange) -> None:
-        """Send an empty lookup, since those of other workers may wait for it."""
+        """Send an empty lookup, since lookups of other workers may wait for it."""
         exchange.lookup([], create=True)
 
 

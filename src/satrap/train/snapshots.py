@@ -48,7 +48,7 @@ class Checkpointing:
     ```
 
     The second call continues from the newest snapshot. In one process, and in `sync` with several workers,
-    the result equals that of a run that was never killed, to the bit. A failed save does not end training:
+    the result equals the result of an uninterrupted run, to the bit. A failed save does not end training:
     older snapshots stay, `notice` is called, and the next save is tried.
 
     Args:
@@ -143,8 +143,8 @@ class Snapshots:
             stop: whether this step is the last one.
 
         Raises:
-            StopRequested: it is, and a snapshot will be saved.
-            KeyboardInterrupt: it is, and there is nowhere to save.
+            StopRequested: `stop` is true, and a snapshot will be saved.
+            KeyboardInterrupt: `stop` is true, and there is nowhere to save.
         """
         if self._plan is None:
             if stop:
@@ -217,7 +217,7 @@ class Snapshots:
             raise
 
     def _make_up_for(self, put_back: Callable[[], None]) -> None:
-        """Make the next snapshot hold what this one did; if that is impossible, everything."""
+        """Make the next snapshot include the content of this one or, if that is impossible, everything."""
         assert self._series is not None
         try:
             put_back()
@@ -251,7 +251,7 @@ class Snapshots:
         self._plan.notice(f"warning: {error}")
 
     def _cut(self) -> Callable[[], None] | None:
-        """Return, on rank 0, a function that writes the present state of all workers, which is now copied.
+        """Return, on rank 0, a function that writes the current state of all workers, which is now copied.
 
         From the meeting until rank 0 has gathered the states of the others, no update is under way anywhere.
         """
@@ -294,10 +294,10 @@ class Snapshots:
         )
 
     def resume(self) -> None:
-        """Bring the state to that of the newest snapshot.
+        """Restore the state from the newest snapshot.
 
         Raises:
-            ConfigError: there is none, or it is of another model or other settings.
+            ConfigError: there is none, or it belongs to another model or other settings.
             CheckpointError: it is damaged.
         """
         state, workers, series, plan = self._state, self._workers, self._series, self._plan

@@ -1,4 +1,4 @@
-"""The state of a training: the network, its rows, its account, and where each worker stands."""
+"""The state of a training run: the network, its rows, its account, and where each worker stands."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from satrap.train.schedule import Schedule
 
 
 class TrainingState:
-    """All that a snapshot holds, and what puts it there and takes it back.
+    """Everything in a snapshot, and the methods that save and restore it.
 
-    The trainer makes it, the loop changes it, snapshots and best weights are copies of it. None of these
-    knows another.
+    The trainer makes it, and the loop changes it. Snapshots and best weights are copies of it. None of these
+    knows the others.
 
     Args:
         predictor: the network, the rows, and the workers that train.
@@ -40,12 +40,12 @@ class TrainingState:
         arguments: other arguments of the trainer, as plain data; a checkpoint keeps them.
 
     Attributes:
-        run: the account of the present `fit`.
+        run: the account of the current `fit`.
         position: where this worker stands in it.
         series: its snapshots; None: it takes none.
         best: its best weights so far.
-        fitting: it is under way.
-        stopping: a stop was asked for.
+        fitting: whether a `fit` is running.
+        stopping: whether a stop was requested.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TrainingState:
 
         Args:
             epochs: planned passes.
-            observers: hear of its steps.
+            observers: notified of its steps.
             series: its snapshots; None: it takes none.
         """
         self.run = Run(self.predictor.schema.label_names, epochs, observers, self.workers)
@@ -78,7 +78,7 @@ class TrainingState:
 
     @contextmanager
     def watched(self, data: Any) -> Iterator[None]:
-        """Tell the observers that the run begins; drop what was kept only for it when the block ends."""
+        """Notify the observers of the start; drop what only this run needed when the block ends."""
         with self.run.watching(self.exchange, data), closing(self.best):
             yield
 
@@ -87,7 +87,7 @@ class TrainingState:
         self.workers.broadcast(list(self.model.state_dict().values()))
 
     def seed_rows(self) -> None:
-        """Put the network's weights into the store, where they are rows and not there yet."""
+        """Put the network's weights into the store, if they are rows that it does not have yet."""
         self.workers.solo("dense weights", self._seed)
 
     def _seed(self) -> None:
@@ -96,19 +96,19 @@ class TrainingState:
             self._seeded = True
 
     def settle(self, stage: str) -> None:
-        """Wait until all workers are here and all their updates applied; then they have equal networks."""
+        """Wait until all workers are here and all their updates are applied; then networks are equal."""
         self.exchange.flush()
         self.workers.meet(stage)
         self.dense.refresh(self.exchange)
         self.workers.broadcast(list(self.model.buffers()))
 
     def total_up(self) -> None:
-        """Count the samples of all workers where each has counted its own."""
+        """Sum the samples of all workers, if each has counted its own."""
         if not self.schedule.together:
             self.run.total_up()
 
     def describe(self) -> Checkpoint:
-        """Return the trained state without rows; its tensors are those in use."""
+        """Return the trained state without rows; its tensors are not copies."""
         return Checkpoint(
             settings={
                 **self._arguments,
@@ -128,11 +128,11 @@ class TrainingState:
         """Write a checkpoint to the first of some places that can be written to.
 
         Args:
-            places: folders or fsspec URLs; of several workers, rank 0 reads them, none more than it needs.
+            places: folders or fsspec URLs; only rank 0 reads them, and no more than needed.
 
         Returns:
-            (the place that has it, empty if there is none; why the first one has not). Other ranks than 0
-            know no reason.
+            (the place that has it, empty if there is none; why the first place does not have it). Ranks other
+            than 0 know no reason.
         """
         kept, errors = "", list[CheckpointError]()
 
@@ -158,8 +158,8 @@ class TrainingState:
 
         Args:
             checkpoint: what to take over; rank 0 loads its rows.
-            place: URL of the checkpoint, from which whoever holds rows loads its own in place of rank 0,
-                with all it needs to go on exactly.
+            place: URL of the checkpoint; processes that hold rows then load their own from it instead of rank
+                0, with everything they need to continue exactly.
             follow: see `Exchange.read`.
         """
         with understood(place):
@@ -179,25 +179,25 @@ class TrainingState:
                 self._seeded = self._seeded or table == DENSE_TABLE
 
     def keep_best(self) -> str:
-        """Keep the present weights as the best ones; return a warning if that failed, see `Best.keep`."""
+        """Keep the current weights as the best ones; return a warning if that failed, see `Best.keep`."""
         warning = self.best.keep(self.save, self.run.steps)
         if self.best.place is None:
             self.control.forget_best()
         return warning
 
     def restore_best(self) -> None:
-        """Bring the best weights back, unless none are kept or they are the present ones."""
+        """Bring the best weights back, unless none are kept or they are the current ones."""
         if self.best.place is None or self.best.step == self.run.steps:
             return
         scale = self.control.lr_scale
         found = read_checkpoint(self.best.place) if self.workers.rank == 0 else None
-        # Rows created since then must start anew.
+        # Rows created since then must start afresh.
         self.workers.solo("clearing rows", self.exchange.clear)
         self.restore(shared(found, self.workers))
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what this worker alone knows, as plain data and as tensors of its own."""
+        """Return what only this worker knows, as plain data and as its own tensors."""
         extra: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
         if (device := self.predictor.embeddings.device).type == "cuda":
             extra["random.cuda"] = torch.cuda.get_rng_state(device)
@@ -213,7 +213,7 @@ class TrainingState:
     def restore_worker(
         self, best: str | None, runs: Sequence[Mapping[str, Any]], extras: Sequence[Mapping[str, Tensor]]
     ) -> None:
-        """Take over what this worker alone knew; of another number of workers, what all have in common.
+        """Take over what only this worker knew or, if the number of workers changed, what all have in common.
 
         Args:
             best: name of the best weights, None if none are kept.
@@ -237,7 +237,7 @@ class TrainingState:
                     buffers[name].copy_(torch.from_numpy(value))
 
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the account of a worker of a group that is larger or smaller than before."""
+        """Return the account of a worker after the number of workers changed."""
         run = {**runs[0], "progress": dict(runs[0]["progress"])}
         if not self.schedule.together:  # each counts its own
             samples = sum(one["progress"]["samples"] for one in runs)

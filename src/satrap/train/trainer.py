@@ -51,15 +51,15 @@ class Trainer:
     ```
 
     A model is any `nn.Module` whose `forward` takes an `EmbeddedBatch` and returns logits float32[size,
-    labels]. Embeddings are no parameters of it: they are rows of the store, created on first use and
+    labels]. Embeddings are not parameters of it: they are rows of the store, created on first use and
     updated by `embedding_optimizer` once per distinct id and step. `mode` says how far lookups run ahead:
     in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly the latest `staleness`
     updates, so that reading, lookup and update overlap with the network. One worker is reproducible to the
     bit in these modes, given the same seeds (`torch.manual_seed` for the network's own parameters). "async",
     a baseline, keeps the network's weights in the store as well: workers push and pull, and never wait.
 
-    A step whose loss or gradients are not finite is refused whole and counted; 100 in a row end the run, and
-    so does its end if every step was refused.
+    A step whose loss or gradients are not finite is refused as a whole and counted. After 100 refused steps
+    in a row, or if every step was refused, the run ends with an error.
 
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
@@ -76,8 +76,8 @@ class Trainer:
         place: where the rows and the other workers are, see `Place`; default this process alone.
 
     Attributes:
-        predictor: scores with the present weights and rows.
-        state: what is trained, and how far it has come.
+        predictor: scores with the current weights and rows.
+        state: what is trained, and how far training has come.
 
     Raises:
         ConfigError: impossible arguments.
@@ -130,7 +130,7 @@ class Trainer:
 
     @property
     def run(self) -> Run:
-        """The account of the present or last `fit`."""
+        """The account of the current or last `fit`."""
         return self.state.run
 
     def fit(
@@ -151,10 +151,10 @@ class Trainer:
             validation: evaluated after each epoch; drives `plateau` and `patience` by its "auc".
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.
-            observers: told about every step and evaluation.
+            observers: notified of every step and evaluation.
             checkpoint: where and how often snapshots are written; None: never.
-            resume: go on from the newest snapshot there, as if the run had never ended. The trainer must be
-                new, and made as the one before.
+            resume: continue from the newest snapshot there, as if the run had never ended. The trainer must
+                be new, with the same arguments as the one before.
 
         Returns:
             What happened, with the validation metrics of the weights that are kept.
@@ -183,7 +183,7 @@ class Trainer:
         return self.run.finish()
 
     def request_stop(self) -> None:
-        """End `fit` after the step, or amid an evaluation, on all workers; safe in a signal handler.
+        """End `fit` after the step, or during an evaluation, on all workers; safe in a signal handler.
 
         With `checkpoint`, a snapshot is saved and `fit` returns; without, it raises KeyboardInterrupt after
         the step.
@@ -194,7 +194,7 @@ class Trainer:
         """Return the metrics of a data set; nothing is learnt or created.
 
         Args:
-            data: samples with labels; of several workers, each gives its share, and gets the metrics of all.
+            data: samples with labels; each of several workers gives its share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc"; one set per label
@@ -242,7 +242,7 @@ class Trainer:
             dense_optimizer: as for the constructor; None: evaluate and predict only.
             memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none.
             **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
-                saved ones. What else the store depends on is as it was saved.
+                saved ones. Everything else that the store depends on is as it was saved.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.

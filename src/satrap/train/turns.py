@@ -30,7 +30,7 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
 
     Args:
         tickets: this worker's batches.
-        workers: that step together.
+        workers: the workers that step together.
         weight: weight of a batch, the denominator of its mean loss.
 
     Raises:
