@@ -139,7 +139,7 @@ class Tiered(RowBackend):
         super().changing(rows)
 
     def gone(self, rows: PartRows) -> None:
-        """Move rows evicted from memory to the file, while it has room; write only changed rows."""
+        """Move rows evicted from memory to the file, while it has room; write only what it lacks."""
         targets = self.cold.place(rows.ids, rows.splits)
         stays = targets >= 0
         write = stays & ~marked(self.cold.clean, rows.slots)
