@@ -20,7 +20,7 @@ from satrap.data import read
 from satrap.data.canonical import BUFFER, number
 from satrap.data.hashing import hash_ids
 from satrap.errors import DataError
-from tests.data.helpers_data import xxh64
+from tests.xxh64 import xxh64
 
 floats = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID
-from tests.data.helpers_data import MASK, xxh64
+from tests.xxh64 import xxh64
 
+MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 

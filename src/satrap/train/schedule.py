@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeVar
 
-from torch import nn
-
-from satrap.dense import DenseStep, MakeOptimizer, RemoteStep, Workers
+from satrap.dense import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
-from satrap.schema import Table
 
 Item = TypeVar("Item")
 Pending = TypeVar("Pending")
@@ -65,25 +62,6 @@ class Schedule:
             raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
         self.staleness = staleness
 
-    def dense_step(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers,
-        tables: Sequence[Table],
-    ) -> DenseStep:
-        """Return how the network takes its steps.
-
-        Args:
-            model: the network.
-            make: makes its optimizer, or None.
-            clip_norm: see `DenseStep`.
-            workers: that train.
-            tables: of the embeddings.
-        """
-        return DenseStep(model, make, clip_norm, workers)
-
     def partners(self, workers: Workers) -> Workers:
         """Return the workers with which this one takes each step."""
         return workers
@@ -117,17 +95,6 @@ class Async(Schedule):
 
     mode = "async"
     together = False
-
-    def dense_step(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers,
-        tables: Sequence[Table],
-    ) -> DenseStep:
-        """Return how the network takes its steps: in the store."""
-        return RemoteStep(model, make, clip_norm, {table.dim for table in tables})
 
     def partners(self, workers: Workers) -> Workers:
         """Return this worker alone."""

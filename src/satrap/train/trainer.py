@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from satrap.checkpoint import read_checkpoint
-from satrap.dense import MakeOptimizer
+from satrap.dense import DenseStep, MakeOptimizer, RemoteStep
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -107,7 +107,11 @@ class Trainer:
         self.model = model.to(chosen)
         dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        self.dense = schedule.dense_step(model, dense_optimizer, clip_norm, self.workers, tables)
+        self.dense = (
+            DenseStep(model, dense_optimizer, clip_norm, self.workers)
+            if schedule.together
+            else RemoteStep(model, dense_optimizer, clip_norm, {table.dim for table in tables})
+        )
         tables += self.dense.tables
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))

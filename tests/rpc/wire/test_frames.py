@@ -22,7 +22,7 @@ from satrap.rpc.wire.frames import (
     digest,
     encode,
 )
-from tests.rpc.wire.reference import xxh64
+from tests.xxh64 import xxh64
 
 WORD = st.integers(0, 2**64 - 1)
 HEADERS = st.builds(

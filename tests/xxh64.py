@@ -1,4 +1,4 @@
-"""A slow, plain version of the checksum."""
+"""XXH64 in plain Python, the oracle of checksums and of ids."""
 
 from __future__ import annotations
 
