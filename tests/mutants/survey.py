@@ -108,13 +108,14 @@ class Choice:
         self._names = _names(root)
 
     def tests(self, mutant: Mutant, *, budget: float) -> list[str]:
-        """Return tests, those that are the most likely to see it first.
+        """Return tests, the likeliest to see it first.
 
-        That is: of the file that mirrors the module, of files that import it, of others; quick ones first.
+        The order is: the file that mirrors the module, files that import it, others; quick ones first.
 
         Args:
             mutant: in a function, or on the level of its module: then all tests that use the module count.
-            budget: seconds that the tests took in the survey, together; at least one is returned.
+            budget: seconds that the tests took in the survey, together. The tests of the mirroring file are
+                returned whatever they took, and at least one test is.
         """
         module = mutant.path.removeprefix("src/").removesuffix(".py")
         mirrored = f"tests/{Path(module).parent.relative_to('satrap') / ('test_' + Path(module).name)}.py"
@@ -130,7 +131,8 @@ class Choice:
 
         chosen, used = [], 0.0
         for test in sorted(self._calling(mutant), key=rank):
-            if not chosen or used + self._found.seconds[test] <= budget:
+            own = test.split("::")[0] == mirrored
+            if own or not chosen or used + self._found.seconds[test] <= budget:
                 chosen.append(test)
                 used += self._found.seconds[test]
         return chosen
