@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from satrap.exchange.servers.recovery import Recovery, remember
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.servers.steps import member_of
 from satrap.exchange.servers.wire import CODES
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.server.journal import Journal
@@ -84,7 +86,7 @@ class Bench:
         for session in self.sessions.known.values():
             known, answers = session.remember()
             contents = [[bytes(memoryview(p)) for p in a.parts] for a in answers]
-            plain.append((known, session.next, contents))
+            plain.append((known, asdict(member_of(session)), session.next, contents))
         board = self.service.board
         shares = {
             rank: [(u.group, u.ids.tobytes(), u.gradients.tobytes()) for u in share.updates]

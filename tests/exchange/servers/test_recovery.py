@@ -390,13 +390,13 @@ def test_what_failed_for_want_of_memory_and_changed_nothing_is_not_repeated(
     rng, bench = np.random.default_rng(2), Bench(tmp_path)
     for header, parts in traffic(rng, 1, 20):
         bench.send(header, parts)
-    before, size, updates = bench.rows(), bench.journal.size, bench.journal.segments[0].updates
+    before, size, updates = bench.rows(), bench.journal.size, bench.journal.segments[0].kinds[Kind.UPDATE]
     failing(monkeypatch, bench, "lookup", 0, (Kind.LOOKUP, sections(rng, gradients=False)))
     failing(monkeypatch, bench, "update", 0, (Kind.UPDATE, sections(rng, gradients=True)))
     [chunk] = bench.service.store.export("a")
     failing(monkeypatch, bench, "write", 0, (Kind.LOAD, pack_chunk(chunk)))
     failing(monkeypatch, bench, "clear", 0, (Kind.CLEAR, []))
-    assert (bench.journal.size, bench.journal.segments[0].updates) == (size, updates)
+    assert (bench.journal.size, bench.journal.segments[0].kinds[Kind.UPDATE]) == (size, updates)
     assert bench.rows() == before
     bench.die()
     bench = Bench(tmp_path)

@@ -54,7 +54,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     written(tmp_path)
     journal = Journal(tmp_path)
     assert read(journal) == MESSAGES
-    assert [(s.records, s.updates) for s in journal.segments] == [(4, 1)]
+    assert [(s.records, s.kinds[Kind.UPDATE]) for s in journal.segments] == [(4, 1)]
     write(journal, MESSAGES[1:3])
     journal.close()
     again = Journal(tmp_path)

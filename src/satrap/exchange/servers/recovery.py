@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, fields
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.steps import GroupUpdate, Share
+from satrap.exchange.servers.steps import GroupUpdate, Member, Share, member_of
 from satrap.faults import hit
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal, Segment
@@ -56,7 +57,7 @@ class Recovery:
         step, self.origin, url = (journal.segments[0].step, "given rows", None) if load else _start(journal)
         self._load = load or (partial(self._read, url) if url else None)
         self.journal, self._service, self._segments = journal, service, journal.since(step)
-        self.updates = sum(segment.updates for segment in self._segments)
+        self.updates = sum(segment.kinds[Kind.UPDATE] for segment in self._segments)
         self.records = sum(segment.records for segment in self._segments)
         self.done, self.active = 0, self.records > 0
         self._stopping: Callable[[], bool] = lambda: False
@@ -204,7 +205,7 @@ def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]
             for part, data in enumerate(answer.parts):
                 name = f"answer{session.client}.{number}.{part}"
                 arrays[name] = np.frombuffer(data, np.uint8)
-        known.append(plain)
+        known.append(plain | asdict(member_of(session)))
     board = {"world": service.board.world, "completed": service.board.completed, "shares": shares}
     board["looked"] = sorted(service.board.looked)
     text = pack_text({"service": service.remember(), "board": board, "sessions": known})
@@ -241,8 +242,9 @@ def _share(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Share:
 def _session(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Session:
     session = Session(plain["client"], None)
     answers = []
-    for number, (fields, count) in enumerate(plain["answers"]):
+    for number, (header, count) in enumerate(plain["answers"]):
         data = [arrays[f"answer{session.client}.{number}.{part}"] for part in range(count)]
-        answers.append(Answer.of(Header(*fields), data))
+        answers.append(Answer.of(Header(*header), data))
     session.resume(plain, answers)
+    session.data = Member(**{f.name: plain[f.name] for f in fields(Member)})
     return session

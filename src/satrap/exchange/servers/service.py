@@ -18,7 +18,7 @@ from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.config import ShardConfig, Worker
 from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
-from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, merge
+from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.exchange.states import state_of, take_state
 from satrap.rpc.server.handler import SerialHandler, Work
@@ -93,8 +93,9 @@ class Service(SerialHandler):
 
     def seen(self, session: Session) -> tuple[int, int]:
         """See `SerialHandler.seen`."""
-        waiting = session.open_step == self.board.completed  # its share of the open step waits for others
-        return session.updates - waiting, self._updates
+        member = member_of(session)
+        waiting = member.open_step == self.board.completed  # its share of the open step waits for others
+        return member.updates - waiting, self._updates
 
     def changes(self) -> object:
         """See `SerialHandler.changes`: rows and steps."""
@@ -152,7 +153,7 @@ class Service(SerialHandler):
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""
-        if session.generation < self.generation and header.kind not in (Kind.HELLO, Kind.BYE):
+        if member_of(session).generation < self.generation and header.kind not in (Kind.HELLO, Kind.BYE):
             raise StoreError("a newer group of workers has taken this one's place")
         if session.client not in self._forward and header.kind not in (Kind.HELLO, Kind.BYE):
             raise StoreError("a request before an accepted hello, or of a run that is over")
@@ -318,8 +319,9 @@ class Service(SerialHandler):
             self._present.clear()
         self._forward[session.client] = worker.forward
         self._present.add(session.client)
-        session.generation, session.rank, session.gated = self.generation, worker.rank, worker.gated
-        session.ordered = worker.ordered
+        session.rank, session.gated = worker.rank, worker.gated
+        member = member_of(session)
+        member.ordered, member.generation = worker.ordered, self.generation
         if session.gated:
             self.board.join(worker.rank, worker.world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
@@ -337,7 +339,7 @@ class Service(SerialHandler):
         self, session: Session, header: Header, sections: Sequence[Section], code: int
     ) -> list[Buffer]:
         create = header.kind == Kind.LOOKUP
-        if session.ordered and create:
+        if member_of(session).ordered and create:
             self.board.look(session.rank, header.step)
         answer = []
         for s in sections:
@@ -373,12 +375,14 @@ class Service(SerialHandler):
 
     def _apply_own(self, session: Session, _: Header, share: Share) -> None:
         self._apply(share)
-        session.updates, self._updates = session.updates + 1, self._updates + 1
+        member_of(session).updates += 1
+        self._updates += 1
 
     def _push(self, session: Session, header: Header, share: Share) -> None:
         """Add a share to the open step of `sync`; the last one completes it."""
         shares = self.board.offer(session.rank, header.step, share)
-        session.updates, session.open_step = session.updates + 1, header.step
+        member = member_of(session)
+        member.updates, member.open_step = member.updates + 1, header.step
         if shares is not None:
             self._updates += len(shares)
             merged = Share(merge(shares), shares[0].lr_scale)

@@ -40,6 +40,30 @@ class Share:
     lr_scale: float
 
 
+@dataclass(slots=True)
+class Member:
+    """What a shard keeps of a client.
+
+    Args:
+        ordered: its lookups of a step wait for the lookups of lower ranks.
+        updates: how many of its updates were accepted.
+        open_step: the step of its last update in `sync` with several workers, else -1.
+        generation: of the group of workers it belongs to.
+    """
+
+    ordered: bool = False
+    updates: int = 0
+    open_step: int = -1
+    generation: int = 0
+
+
+def member_of(session: Session) -> Member:
+    """Return what the shard keeps of a client."""
+    if not isinstance(session.data, Member):
+        session.data = Member()
+    return session.data
+
+
 class StepBoard(Board):
     """Collects the shares of a step and says when it is complete; requests of later steps wait until then.
 
@@ -103,7 +127,7 @@ class StepBoard(Board):
         """See `Board.must_wait`."""
         if not session.gated:
             return False
-        if session.ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
+        if member_of(session).ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
             return self.awaits(session.rank)
         return header.step > self.completed
 

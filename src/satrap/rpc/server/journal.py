@@ -21,14 +21,15 @@ import fcntl
 import os
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, Kind, decode
+from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, decode
 
 MAGIC, VERSION = b"STRPJRNL", 2
 RECORD = b"SREC"
@@ -53,7 +54,7 @@ class Segment:
         number: from 0.
         step: of the snapshot after which it begins; None: it begins with the run.
         first: number of its first record.
-        records, updates: how many it holds; updates are those among them that change rows by a gradient.
+        kinds: kind of message -> how many records hold one.
         end: bytes up to the end of the last whole record.
     """
 
@@ -61,9 +62,13 @@ class Segment:
     number: int
     step: int | None
     first: int
-    records: int = 0
-    updates: int = 0
+    kinds: Counter[int] = field(default_factory=Counter)
     end: int = SEGMENT_BYTES
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return self.kinds.total()
 
 
 class Journal:
@@ -85,7 +90,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, limit: int | None = None) -> None:
         self.folder, self.limit = folder, limit
-        self._broken, self._last = False, (0, False)
+        self._broken, self._last = False, (0, 0)
         self._lock = _lock(folder)
         try:
             self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
@@ -128,17 +133,14 @@ class Journal:
             raise _refused(segment.path, error.strerror or str(error)) from error
         faults.hit("journal.written")
         segment.end += size
-        segment.records += 1
-        update = head[_KIND] == Kind.UPDATE
-        segment.updates += update
-        self._last = size, update
+        segment.kinds[head[_KIND]] += 1
+        self._last = size, head[_KIND]
 
     def take_back(self) -> None:
         """Remove the record that was appended last: its request has changed nothing."""
-        segment, (size, update) = self.segments[-1], self._last
+        segment, (size, kind) = self.segments[-1], self._last
         segment.end -= size
-        segment.records -= 1
-        segment.updates -= update
+        segment.kinds[kind] -= 1
         self._take_back(segment)
 
     def _take_back(self, segment: Segment) -> None:
@@ -278,7 +280,8 @@ def _create(
         _write(file, data)
     finally:
         os.close(file)
-    return Segment(path, number, step, first, bool(head), 0, sum(memoryview(d).nbytes for d in data))
+    kinds = Counter([head[_KIND]] if head else [])
+    return Segment(path, number, step, first, kinds, sum(memoryview(d).nbytes for d in data))
 
 
 def _record(number: int, head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
@@ -347,10 +350,8 @@ def _scan(path: Path, *, last: bool) -> Segment | None:
             length = _head(file, segment, size, last)
             if length is None:
                 break
-            kind = file.read(HEADER_BYTES)[_KIND]
+            segment.kinds[file.read(HEADER_BYTES)[_KIND]] += 1
             segment.end += RECORD_BYTES + length
-            segment.records += 1
-            segment.updates += kind == Kind.UPDATE
             file.seek(segment.end)
     if segment.step is not None and segment.records == 0 and last:
         return None

@@ -15,18 +15,7 @@ from satrap.rpc.wire.text import pack_text
 WINDOW = 256
 """Requests a client may have that wait, are executed, or whose answers it has not acknowledged."""
 
-_REMEMBERED = (
-    "client",
-    "done",
-    "greeted",
-    "gated",
-    "ordered",
-    "rank",
-    "fenced",
-    "updates",
-    "open_step",
-    "generation",
-)
+_REMEMBERED = ("client", "done", "greeted", "gated", "rank", "fenced")
 
 
 class Verdict(Enum):
@@ -73,12 +62,9 @@ class Session:
         greeted: its hello has been accepted.
         seen: when its last message came, in seconds of the server's clock.
         fenced: another client has taken this one's place.
-        gated: requests wait until optimizer steps are complete (`sync` with several workers).
-        ordered: lookups of a step, too, wait for those of lower ranks.
-        rank: rank of the worker.
-        updates: updates it has sent that were accepted.
-        open_step: the step its last update belongs to (`sync` with several workers), else -1.
-        generation: of the group of workers it belongs to.
+        gated: its requests may wait for other ranks, and theirs for it.
+        rank: rank of the worker; of the gated clients of a rank only the newest is served.
+        data: what the handler keeps for this client.
     """
 
     def __init__(self, client: int, identity: Hashable) -> None:
@@ -86,8 +72,8 @@ class Session:
         self.next, self.done, self.bytes, self.seen = 0, 0, 0, 0.0
         self.parked, self.parked_bytes, self.greeted = 0, 0, False
         self.acknowledged_bytes = 0
-        self.fenced, self.gated, self.ordered, self.rank, self.generation = False, False, False, 0, 0
-        self.updates, self.open_step = 0, -1
+        self.fenced, self.gated, self.rank = False, False, 0
+        self.data: object = None
         self._answers: dict[int, Answer] = {}
         self._acknowledged, self._dropped, self._kept_at = 0, 0, 0.0
         self._lock = threading.Lock()
