@@ -1,7 +1,5 @@
 """Writes snapshots in the background, one at a time."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

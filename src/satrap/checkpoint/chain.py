@@ -1,7 +1,5 @@
 """A full snapshot and the deltas that follow it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,11 +34,7 @@ def is_deleted_file(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A full snapshot and its deltas, in order; made by `open_chain`.
-
-    Attributes:
-        members: (folder, manifest) of each.
-    """
+    """A full snapshot and its deltas, in order; made by `open_chain`."""
 
     members: tuple[tuple[Storage, Manifest], ...]
 
@@ -55,15 +49,7 @@ class Chain:
     def chunks(
         self, table: str | None = None, buckets: range = range(BUCKETS)
     ) -> Iterator[tuple[str, Chunk]]:
-        """Yield (table, verified rows): the newest row of each id, in canonical order.
-
-        Args:
-            table: name of the table; default all.
-            buckets: fixed buckets of the rows; default all.
-
-        Raises:
-            CheckpointError: a file is missing or damaged.
-        """
+        """Yield (table, verified rows): the newest row of each id, in canonical order; default all rows."""
         if len(self.members) == 1:
             yield from read_chunks(*self.members[0], table, buckets)
             return
@@ -79,17 +65,8 @@ def pack_deleted(deleted: Mapping[str, Ids]) -> bytes:
     return save({table: np.sort(ids) for table, ids in deleted.items()})
 
 
-def unpack_deleted(data: bytes) -> dict[str, Ids]:
-    """Return what `pack_deleted` packed."""
-    return load(data)
-
-
 def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
-    """Return, by table, the ids that a delta deletes; none for a full snapshot.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
-    """
+    """Return, by table, the ids that a delta deletes; none for a full snapshot."""
     if manifest.delta is None:
         return {}
     if DELETED not in manifest.files:
@@ -98,7 +75,7 @@ def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
     for name in filter(is_deleted_file, manifest.files):
         where = f"{manifest.data}/{name}"
         try:
-            for table, ids in unpack_deleted(storage.read(where, manifest.files[name])).items():
+            for table, ids in load(storage.read(where, manifest.files[name])).items():
                 found.setdefault(table, []).append(ids)
         except (SafetensorError, KeyError, ValueError) as error:  # right checksums, wrong content
             raise damaged(storage.path(where), str(error)) from error
@@ -108,36 +85,24 @@ def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
 def open_chain(url: str, **options: Any) -> Chain:
     """Return a checkpoint with the snapshots it builds on; reads their manifests only.
 
-    Raises:
-        CheckpointError: there is none; or a delta is missing, copied, renamed, or of another chain.
+    Raises CheckpointError if there is none, or a delta is missing, copied, renamed, or of another chain.
     """
     storage = Storage(url.rstrip("/"), **options)
     members = [(storage, read_manifest(storage))]
     while (link := members[0][1].delta) is not None:
-        above = folder_above(members[0][0])
-        members.insert(0, _followed(members[0][0], link, Storage(f"{above}/{link.previous}", **options)))
+        members.insert(0, _followed(members[0][0], link, options))
     return Chain(tuple(members))
 
 
 def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
-    """Yield the verified rows of some fixed buckets of a checkpoint; all by default.
-
-    Raises:
-        CheckpointError: there is no checkpoint, or a file is missing or damaged.
-    """
+    """Yield the verified rows of some fixed buckets of a checkpoint; all by default."""
     return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))
 
 
-def folder_above(storage: Storage) -> str:
-    """Return the URL of the folder that a checkpoint is in."""
-    url = storage.url.rstrip("/")
-    if "://" not in url:
-        url = storage.root.rstrip("/")
-    return url.rsplit("/", 1)[0]
-
-
-def _followed(storage: Storage, link: Link, before: Storage) -> tuple[Storage, Manifest]:
+def _followed(storage: Storage, link: Link, options: Mapping[str, Any]) -> tuple[Storage, Manifest]:
     """Return the snapshot before a delta; raise unless the delta is in its own folder and follows it."""
+    above = storage.absolute.rstrip("/").rsplit("/", 1)[0]
+    before = Storage(f"{above}/{link.previous}", **options)
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
         raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")

@@ -1,7 +1,5 @@
 """Dense weights and optimizer state as safetensors, without pickle."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

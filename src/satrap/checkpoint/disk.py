@@ -1,16 +1,13 @@
 """The calls to a file system that checkpoints need; each first passes a point where tests inject faults."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
-import io
 import os
 import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from satrap.checkpoint.pieces import PiecewiseFile
 from satrap.faults import hit
@@ -19,92 +16,33 @@ BESIDE = ".new"
 """Suffix of a file that is renamed once it is whole."""
 
 
-class Disk(Protocol):
-    """Files by full path, with "/". An open file for writing is whatever `create` returned.
-
-    Attributes:
-        syncs: whether `sync` and `sync_folder` make things durable; then it pays to run several at a time.
-    """
-
-    syncs: bool
-
-    def create(self, path: str) -> Any:
-        """Open a new file for writing, or an existing one emptied."""
-
-    def write(self, file: Any, data: memoryview) -> None:
-        """Append to an open file; the caller may change the data afterwards."""
-
-    def sync(self, file: Any) -> None:
-        """Return when what was written survives a power cut."""
-
-    def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder survive a power cut."""
-
-    def make_folder(self, path: str) -> None:
-        """Make a folder, which may exist, and its parents; make the parents durable."""
-
-    def close(self, file: Any) -> None:
-        """Close a written file."""
-
-    def abandon(self, file: Any) -> None:
-        """Close a file that will not be completed; raises nothing."""
-
-    def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
-
-        Raises:
-            FileExistsError: with `new`, there already is one.
-        """
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a folder and all in it."""
-
-    def list(self, path: str) -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
-
-    def open(self, path: str, root: str = "") -> IO[bytes]:
-        """Open a file for reading.
-
-        Args:
-            path: of a regular file.
-            root: a folder above it; default its own. On a local disk, nothing below `root` may be a link.
-
-        Raises:
-            FileNotFoundError: there is none.
-            NotPlainError: it is not a regular file, or behind a link.
-            OSError: it cannot be opened.
-        """
-
-
 class NotPlainError(OSError):
     """There is a link, a pipe, a device or a folder where a file should be."""
 
 
 class LocalDisk:
-    """A local or mounted file system; fsync makes files and names durable."""
+    """A local or mounted file system: files by full path, with "/"; fsync makes files and names durable."""
 
     syncs = True
+    """Whether `sync` and `sync_folder` make things durable; then it pays to run several at a time."""
 
     def create(self, path: str) -> PiecewiseFile:
-        """See `Disk.create`."""
+        """Open a new file for writing, or an existing one emptied."""
         hit("disk.create")
         return PiecewiseFile(path)
 
     def write(self, file: PiecewiseFile, data: memoryview) -> None:
-        """See `Disk.write`."""
+        """Append to an open file; the caller may change the data afterwards."""
         hit("disk.write")
         file.write(data)
 
     def sync(self, file: PiecewiseFile) -> None:
-        """See `Disk.sync`."""
+        """Return when what was written survives a power cut."""
         hit("disk.sync")
         file.sync()
 
     def sync_folder(self, path: str) -> None:
-        """See `Disk.sync_folder`."""
+        """Return when the names in a folder survive a power cut."""
         hit("disk.sync_folder")
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -113,7 +51,7 @@ class LocalDisk:
             os.close(descriptor)
 
     def make_folder(self, path: str) -> None:
-        """See `Disk.make_folder`."""
+        """Make a folder, which may exist, and its parents; make the parents durable."""
         if os.path.isdir(path):
             return
         above = os.path.dirname(path) or "."
@@ -124,16 +62,20 @@ class LocalDisk:
         os.makedirs(path, exist_ok=True)
 
     def close(self, file: PiecewiseFile) -> None:
-        """See `Disk.close`."""
+        """Close a written file."""
         file.close()
 
     def abandon(self, file: PiecewiseFile) -> None:
-        """See `Disk.abandon`."""
+        """Close a file that will not be completed; raises nothing."""
         with contextlib.suppress(OSError):
             file.close(whole=False)
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `Disk.put`: writes another file, makes it durable, then renames it."""
+        """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
+
+        Raises:
+            FileExistsError: with `new`, there already is one.
+        """
         beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"
         file = self.create(beside)
         try:
@@ -183,7 +125,7 @@ class LocalDisk:
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        """See `Disk.remove`."""
+        """Remove a file, or a folder and all in it."""
         hit("disk.remove")
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
@@ -191,16 +133,24 @@ class LocalDisk:
             os.remove(path)
 
     def list(self, path: str) -> list[str]:
-        """See `Disk.list`."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         hit("disk.list")
         return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
     def exists(self, path: str) -> bool:
-        """See `Disk.exists`."""
+        """Return whether there is a file or folder."""
         return os.path.exists(path)
 
     def open(self, path: str, root: str = "") -> IO[bytes]:
-        """See `Disk.open`: opens folder by folder, so that none can be replaced by a link meanwhile."""
+        """Open a regular file for reading; nothing below the folder `root` (default its own) may be a link.
+
+        Opens folder by folder, so that none can be replaced by a link meanwhile.
+
+        Raises:
+            FileNotFoundError: there is none.
+            NotPlainError: it is not a regular file, or behind a link.
+            OSError: it cannot be opened.
+        """
         hit("disk.read")
         root = root or os.path.dirname(path) or "."
         *folders, name = os.path.relpath(path, root).split(os.sep)
@@ -216,6 +166,13 @@ class LocalDisk:
             os.close(file)
             raise NotPlainError(errno.EINVAL, "it is no regular file")
         return open(file, "rb", buffering=0)
+
+    def read(self, file: IO[bytes], size: int) -> bytes:
+        """Return `size` bytes, fewer only at the end."""
+        data = file.read(size)
+        while 0 < len(data) < size and (more := file.read(size - len(data))):  # it has no buffer
+            data += more
+        return data
 
 
 def _plain(name: str, flags: int, folder: int) -> int:
@@ -235,7 +192,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def only_os_errors() -> Iterator[None]:
     """Turn any error of a store's client into an OSError; MemoryError stays what it is."""
     try:
         yield
@@ -245,40 +202,10 @@ def told() -> Iterator[None]:
         raise ConnectionError(f"{type(e).__name__}: {e}") from e
 
 
-class RemoteFile(io.RawIOBase):
-    """A file of an object store, open for reading.
-
-    Args:
-        file: as fsspec opened it.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; fewer at the end."""
-        with told():
-            try:
-                return self._file.read(size)
-            except FileNotFoundError:
-                raise
-            except OSError as error:  # the server failed, which says nothing about the bytes
-                raise ConnectionError(f"{type(error).__name__}: {error}") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        with told():
-            self._file.close()
-        super().close()
-
-
 class RemoteDisk:
-    """Any fsspec file system: a closed file is durable and appears at once.
+    """Any fsspec file system, used as a `LocalDisk`: a closed file is durable and appears at once.
 
     Never uses fsspec's cache of listings, because other processes write too.
-
-    Args:
-        fs: the file system.
     """
 
     syncs = False
@@ -287,16 +214,16 @@ class RemoteDisk:
         self.fs = fs
 
     def create(self, path: str) -> IO[bytes]:
-        """See `Disk.create`."""
+        """See `LocalDisk.create`."""
         hit("disk.create")
-        with told():
+        with only_os_errors():
             file: IO[bytes] = self.fs.open(path, "wb")
         return file
 
     def write(self, file: IO[bytes], data: memoryview) -> None:
-        """See `Disk.write`."""
+        """See `LocalDisk.write`."""
         hit("disk.write")
-        with told():
+        with only_os_errors():
             file.write(data)
 
     def sync(self, file: IO[bytes]) -> None:
@@ -306,20 +233,20 @@ class RemoteDisk:
         """Do nothing: names are durable at once."""
 
     def make_folder(self, path: str) -> None:
-        """See `Disk.make_folder`."""
+        """See `LocalDisk.make_folder`."""
         hit("disk.make_folder")
-        with told():
+        with only_os_errors():
             self.fs.makedirs(path, exist_ok=True)
 
     def close(self, file: IO[bytes]) -> None:
-        """See `Disk.close`; completes an upload in parts."""
-        with told():
+        """See `LocalDisk.close`; completes an upload in parts."""
+        with only_os_errors():
             file.close()
 
     def abandon(self, file: Any) -> None:
-        """See `Disk.abandon`: aborts an upload in parts, so that no part stays."""
+        """See `LocalDisk.abandon`: aborts an upload in parts, so that no part stays."""
         # Parts stay if the store cannot be reached; stores without `discard` have no parts.
-        with contextlib.suppress(OSError), told():
+        with contextlib.suppress(OSError), only_os_errors():
             discard = getattr(file, "discard", None)
             if discard is not None:
                 discard()
@@ -327,9 +254,9 @@ class RemoteDisk:
             file.closed = True  # otherwise, the garbage collector would complete the upload
 
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """See `Disk.put`; if the store has no conditional puts, looks for the file first."""
+        """See `LocalDisk.put`; if the store has no conditional puts, looks for the file first."""
         hit("disk.replace")
-        with told():
+        with only_os_errors():
             if new and self._put_new(path, data):
                 return
             self.fs.pipe_file(path, data)
@@ -352,16 +279,16 @@ class RemoteDisk:
         return True
 
     def remove(self, path: str) -> None:
-        """See `Disk.remove`."""
+        """See `LocalDisk.remove`."""
         hit("disk.remove")
-        with told():
+        with only_os_errors():
             self.fs.invalidate_cache()
             self.fs.rm(path, recursive=True)
 
     def list(self, path: str) -> list[str]:
-        """See `Disk.list`."""
+        """See `LocalDisk.list`."""
         hit("disk.list")
-        with told():
+        with only_os_errors():
             self.fs.invalidate_cache()
             if not self.fs.isdir(path):
                 return []
@@ -369,13 +296,27 @@ class RemoteDisk:
         return sorted(item.rstrip("/").rsplit("/", 1)[-1] for item in found)
 
     def exists(self, path: str) -> bool:
-        """See `Disk.exists`."""
-        with told():
+        """See `LocalDisk.exists`."""
+        with only_os_errors():
             self.fs.invalidate_cache()
             return bool(self.fs.exists(path))
 
     def open(self, path: str, root: str = "") -> IO[bytes]:
-        """See `Disk.open`."""
+        """See `LocalDisk.open`."""
         hit("disk.read")
-        with told():
-            return RemoteFile(self.fs.open(path, "rb"))  # type: ignore[return-value]
+        with only_os_errors():
+            file: IO[bytes] = self.fs.open(path, "rb")
+        return file
+
+    def read(self, file: IO[bytes], size: int) -> bytes:
+        """See `LocalDisk.read`."""
+        with only_os_errors():
+            try:
+                return file.read(size)
+            except FileNotFoundError:
+                raise
+            except OSError as error:  # the server failed, which says nothing about the bytes
+                raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+
+Disk = LocalDisk | RemoteDisk

@@ -1,7 +1,5 @@
 """The manifest lists what belongs to a checkpoint. It is written last; without it there is no checkpoint."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
@@ -10,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from satrap.checkpoint.names import is_plain, not_plain
-from satrap.checkpoint.storage import FileEntry, Storage, unreachable
+from satrap.checkpoint.storage import FileEntry, Storage, is_plain, not_plain, unreachable
 from satrap.errors import CheckpointError
 
 FORMAT = 5
@@ -74,11 +71,9 @@ class Manifest:
 
 
 def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Commit a checkpoint whose files are durable; with `new`, fail if there already is one.
+    """Commit a checkpoint whose files are durable; with `new`, raise FileExistsError if there already is one.
 
-    Raises:
-        CheckpointError: a file has an impossible name, or there are too many.
-        FileExistsError: with `new`, there already is one.
+    Raises CheckpointError if a file has an impossible name, or there are too many.
     """
     _check_names(manifest, storage.path(MANIFEST))
     body = {
@@ -96,11 +91,7 @@ def write_manifest(storage: Storage, manifest: Manifest, *, new: bool = False) -
 
 
 def read_manifest(storage: Storage) -> Manifest:
-    """Read and check a manifest.
-
-    Raises:
-        CheckpointError: there is none, it is damaged, or of a format that this version does not know.
-    """
+    """Read and check a manifest; raise if there is none, or it is damaged, or of an unknown format."""
     where = storage.path(MANIFEST)
     try:
         text = storage.read_start(MANIFEST, MANIFEST_BYTES + 1) if storage.exists(MANIFEST) else None

@@ -1,9 +1,8 @@
 """Merges the rows of a full snapshot and of the deltas after it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +11,10 @@ from satrap.errors import CheckpointError
 from satrap.store import Chunk, bucket_of
 
 Ids = npt.NDArray[np.uint64]
-Order = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Rows:
+class _Rows:
     """Rows of one snapshot that are not merged yet, in order of (bucket, id)."""
 
     chunk: Chunk
@@ -28,9 +26,9 @@ class Rows:
         end = int(np.searchsorted(self.buckets, bucket, "right"))
         return first + int(np.searchsorted(self.chunk.ids[first:end], id_, "right"))
 
-    def part(self, rows: slice) -> Rows:
+    def pick(self, rows: npt.NDArray[np.bool_] | slice) -> Self:
         """Return some of the rows."""
-        return Rows(_pick(self.chunk, rows), self.buckets[rows])
+        return type(self)(self.chunk.pick(rows), self.buckets[rows])
 
 
 class _Source:
@@ -39,25 +37,21 @@ class _Source:
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
         self._last: tuple[int, int] | None = None
-        self.rows: Rows | None = None
+        self.rows: _Rows | None = None
         self.refill()
 
     def refill(self) -> None:
-        """Read chunks until `rows` holds some; set it to None at the end.
-
-        Raises:
-            CheckpointError: rows are not in order of (bucket, id).
-        """
+        """Read chunks until `rows` holds some; set it to None at the end."""
         while self.rows is None or not len(self.rows.buckets):
             chunk = next(self._chunks, None)
             if chunk is None:
                 self.rows = None
                 return
             if len(chunk.ids):
-                self.rows = Rows(chunk, bucket_of(chunk.table, chunk.ids))
+                self.rows = _Rows(chunk, bucket_of(chunk.table, chunk.ids))
                 self._check(self.rows)
 
-    def _check(self, rows: Rows) -> None:
+    def _check(self, rows: _Rows) -> None:
         ids, buckets = rows.chunk.ids, rows.buckets
         rising = (buckets[1:] > buckets[:-1]) | ((buckets[1:] == buckets[:-1]) & (ids[1:] > ids[:-1]))
         first, last = (int(buckets[0]), int(ids[0])), (int(buckets[-1]), int(ids[-1]))
@@ -70,12 +64,12 @@ class _Source:
             )
         self._last = last
 
-    def take(self, bucket: int, id_: np.uint64) -> Rows | None:
+    def take(self, bucket: int, id_: np.uint64) -> _Rows | None:
         """Remove and return the rows up to (bucket, id), None if there are none."""
         if self.rows is None:
             return None
         count = self.rows.upto(bucket, id_)
-        taken, self.rows = self.rows.part(slice(0, count)), self.rows.part(slice(count, None))
+        taken, self.rows = self.rows.pick(slice(count)), self.rows.pick(slice(count, None))
         self.refill()
         return taken if count else None
 
@@ -83,14 +77,9 @@ class _Source:
 def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterator[Chunk]:
     """Yield the newest version of each row of one table, in order of (bucket, id).
 
-    Memory holds one chunk of each source and the deleted ids.
-
-    Args:
-        sources: chunks of the full snapshot, then of each delta; each in order of (bucket, id).
-        deleted: per source, the ids it deletes, ascending; empty for the full snapshot.
-
-    Raises:
-        CheckpointError: the rows of a source are out of order.
+    The sources are the chunks of the full snapshot, then of each delta, each in this order; else it raises
+    CheckpointError. `deleted` has, per source, the ids it deletes, ascending. Memory holds one chunk of each
+    source and the deleted ids.
     """
     open_ = [_Source(chunks) for chunks in sources]
     while any(source.rows for source in open_):
@@ -102,23 +91,24 @@ def merge(sources: Sequence[Iterator[Chunk]], deleted: Sequence[Ids]) -> Iterato
             yield chunk
 
 
-def _newest(parts: Sequence[tuple[int, Rows]], deleted: Sequence[Ids]) -> Chunk:
+def _newest(parts: Sequence[tuple[int, _Rows]], deleted: Sequence[Ids]) -> Chunk:
     """Return the newest row of each id, in order, without rows that a later source deletes."""
-    alive = []
+    alive: list[tuple[int, _Rows]] = []
     for age, rows in parts:
         gone = np.zeros(len(rows.buckets), np.bool_)
         for later in deleted[age + 1 :]:
             gone |= _within(rows.chunk.ids, later)
-        alive.append((age, rows if not gone.any() else _rows_at(rows, np.flatnonzero(~gone))))
+        alive.append((age, rows.pick(~gone) if gone.any() else rows))
     if len(alive) == 1:
         return alive[0][1].chunk
+    chunks = [rows.chunk for _, rows in alive]
     ages = np.concatenate([np.full(len(rows.buckets), -age) for age, rows in alive])
-    ids = np.concatenate([rows.chunk.ids for _, rows in alive])
+    ids = np.concatenate([chunk.ids for chunk in chunks])
     order = np.lexsort((ages, ids, np.concatenate([rows.buckets for _, rows in alive])))
     order = order[np.append(True, ids[order][1:] != ids[order][:-1])[: len(order)]]
-    weights = np.concatenate([rows.chunk.weights for _, rows in alive])
-    state = np.concatenate([rows.chunk.state for _, rows in alive])
-    return Chunk(parts[0][1].chunk.table, ids[order], weights[order], state[order])
+    weights = np.concatenate([chunk.weights for chunk in chunks])
+    state = np.concatenate([chunk.state for chunk in chunks])
+    return Chunk(chunks[0].table, ids, weights, state).pick(order)
 
 
 def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:
@@ -128,11 +118,3 @@ def _within(ids: Ids, others: Ids) -> npt.NDArray[np.bool_]:
     at = np.minimum(np.searchsorted(others, ids), len(others) - 1)
     found: npt.NDArray[np.bool_] = others[at] == ids
     return found
-
-
-def _rows_at(rows: Rows, at: Order) -> Rows:
-    return Rows(_pick(rows.chunk, at), rows.buckets[at])
-
-
-def _pick(chunk: Chunk, at: Order | slice) -> Chunk:
-    return Chunk(chunk.table, chunk.ids[at], chunk.weights[at], chunk.state[at])

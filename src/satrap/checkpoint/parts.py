@@ -1,12 +1,9 @@
 """The row files of a checkpoint. No PyTorch here, so that shard servers start fast."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-import numpy as np
 import pyarrow as pa
 
 from satrap.checkpoint.ahead import ahead
@@ -39,31 +36,20 @@ def write_tables(
     storage: Storage,
     folder: str,
     chunks: Iterable[Chunk],
-    tables: Sequence[str],
+    tables: Sequence[str] | None = None,
     *,
     suffix: str = "",
     buckets: range = range(BUCKETS),
 ) -> dict[str, FileEntry]:
-    """Write the rows of several tables, one file each; a table without rows gets no file.
+    """Write the rows of several tables, one file each; return name -> entry. One without rows gets no file.
 
-    Args:
-        storage: of the checkpoint.
-        folder: its data folder.
-        chunks: table after table, in canonical order; read only once.
-        tables: names of all tables; the position of a table is the number of its file.
-        suffix: added to file names, to tell several writers apart.
-        buckets: fixed buckets of the rows.
-
-    Returns:
-        Name of each file -> its entry.
-
-    Raises:
-        OSError: it cannot be written.
+    The chunks come table after table, in canonical order. The position of a table in `tables`, else among
+    the tables with rows, is the number of its file. The suffix of names tells several writers apart.
     """
     files: dict[str, FileEntry] = {}
-    numbers = {table: number for number, table in enumerate(tables)}
-    for table, parts in itertools.groupby(chunks, key=lambda chunk: chunk.table):
-        name = f"table-{numbers[table]:03d}{suffix}.arrow"
+    for found, (table, parts) in enumerate(itertools.groupby(chunks, key=lambda chunk: chunk.table)):
+        number = found if tables is None else tables.index(table)
+        name = f"table-{number:03d}{suffix}.arrow"
         files[name] = of_buckets(write_table(storage, f"{folder}/{name}", table, parts), buckets)
     return files
 
@@ -78,35 +64,24 @@ def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
 def read_chunks(
     storage: Storage, manifest: Manifest, table: str | None = None, buckets: range = range(BUCKETS)
 ) -> Iterator[tuple[str, Chunk]]:
-    """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on.
+    """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on; default all rows.
 
-    Args:
-        storage: of the checkpoint.
-        manifest: its manifest.
-        table: name of the table; default all.
-        buckets: fixed buckets of the rows, default all; files that hold none of them are not opened.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
+    Files that hold none of the fixed buckets are not opened.
     """
     for name, entry in manifest.files.items():
         first, end = entry.buckets or (0, BUCKETS)
-        if (
-            not entry.table
-            or table not in (None, entry.table)
-            or end <= buckets.start
-            or first >= buckets.stop
-        ):
+        wanted = entry.table and table in (None, entry.table)
+        if not wanted or end <= buckets.start or first >= buckets.stop:
             continue
+        inside = first >= buckets.start and end <= buckets.stop
         for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-            inside = first >= buckets.start and end <= buckets.stop
             yield entry.table, chunk if inside else _within(chunk, buckets)
 
 
 def _within(chunk: Chunk, buckets: range) -> Chunk:
     numbers = bucket_of(chunk.table, chunk.ids)
-    rows = np.flatnonzero((numbers >= buckets.start) & (numbers < buckets.stop))
-    return Chunk(chunk.table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])
+    rows = (numbers >= buckets.start) & (numbers < buckets.stop)
+    return chunk.pick(rows)
 
 
 _WRONG = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)

@@ -1,7 +1,5 @@
 """Writes a local file in large pieces, bypassing the page cache where the file system can."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -28,12 +26,6 @@ class PiecewiseFile:
 
     This keeps the disk busy, takes little processor time, and pushes nothing else out of the page cache.
     Errors of the disk are raised by a later call, at the latest by `sync`.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be made.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,11 +41,7 @@ class PiecewiseFile:
         return self._file.fileno()
 
     def write(self, data: memoryview) -> None:
-        """Append bytes.
-
-        Raises:
-            OSError: these or earlier bytes could not be written.
-        """
+        """Append bytes; raise OSError if earlier ones could not be written."""
         given = np.frombuffer(data, np.uint8)
         while len(given):
             if self._piece is None:
@@ -104,11 +92,7 @@ class PiecewiseFile:
             self._direct = direct and bool(_DIRECT)
 
     def sync(self) -> None:
-        """Return when everything written survives a power cut.
-
-        Raises:
-            OSError: something could not be written.
-        """
+        """Return when everything written survives a power cut."""
         self._flush()
         os.fsync(self._file.fileno())
 
@@ -120,11 +104,7 @@ class PiecewiseFile:
             self._piece, self._filled = None, 0
 
     def close(self, *, whole: bool = True) -> None:
-        """Close the file; unless `whole`, drop what has not been passed on yet.
-
-        Raises:
-            OSError: something could not be written.
-        """
+        """Close the file; unless `whole`, drop what has not been passed on yet."""
         try:
             if whole and not self._file.closed:
                 self._flush()

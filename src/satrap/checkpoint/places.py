@@ -1,11 +1,8 @@
 """Finds the checkpoints in a run folder, in a folder of snapshots, or a single one."""
 
-from __future__ import annotations
-
 from satrap.checkpoint.manifest import MANIFEST
-from satrap.checkpoint.names import is_plain
 from satrap.checkpoint.series import Series
-from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.storage import Storage, is_plain
 from satrap.errors import CheckpointError
 
 SNAPSHOTS, MODEL_FOLDER = "checkpoints", "model"
@@ -18,13 +15,9 @@ def series_in(url: str) -> Series:
 
 
 def find(url: str) -> dict[str, str]:
-    """Return name -> URL of all committed checkpoints in a folder, oldest snapshot first.
+    """Return name -> URL of all committed checkpoints, oldest snapshot first; raise if there are none.
 
-    Args:
-        url: a run folder, a folder of snapshots, or a checkpoint.
-
-    Raises:
-        CheckpointError: there is none.
+    They are in a run folder or a folder of snapshots, or the URL is of a checkpoint itself.
     """
     place, url = Storage(url), url.rstrip("/")
     if place.exists(MANIFEST):
@@ -48,11 +41,7 @@ def find(url: str) -> dict[str, str]:
 
 
 def newest(url: str) -> str:
-    """Return the URL of one checkpoint: the trained model of a run folder, else the newest snapshot.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """Return the URL of one checkpoint: the trained model of a run folder, else the newest snapshot."""
     found = find(url)
     snapshots = [name for name in found if not name.startswith("best-")]
     return found[MODEL_FOLDER] if MODEL_FOLDER in found else found[(snapshots or list(found))[-1]]

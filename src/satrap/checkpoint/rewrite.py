@@ -1,19 +1,18 @@
 """Changes the rows of an existing checkpoint: writes a new one that replaces it in one step."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors.numpy import load
 
-from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted, unpack_deleted
+from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
-from satrap.checkpoint.parts import read_chunks, write_file, write_table
+from satrap.checkpoint.parts import read_chunks, write_file, write_table, write_tables
 from satrap.checkpoint.snapshot import commit, data_folder, is_worker_file, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import is_store_file, without_id
@@ -26,118 +25,103 @@ Change = Callable[[Iterator[Chunk]], Iterable[Chunk]]
 def rewrite(
     url: str, table: str, change: Change, *, edit: Callable[[str, bytes], bytes] | None = None
 ) -> Manifest:
-    """Change the rows of one table; verify and copy everything else.
+    """Change the rows of a table, which may be new; verify and copy everything else.
 
-    Args:
-        url: of the checkpoint.
-        table: name of the table; it may be new.
-        change: given the table's chunks, returns the new ones.
-        edit: given name and content of any other file, returns the new content.
-
-    Raises:
-        CheckpointError: damaged, or it cannot be written; the checkpoint is unchanged.
+    `change` takes the chunks of the table and returns the new ones. `edit` takes name and content of a file
+    without rows and returns the new content. If the checkpoint is damaged or cannot be written, this raises
+    CheckpointError, and it is unchanged, as by the other functions here.
     """
     storage = Storage(url)
     old = read_manifest(storage)
-    try:
-        with data_folder(storage) as folder:
-            files: dict[str, FileEntry] = {}
-            for name, entry in old.files.items():
-                if entry.table == table:
-                    continue
-                data = read_part(storage, old, name)
-                changed = edit(name, data) if edit is not None and not entry.table else data
-                files[name] = write_file(storage, f"{folder}/{name}", changed)
-                files[name].table, files[name].rows = entry.table, entry.rows
-                files[name].buckets = entry.buckets
-            chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
-            first = next(chunks, None)
-            if first is not None:
-                name = _free(old, files, table)
-                whole = (chunk for part in ((first,), chunks) for chunk in part)
-                files[name] = write_table(storage, f"{folder}/{name}", table, whole)
-        manifest = replace(old, data=folder, files=dict(sorted(files.items(), key=lambda f: f[0])))
-        commit(storage, manifest)
-    except OSError as error:
-        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
-    return manifest
+
+    def write(folder: str) -> dict[str, FileEntry]:
+        files = {
+            name: _copied(storage, folder, old, name, None if entry.table else edit)
+            for name, entry in old.files.items()
+            if entry.table != table
+        }
+        chunks = iter(change(chunk for _, chunk in read_chunks(storage, old, table)))
+        first = next(chunks, None)
+        if first is not None:
+            name = _free(old, files, table)
+            files[name] = write_table(storage, f"{folder}/{name}", table, itertools.chain([first], chunks))
+        return dict(sorted(files.items()))
+
+    return _replaced(storage, old, write)
 
 
 def compact(url: str) -> Manifest:
     """Make a delta a full snapshot, which needs no snapshot before it; the deltas after it stay valid.
 
-    Args:
-        url: of the snapshot; a full one stays as it is.
-
-    Raises:
-        CheckpointError: damaged, a snapshot before it is missing, or it cannot be written; it is unchanged.
+    A full snapshot stays as it is.
     """
     chain = open_chain(url)
     storage, old = chain.members[-1]
     if old.delta is None:
         return old
-    try:
-        with data_folder(storage) as folder:
-            files: dict[str, FileEntry] = {}
-            for name, entry in old.files.items():
-                if not entry.table and not is_deleted_file(name):
-                    files[name] = _copied(storage, folder, old, name)
-            tables = itertools.groupby(chain.chunks(), key=lambda pair: pair[0])
-            for number, (table, pairs) in enumerate(tables):
-                name = f"table-{number:03d}.arrow"
-                files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
-        manifest = replace(old, data=folder, files=files, delta=None)
-        commit(storage, manifest)
-    except OSError as error:
-        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
-    return manifest
+
+    def write(folder: str) -> dict[str, FileEntry]:
+        names = [name for name, entry in old.files.items() if not entry.table and not is_deleted_file(name)]
+        files = {name: _copied(storage, folder, old, name) for name in names}
+        return files | write_tables(storage, folder, (chunk for _, chunk in chain.chunks()))
+
+    return _replaced(storage, replace(old, delta=None), write)
 
 
 def rewrite_rows(url: str, rows: Callable[[Storage, str, Manifest], dict[str, FileEntry]]) -> Manifest:
     """Write the rows of a checkpoint to other files; verify and copy everything else.
 
-    Args:
-        url: of the checkpoint.
-        rows: given (storage, new data folder, old manifest), writes the files and returns their entries.
-
-    Raises:
-        CheckpointError: damaged, it cannot be written, or the new files do not hold as many rows; the
-            checkpoint is unchanged.
+    `rows` takes storage, new data folder and old manifest, writes the files and returns their entries.
+    Raises CheckpointError unless the new files hold as many rows.
     """
     storage = Storage(url)
     old = read_manifest(storage)
+
+    def write(folder: str) -> dict[str, FileEntry]:
+        names = [name for name, entry in old.files.items() if not entry.table]
+        return {name: _copied(storage, folder, old, name) for name in names} | rows(storage, folder, old)
+
+    return _replaced(storage, old, write, same_rows=True)
+
+
+def _replaced(
+    storage: Storage, old: Manifest, write: Callable[[str], dict[str, FileEntry]], *, same_rows: bool = False
+) -> Manifest:
+    """Commit the files that `write` puts into a new data folder in place of the old ones."""
     try:
         with data_folder(storage) as folder:
-            files = {
-                name: _copied(storage, folder, old, name)
-                for name, entry in old.files.items()
-                if not entry.table
-            }
-            files |= rows(storage, folder, old)
+            files = write(folder)
         manifest = replace(old, data=folder, files=files)
-        found: dict[str, int] = {}
-        for table, chunk in read_chunks(storage, manifest):
-            found[table] = found.get(table, 0) + len(chunk.ids)
-        if found != old.rows():
-            raise CheckpointError(f"{found} rows would take the place of {old.rows()}", where=url)
+        if same_rows:
+            found = Counter[str]()
+            for table, chunk in read_chunks(storage, manifest):
+                found[table] += len(chunk.ids)
+            if found != old.rows():
+                text = f"{dict(found)} rows would take the place of {old.rows()}"
+                raise CheckpointError(text, where=storage.url)
         commit(storage, manifest)
     except OSError as error:
-        raise CheckpointError(f"the checkpoint could not be written: {error}", where=url) from error
+        raise CheckpointError(f"the checkpoint could not be written: {error}", where=storage.url) from error
     return manifest
 
 
-def _copied(storage: Storage, folder: str, old: Manifest, name: str) -> FileEntry:
-    entry = write_file(storage, f"{folder}/{name}", read_part(storage, old, name))
-    entry.buckets = old.files[name].buckets
-    return entry
+def _copied(
+    storage: Storage,
+    folder: str,
+    old: Manifest,
+    name: str,
+    edit: Callable[[str, bytes], bytes] | None = None,
+) -> FileEntry:
+    data, entry = read_part(storage, old, name), old.files[name]
+    copy = write_file(storage, f"{folder}/{name}", data if edit is None else edit(name, data))
+    return replace(copy, table=entry.table, rows=entry.rows, buckets=entry.buckets)
 
 
-def _free(old: Manifest, files: dict[str, FileEntry], table: str) -> str:
-    for name, entry in old.files.items():
-        if entry.table == table:
-            return name
+def _free(old: Manifest, files: Mapping[str, FileEntry], table: str) -> str:
+    """Return the name of the file with the rows of a table, or a new one."""
+    own = (name for name, entry in old.files.items() if entry.table == table)
     numbers = (f"table-{number:03d}.arrow" for number in range(len(files) + 1))
-    return next(name for name in numbers if name not in files)
+    return next(own, "") or next(name for name in numbers if name not in files)
 
 
 def forget(url: str, table: str, id_: int) -> int:
@@ -145,16 +129,8 @@ def forget(url: str, table: str, id_: int) -> int:
 
     Removes the row with its optimizer state, its place in the order of eviction, its copies in lookups in
     flight, and the note of a delta that it was deleted. The order of eviction and lookups in flight also lose
-    the rows of the same id in other tables.
-
-    Args:
-        url: of the checkpoint. In a chain, begin with the full snapshot; otherwise, a delta without its note
-            of the deletion would bring the row of an older snapshot back.
-        table: name of the table.
-        id_: the row's id, uint64.
-
-    Raises:
-        CheckpointError: no such table, damaged, or it cannot be written.
+    the rows of the same id in other tables. In a chain, begin with the full snapshot; otherwise, a delta
+    without its note of the deletion would bring the row of an older snapshot back.
     """
     tables = open_chain(url).tables
     if table not in tables:
@@ -165,14 +141,12 @@ def forget(url: str, table: str, id_: int) -> int:
         nonlocal removed
         for chunk in chunks:
             keep = chunk.ids != wanted
-            removed += int(len(keep) - keep.sum())
-            yield Chunk(chunk.table, chunk.ids[keep], chunk.weights[keep], chunk.state[keep])
+            removed += int((~keep).sum())
+            yield chunk.pick(keep)
 
     def edit(name: str, data: bytes) -> bytes:
         if is_deleted_file(name):
-            return pack_deleted(
-                {t: ids[ids != wanted] if t == table else ids for t, ids in unpack_deleted(data).items()}
-            )
+            return pack_deleted({t: ids[(ids != wanted) | (t != table)] for t, ids in load(data).items()})
         if is_store_file(name):
             return without_id(data, wanted)
         return _blank(data, wanted) if is_worker_file(name) else data
@@ -184,16 +158,11 @@ def forget(url: str, table: str, id_: int) -> int:
 def _blank(data: bytes, id_: np.uint64) -> bytes:
     """Zero an id in the lookups in flight that a worker's file holds."""
     tensors = unpack_tensors(data)
-    for name in list(tensors):
-        if name.endswith(".ids") and name.startswith("ahead."):
-            _blank_lookup(tensors, name.removesuffix("ids"), id_)
+    for name in [name for name in tensors if name.startswith("ahead.") and name.endswith(".ids")]:
+        prefix, ids = name.removesuffix("ids"), tensors[name].numpy()
+        at = np.flatnonzero(ids == id_)
+        tensors[prefix + "rows"][at] = 0
+        ids[at] = 0
+        before = tensors.get(prefix + "forgotten", torch.empty(0, dtype=torch.int64))
+        tensors[prefix + "forgotten"] = torch.cat([before, torch.from_numpy(at)])
     return pack_tensors(tensors)
-
-
-def _blank_lookup(tensors: dict[str, Tensor], prefix: str, id_: np.uint64) -> None:
-    ids = tensors[prefix + "ids"].numpy()
-    at = np.flatnonzero(ids == id_)
-    tensors[prefix + "rows"][at] = 0
-    ids[at] = 0
-    before = tensors.get(prefix + "forgotten", torch.empty(0, dtype=torch.int64))
-    tensors[prefix + "forgotten"] = torch.cat([before, torch.from_numpy(at)])

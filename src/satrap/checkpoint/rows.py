@@ -1,7 +1,5 @@
 """Rows of a table as an Arrow IPC file: one record batch per chunk."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -35,14 +33,9 @@ def write_rows(writer: BlockWriter, first: Chunk, others: Iterable[Chunk]) -> in
 
 
 def read_rows(source: Any, table: str) -> Iterator[Chunk]:
-    """Yield the chunks of a file that `write_rows` wrote.
+    """Yield the chunks of an open file that `write_rows` wrote for a table.
 
-    Args:
-        source: an open file.
-        table: whose rows they are.
-
-    Raises:
-        pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError: not such a file.
+    Of other files, raises pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, AttributeError.
     """
     with pa.ipc.open_stream(source) as stream:
         metadata = stream.schema.metadata

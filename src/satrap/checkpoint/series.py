@@ -1,7 +1,5 @@
 """The numbered snapshots of one run."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -29,11 +27,7 @@ class Series:
 
     The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800", which
     `write` wrote with `best=True`. They are kept as long as a snapshot names them.
-
-    Args:
-        url: folder or fsspec URL.
-        keep: how many full snapshots to keep, at least 1.
-        options: passed to the file system.
+    `options` go to the file system.
     """
 
     def __init__(self, url: str, *, keep: int = 2, **options: Any) -> None:
@@ -46,11 +40,7 @@ class Series:
         return f"{self.url}/{name_of(step, best=best)}"
 
     def steps(self) -> list[int]:
-        """Return the steps of the committed snapshots, ascending.
-
-        Raises:
-            CheckpointError: the folder cannot be listed.
-        """
+        """Return the steps of the committed snapshots, ascending."""
         try:
             names = self._storage.names()
             found = [int(m[1]) for name in names if (m := _STEP.fullmatch(name)) and self._committed(name)]
@@ -65,9 +55,7 @@ class Series:
     def write(self, step: int, checkpoint: Checkpoint, *, best: bool = False) -> Manifest:
         """Commit a snapshot, then remove the oldest ones and what dead attempts left behind.
 
-        Raises:
-            CheckpointError: it cannot be written, or is a delta and `followable` is False; the older ones are
-                untouched.
+        If it cannot be written, or is a delta that follows none, raises CheckpointError; the older ones stay.
         """
         link = None if checkpoint.deleted is None else self._link(step)
         manifest = write_checkpoint(self.place(step, best=best), checkpoint, link=link, **self._options)
@@ -103,11 +91,7 @@ class Series:
         return Link(name_of(step), number, previous, before.id)
 
     def read(self, step: int | None = None) -> tuple[int, Checkpoint]:
-        """Return (step, snapshot) of the newest snapshot, or of a given one.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged.
-        """
+        """Return (step, snapshot) of the newest snapshot, or of a given one."""
         chosen = self.latest() if step is None else step
         if chosen is None:
             raise CheckpointError("there are no snapshots", where=self.url)
@@ -116,37 +100,21 @@ class Series:
         return chosen, checkpoint
 
     def manifest(self, step: int) -> Manifest:
-        """Return the manifest of a snapshot.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged.
-        """
+        """Return the manifest of a snapshot."""
         return read_manifest(Storage(self.place(step), **self._options))
 
     def verify(self, step: int, *, known: set[str] | None = None) -> Manifest:
-        """Read every byte of a snapshot, of the snapshots it builds on, and of the best weights it names.
-
-        Args:
-            step: of the snapshot.
-            known: see `satrap.checkpoint.verify`.
-
-        Raises:
-            CheckpointError: the first damage found.
-        """
+        """Verify a snapshot, the snapshots it builds on, and the best weights it names, see `verify`."""
         manifest = verify(self.place(step), known=known, **self._options)
         if best := manifest.settings.get("best"):
             verify(f"{self.url}/{best}", known=known, **self._options)
         return manifest
 
     def repair(self) -> tuple[int | None, dict[int, CheckpointError]]:
-        """Remove damaged snapshots until the newest is good.
+        """Remove damaged snapshots until the newest is good; without a good one, remove nothing.
 
-        Returns:
-            (step of the newest good snapshot or None, step -> damage of each removed one). Without a good
-            one, nothing is removed.
-
-        Raises:
-            UnreachableError: the store does not answer; nothing was removed.
+        Returns (its step or None, step -> damage of each damaged one). If the store does not answer, raises
+        UnreachableError and removes nothing.
         """
         found: dict[int, CheckpointError] = {}
         known: set[str] = set()
@@ -166,11 +134,8 @@ class Series:
     def prune(self, *, finished: bool = False) -> None:
         """Remove snapshots beyond `keep`, best weights that none names, and folders without a manifest.
 
-        What cannot be removed stays until the next time.
-
-        Args:
-            finished: whether the run has ended. Until then the newest best weights stay, because the next
-                snapshot will name them.
+        What cannot be removed stays until the next time. Until the run has finished, the newest best weights
+        stay, because the next snapshot will name them.
         """
         try:
             manifests = self._newest()

@@ -1,11 +1,9 @@
 """Writes and reads one checkpoint: data first, manifest last."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +17,8 @@ from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
-from satrap.checkpoint.names import is_plain
-from satrap.checkpoint.parts import read_chunks, write_file, write_table
-from satrap.checkpoint.storage import FileEntry, Storage, damaged
+from satrap.checkpoint.parts import read_chunks, write_file, write_tables
+from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
 from satrap.store import Chunk
@@ -72,16 +69,10 @@ class Checkpoint:
 def write_checkpoint(
     url: str, checkpoint: Checkpoint, *, link: Link | None = None, **options: Any
 ) -> Manifest:
-    """Write a checkpoint; replace an older one at the same place in one step.
+    """Write a checkpoint to a folder or fsspec URL; replace an older one there in one step.
 
-    Args:
-        url: folder or fsspec URL.
-        checkpoint: what to write; its chunks are consumed.
-        link: the place of a delta in its chain.
-        options: passed to the file system.
-
-    Raises:
-        CheckpointError: it cannot be written; an older checkpoint is untouched.
+    Its chunks are consumed. `link` is the place of a delta in its chain; `options` go to the file system. If
+    it cannot be written, it raises CheckpointError, and the older one is untouched.
     """
     storage = Storage(url, **options)
     try:
@@ -105,9 +96,6 @@ def data_folder(storage: Storage) -> Iterator[str]:
     """Make a new folder for the files of a checkpoint; when the block ends, they are whole and durable.
 
     An error removes the folder. Its name is random, so that files of a killed save cannot get mixed in.
-
-    Raises:
-        OSError: something could not be written.
     """
     folder = f"data-{secrets.token_hex(4)}"
     try:
@@ -121,76 +109,47 @@ def data_folder(storage: Storage) -> Iterator[str]:
 
 
 def commit(storage: Storage, manifest: Manifest, *, new: bool = False) -> None:
-    """Write the manifest for the files of a `data_folder`, then remove what they replace.
+    """Write the manifest for the files of a `data_folder`, then remove what they replace, if possible.
 
-    Args:
-        storage: the folder.
-        manifest: what the files are.
-        new: fail if there is a checkpoint already.
-
-    Raises:
-        FileExistsError: with `new`, there is one.
-        OSError: the manifest may or may not be in place, so nothing was removed.
+    With `new`, raises FileExistsError if there is a checkpoint already. After another OSError the manifest
+    may or may not be in place, so nothing was removed.
     """
     hit("checkpoint.data_written")
     write_manifest(storage, manifest, new=new)
     hit("checkpoint.committed")
-    clean(storage, manifest)
+    with suppress(OSError):
+        _discard(storage, [name for name in storage.names() if _is_left_over(name, manifest)])
 
 
-def clean(storage: Storage, manifest: Manifest) -> None:
-    """Remove what is not part of the committed checkpoint; ignore what cannot be removed."""
-    try:
-        names = [
-            name
-            for name in storage.names()
-            if is_plain(name)
-            and (
-                (name.startswith("data-") and name != manifest.data)
-                or (name.startswith(MANIFEST) and name.endswith(BESIDE))
-            )
-        ]
-    except OSError:
-        return
-    _discard(storage, names)
+def _is_left_over(name: str, manifest: Manifest) -> bool:
+    old = name.startswith("data-") and name != manifest.data
+    return is_plain(name) and (old or (name.startswith(MANIFEST) and name.endswith(BESIDE)))
 
 
 def _discard(storage: Storage, names: Iterable[str]) -> None:
     for name in names:
-        try:
+        with suppress(OSError):
             storage.remove(name)
-        except OSError:
-            continue
 
 
 def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, FileEntry]:
-    files: dict[str, FileEntry] = {}
-    parts = {
-        MODEL: pack_tensors(checkpoint.model),
-        OPTIMIZER: pack_optimizer(checkpoint.optimizer),
-        **({EXTRA: pack_tensors(checkpoint.extra)} if checkpoint.extra else {}),
-        **{worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)},
-        **({DELETED: pack_deleted(checkpoint.deleted)} if checkpoint.deleted is not None else {}),
-    }
-    for name, data in parts.items():
-        files[name] = write_file(storage, f"{folder}/{name}", data)
+    parts = {MODEL: pack_tensors(checkpoint.model), OPTIMIZER: pack_optimizer(checkpoint.optimizer)}
+    if checkpoint.extra:
+        parts[EXTRA] = pack_tensors(checkpoint.extra)
+    parts |= {worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)}
+    if checkpoint.deleted is not None:
+        parts[DELETED] = pack_deleted(checkpoint.deleted)
+    files = {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
     if checkpoint.rows is not None:
         files |= sorted(checkpoint.rows(storage, folder).items())
-    tables = itertools.groupby(checkpoint.chunks, key=lambda pair: pair[0])
-    for number, (table, pairs) in enumerate(tables):
-        name = f"table-{number:03d}.arrow"
-        files[name] = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in pairs))
-    return files
+    return files | write_tables(storage, folder, (chunk for _, chunk in checkpoint.chunks))
 
 
 def read_checkpoint(url: str, **options: Any) -> Checkpoint:
     """Open a checkpoint. Every byte is verified when it is read; rows while `chunks` is consumed.
 
-    A delta is merged with the snapshots it builds on, so its rows are complete.
-
-    Raises:
-        CheckpointError: no checkpoint there, an unknown format, a delta without the one before, or damage,
-            named by file and bytes.
+    A delta is merged with the snapshots it builds on, so its rows are complete. Raises CheckpointError: no
+    checkpoint there, an unknown format, a delta without the one before, or damage, named by file and bytes.
     """
     chain = open_chain(url, **options)
     storage, manifest = chain.members[-1]
@@ -198,7 +157,6 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
     def tensors(name: str) -> dict[str, Tensor]:
         return unpack_tensors(read_part(storage, manifest, name))
 
-    where = f"{storage.path(manifest.data)}/{{}}"
     following = map(worker_file, itertools.count(1))
     try:
         return Checkpoint(
@@ -210,30 +168,20 @@ def read_checkpoint(url: str, **options: Any) -> Checkpoint:
             others=[tensors(name) for name in itertools.takewhile(manifest.files.__contains__, following)],
         )
     except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
-        raise damaged(where.format("*.safetensors"), str(error)) from error
+        raise damaged(f"{storage.path(manifest.data)}/*.safetensors", str(error)) from error
 
 
 def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
-    """Return a verified file of a checkpoint.
-
-    Raises:
-        CheckpointError: the manifest does not name it, it is missing or damaged.
-    """
+    """Return a verified file; raise CheckpointError if the manifest does not name it, or it is damaged."""
     if name not in manifest.files:
         raise damaged(storage.path(manifest.data), f"it has no {name}")
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
 
 
 def verify(url: str, *, known: set[str] | None = None, **options: Any) -> Manifest:
-    """Read a checkpoint and the snapshots it builds on; return its manifest if no byte has changed.
+    """Read a checkpoint and the snapshots it builds on; return its manifest, or raise the first damage found.
 
-    Args:
-        url: of the checkpoint.
-        known: data folders already verified, which are not read again; newly verified ones are added.
-        options: passed to the file system.
-
-    Raises:
-        CheckpointError: the first damage found.
+    The data folders in `known` are not read again; newly verified ones are added.
     """
     good = set() if known is None else known
     chain = open_chain(url, **options)

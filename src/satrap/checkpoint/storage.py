@@ -1,24 +1,22 @@
 """The files of one folder, local or at an fsspec URL, with a checksum per block."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import io
 import posixpath
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import fsspec
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
-from satrap.checkpoint.disk import Disk, LocalDisk, NotPlainError, RemoteDisk, told
-from satrap.checkpoint.names import is_plain, not_plain
+from satrap.checkpoint.disk import Disk, LocalDisk, NotPlainError, RemoteDisk, only_os_errors
 from satrap.errors import CheckpointError
 
 BLOCK = 1 << 20
@@ -27,6 +25,25 @@ LARGE = 1 << 18
 """Writes of at least this many bytes go to the disk at once; smaller ones are collected."""
 SYNCS = 4
 """Most files and folders that are made durable at the same time."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+
+
+def is_plain(name: Any) -> bool:
+    """Return whether a name consists of letters, digits, ".", "_" and "-", and is no path.
+
+    A manifest may come from anywhere, so no name in it may lead out of its folder.
+    """
+    return isinstance(name, str) and _PLAIN.fullmatch(name) is not None
+
+
+def not_plain(name: Any, where: str) -> CheckpointError:
+    """Return the error about a name that is not plain."""
+    return CheckpointError(
+        f"{str(name)[:200]!r} is no name of a file of a checkpoint",
+        where=where,
+        why="it could lead to a file outside the checkpoint",
+        fix="do not use this checkpoint: satrap did not write it",
+    )
 
 
 @dataclass(slots=True)
@@ -55,12 +72,8 @@ class FileEntry:
         return plain | ({"buckets": self.buckets} if self.buckets else {})
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> FileEntry:
-        """Build an entry from `to_dict` data.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError: impossible data.
-        """
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Build an entry from `to_dict` data; any error but CheckpointError means impossible data."""
         sums = np.frombuffer(base64.b64decode(plain["crc32"], validate=True), "<u4").tolist()
         entry = cls(**{**plain, "crc32": sums})
         numbers = [entry.bytes, entry.rows, *entry.buckets]
@@ -73,14 +86,9 @@ class FileEntry:
 
 
 class BlockWriter:
-    """A binary file that checksums what is written to it; made by `Storage.writer`.
+    """A binary file that checksums what is written to it; made by `Storage.writer`."""
 
-    Args:
-        disk: where the file is.
-        raw: the open file.
-    """
-
-    def __init__(self, disk: Disk, raw: IO[bytes]) -> None:
+    def __init__(self, disk: Disk, raw: Any) -> None:
         self._disk, self._raw = disk, raw
         self._small = bytearray()
         self._crc = self._covered = 0  # of the current block: its checksum, and the bytes that this covers
@@ -135,17 +143,11 @@ _BAD = (errno.EIO, getattr(errno, "EUCLEAN", errno.EIO), errno.EBADMSG)
 class BlockReader(io.RawIOBase):
     """A file that verifies each block before it returns a byte of it; made by `Storage.open`.
 
-    Args:
-        raw: the open file.
-        entry: its size and checksums.
-        where: its path, for errors.
-
-    Raises:
-        CheckpointError: when a damaged block is read; it names file and bytes.
+    When a damaged block is read, it raises CheckpointError with file and bytes.
     """
 
-    def __init__(self, raw: IO[bytes], entry: FileEntry, where: str) -> None:
-        self._raw, self._entry, self._where = raw, entry, where
+    def __init__(self, disk: Disk, raw: IO[bytes], entry: FileEntry, where: str) -> None:
+        self._disk, self._raw, self._entry, self._where = disk, raw, entry, where
         self._number = self._at = 0
         self._block = memoryview(b"")
 
@@ -157,26 +159,22 @@ class BlockReader(io.RawIOBase):
         """Return up to `size` verified bytes, fewer at the end of the file."""
         parts: list[memoryview] = []
         left = self._entry.bytes if size < 0 else size
-        while left > 0:
-            if self._at == len(self._block) and not self._next():
-                break
-            part = self._block[self._at : self._at + left]
-            parts.append(part)
-            self._at += len(part)
-            left -= len(part)
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        while left > 0 and (self._at < len(self._block) or self._next()):
+            parts.append(self._block[self._at : self._at + left])
+            self._at += len(parts[-1])
+            left -= len(parts[-1])
+        return b"".join(parts)
 
     def _next(self) -> bool:
-        start = self._number * BLOCK
-        want = min(BLOCK, self._entry.bytes - start)
+        start, size = self._number * BLOCK, self._entry.bytes
+        want = min(BLOCK, size - start)
         if want <= 0:
-            self._end()
+            if self._read(size, 1):
+                raise damaged(self._where, f"it goes on after the {size} bytes that were written")
             return False
         data = self._read(start, want)
         if len(data) < want:
-            raise damaged(
-                self._where, f"it ends at byte {start + len(data)}, {self._entry.bytes} were written"
-            )
+            raise damaged(self._where, f"it ends at byte {start + len(data)}, {size} were written")
         if zlib.crc32(data) != self._entry.crc32[self._number]:
             raise damaged(self._where, f"bytes {start} to {start + want - 1} are not those that were written")
         self._number, self._at, self._block = self._number + 1, 0, memoryview(data)
@@ -184,32 +182,17 @@ class BlockReader(io.RawIOBase):
 
     def _read(self, start: int, size: int) -> bytes:
         try:
-            return _read_full(self._raw, size)
+            return self._disk.read(self._raw, size)
         except OSError as error:
             if error.errno not in _BAD:
                 raise unreachable(self._where, error) from error
             raise damaged(self._where, f"bytes {start} to {start + size - 1}: {error}") from error
 
-    def _end(self) -> None:
-        if self._read(self._entry.bytes, 1):
-            raise damaged(self._where, f"it goes on after the {self._entry.bytes} bytes that were written")
-
     def close(self) -> None:
         """Close the file; errors no longer matter, because what was read is verified."""
-        with suppress(OSError):
+        with suppress(OSError), only_os_errors():
             self._raw.close()
         super().close()
-
-
-def _read_full(raw: IO[bytes], size: int) -> bytes:
-    """Return `size` bytes, fewer only at the end; one read of an unbuffered file may return fewer."""
-    data = raw.read(size)
-    while 0 < len(data) < size:
-        more = raw.read(size - len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def damaged(where: str, how: str) -> CheckpointError:
@@ -234,20 +217,15 @@ def unreachable(where: str, error: OSError) -> UnreachableError:
 
 
 class Storage:
-    """A folder of files; names are relative, with "/".
+    """A folder of files, at a local path or fsspec URL; names are relative, with "/".
 
-    Args:
-        url: local path or fsspec URL.
-        options: passed to the file system.
-
-    Raises:
-        CheckpointError: the URL's protocol is unknown.
+    `options` go to the file system. Raises CheckpointError if the URL's protocol is unknown.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         try:
-            with told():
+            with only_os_errors():
                 fs, self.root = fsspec.core.url_to_fs(url, **options)
         except OSError as error:
             raise CheckpointError(
@@ -265,8 +243,7 @@ class Storage:
     def path(self, name: str) -> str:
         """Return the full path of a file; of the folder itself for an empty name.
 
-        Raises:
-            CheckpointError: the name could lead out of the folder.
+        Raises CheckpointError if the name could lead out of the folder.
         """
         if name and not all(map(is_plain, name.split("/"))):
             raise not_plain(name, self.root)
@@ -279,7 +256,7 @@ class Storage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BlockWriter]:
         """Open a new file for writing; it is durable when this block, or `together` around it, ends."""
-        raw = self.disk.create(self.path(name))
+        raw: Any = self.disk.create(self.path(name))
         try:
             writer = BlockWriter(self.disk, raw)
             yield writer
@@ -299,11 +276,7 @@ class Storage:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make the files and folders of the block durable by its end, several at a time, which is faster.
-
-        Raises:
-            OSError: one could not be made durable.
-        """
+        """Make the files and folders of the block durable by its end, several at a time, which is faster."""
         if not self.disk.syncs:
             yield
             return
@@ -332,27 +305,15 @@ class Storage:
         self._make_durable(lambda: self.disk.sync_folder(self.path(name)))
 
     def put(self, name: str, data: bytes, *, new: bool = False) -> None:
-        """Write a whole file in one step: readers see the old or the new content, never a mix.
-
-        Raises:
-            FileExistsError: with `new`, there already is one.
-        """
+        """Write a whole file in one step, see `LocalDisk.put`."""
         self.disk.put(self.path(name), data, new=new)
 
     def open(self, name: str, entry: FileEntry) -> BlockReader:
-        """Open a file for verified reading.
-
-        Raises:
-            CheckpointError: it is missing, or the store does not answer.
-        """
-        return BlockReader(self._open(name), entry, self.path(name))
+        """Open a file for verified reading; raise CheckpointError if it is missing or out of reach."""
+        return BlockReader(self.disk, self._open(name), entry, self.path(name))
 
     def read(self, name: str, entry: FileEntry) -> bytes:
-        """Return a whole file, verified.
-
-        Raises:
-            CheckpointError: it is missing or damaged.
-        """
+        """Return a whole file, verified; raise CheckpointError if it is missing or damaged."""
         with self.open(name, entry) as file:
             data = file.read()
             file.read(1)
@@ -361,11 +322,11 @@ class Storage:
     def read_start(self, name: str, size: int) -> bytes:
         """Return the first `size` bytes of a file as they are, fewer if it is shorter.
 
-        Raises:
-            CheckpointError: it is missing, or no regular file.
+        Raises CheckpointError if it is missing, or no regular file.
         """
-        with self._open(name) as raw:
-            return _read_full(raw, size)
+        raw = self._open(name)
+        with only_os_errors(), closing(raw):
+            return self.disk.read(raw, size)
 
     def _open(self, name: str) -> IO[bytes]:
         try:

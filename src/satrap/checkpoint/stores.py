@@ -3,8 +3,6 @@
 Only a store of the same fixed buckets can use it. A store with nothing but counters writes no file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,15 +29,8 @@ def write_store(
 ) -> dict[str, FileEntry]:
     """Write the state of a store; return the file, or nothing if the store has only counters.
 
-    Args:
-        storage: of the checkpoint.
-        folder: its data folder.
-        arrays: `<group>.<what>` -> array; `<group>.counts` are counters.
-        suffix: added to the file name, to tell several stores apart.
-        buckets: fixed buckets of the store.
-
-    Raises:
-        OSError: it cannot be written.
+    `arrays` maps `<group>.<what>` to an array; `<group>.counts` are counters. The suffix of the file's name
+    tells several stores apart.
     """
     if all(name.endswith(".counts") for name in arrays):
         return {}
@@ -49,11 +40,7 @@ def write_store(
 
 
 def read_store(storage: Storage, manifest: Manifest, buckets: range) -> Arrays:
-    """Return what a store of exactly these buckets wrote; nothing if there was none.
-
-    Raises:
-        CheckpointError: the file is missing or damaged.
-    """
+    """Return what a store of exactly these buckets wrote, verified; nothing if there was none."""
     for name, entry in manifest.files.items():
         if is_store_file(name) and tuple(entry.buckets or (0, BUCKETS)) == (buckets.start, buckets.stop):
             where = f"{manifest.data}/{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from satrap.store.types import Floats, Ids
+from satrap.store.types import Floats, Found, Ids, Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +25,7 @@ class Chunk:
     ids: Ids
     weights: Floats
     state: Floats
+
+    def pick(self, rows: Offsets | Found | slice) -> Chunk:
+        """Return some of the rows: a slice, their positions, or a mask."""
+        return Chunk(self.table, self.ids[rows], self.weights[rows], self.state[rows])
