@@ -91,6 +91,21 @@ def test_clipping_bounds_the_step_of_all_alike() -> None:
     assert norm == pytest.approx(1e-3, rel=1e-2)
 
 
+def test_the_mean_is_over_copies_of_the_network_not_over_processes() -> None:
+    def work(workers: Workers) -> Tensor:
+        model = network()
+        x, y = data(workers.data.rank, 4)  # two processes hold each copy, and read the same samples
+        step = DenseStep(model, sgd, None, workers)
+        assert step.step(((model(x) - y) ** 2).mean(), [], 1.0).accepted
+        return model.weight.detach()
+
+    reference = network()
+    x, y = (torch.cat(columns) for columns in zip(data(0, 4), data(1, 4), strict=True))
+    DenseStep(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
+    for weight in together(4, work, copies=2):
+        torch.testing.assert_close(weight, reference.weight.detach())
+
+
 def test_a_parameter_that_no_worker_used_does_not_move() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -118,7 +133,7 @@ def test_a_worker_alone_does_everything_at_once() -> None:
     workers.solo("something", lambda: said.append("done"))
     assert (tensor.tolist(), said) == ([0, 1, 2], ["done"])
     assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
-    assert np.isclose(workers.world, 1)
+    assert np.isclose(workers.size, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from satrap.dense import Workers
+from satrap.dense import Group, Workers
 
 T = TypeVar("T")
 
@@ -49,42 +49,57 @@ class Board:
             barrier.abort()
 
 
-class ThreadWorkers(Workers):
-    """One of several threads; sums are taken in order of rank."""
+class ThreadGroup(Group):
+    """Threads that compute together; sums are taken in order of rank."""
 
     def __init__(self, board: Board, rank: int) -> None:
-        self.board, self.rank, self.world = board, rank, board.world
-        self._met: dict[str, int] = {}
+        self.board, self.rank, self.size = board, rank, board.world
+
+    def _exchange(self, channel: str, item: Any) -> list[Any]:
+        return self.board.exchange(channel, self.rank, item)
 
     def sum(self, tensor: Tensor) -> None:
-        parts = self.board.exchange("sum", self.rank, tensor.clone())
+        parts = self._exchange("sum", tensor.clone())
         total = parts[0].clone()
         for part in parts[1:]:
             total += part
         tensor.copy_(total)
 
     def count(self, values: Sequence[float]) -> list[float]:
-        parts = self.board.exchange("count", self.rank, list(values))
+        parts = self._exchange("count", list(values))
         return [float(sum(column)) for column in zip(*parts, strict=True)]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        copies = self.board.exchange("broadcast", self.rank, [t.detach().clone() for t in tensors])[0]
+        copies = self._exchange("broadcast", [t.detach().clone() for t in tensors])[0]
         with torch.no_grad():
             for tensor, copy in zip(tensors, copies, strict=True):
                 tensor.copy_(copy)
 
     def share(self, data: bytes) -> bytes:
-        return self.board.exchange("share", self.rank, data)[0]
+        return self._exchange("share", data)[0]
 
     def gather(self, data: bytes) -> list[bytes]:
-        items = self.board.exchange("gather", self.rank, data)
+        items = self._exchange("gather", data)
         return items if self.rank == 0 else []
+
+
+class ThreadWorkers(ThreadGroup, Workers):
+    """One of several threads, each a process of its own to the code."""
+
+    def __init__(self, board: Board, rank: int, data: ThreadGroup | None = None) -> None:
+        super().__init__(board, rank)
+        self._data = data or self
+        self._met: dict[str, int] = {}
+
+    @property
+    def data(self) -> Group:
+        return self._data
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         turn = self._met[stage] = self._met.get(stage, 0) + 1
         self.board.arrive(f"{stage}/{turn}")
         limit = time.monotonic() + 20
-        while self.board.arrived(f"{stage}/{turn}") < self.world:
+        while self.board.arrived(f"{stage}/{turn}") < self.size:
             time.sleep(0.001)
             if self.board.aborted or time.monotonic() > limit:
                 raise threading.BrokenBarrierError
@@ -95,20 +110,30 @@ class ThreadWorkers(Workers):
         return self.board.arrived(f"{stage}/{self._met.get(stage, 0) + 1}") > 0
 
 
-def together(world: int, work: Callable[[Workers], T]) -> list[T]:
-    """Run the work of each worker in a thread; return what they return, or raise what one raised."""
-    board = Board(world)
+def together(size: int, work: Callable[[Workers], T], *, copies: int | None = None) -> list[T]:
+    """Run the work of each worker in a thread; return what they return, or raise what one raised.
+
+    Args:
+        size: number of workers.
+        work: of each.
+        copies: of the network, default one per worker; neighbours hold a copy and read the same batches.
+    """
+    copies = copies or size
+    parts = size // copies
+    board, data = Board(size), [Board(copies) for _ in range(parts)]
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def one(rank: int) -> None:
+        group = None if copies == size else ThreadGroup(data[rank % parts], rank // parts)
         try:
-            results[rank] = work(ThreadWorkers(board, rank))
+            results[rank] = work(ThreadWorkers(board, rank, group))
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
-            board.abort()
+            for each in (board, *data):
+                each.abort()
 
-    threads = [threading.Thread(target=one, args=(rank,), name=f"rank {rank}") for rank in range(world)]
+    threads = [threading.Thread(target=one, args=(rank,), name=f"rank {rank}") for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -116,4 +141,4 @@ def together(world: int, work: Callable[[Workers], T]) -> list[T]:
         assert not thread.is_alive()
     if errors:
         raise errors[0]
-    return [results[rank] for rank in range(world)]
+    return [results[rank] for rank in range(size)]

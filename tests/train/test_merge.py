@@ -28,13 +28,22 @@ def seen(rows: slice) -> BinaryMetrics:
 @pytest.mark.parametrize("world", [1, 3])
 def test_metrics_of_shares_are_those_of_all_samples(world: int) -> None:
     def work(workers: Workers) -> dict[str, float]:
-        return merged(seen(slice(workers.rank, None, workers.world)), workers)
+        return merged(seen(slice(workers.rank, None, workers.size)), workers)
 
     found = together(world, work)
     expected = seen(slice(None)).compute()
     assert expected["a/auc"] != seen(slice(0, 150)).compute()["a/auc"]
     for each in found:
         assert each == found[0]
+        assert each == pytest.approx(expected, rel=1e-12)
+
+
+def test_processes_with_the_same_samples_count_them_once() -> None:
+    def work(workers: Workers) -> dict[str, float]:
+        return merged(seen(slice(workers.data.rank, None, workers.data.size)), workers)
+
+    expected = seen(slice(None)).compute()
+    for each in together(6, work, copies=3):
         assert each == pytest.approx(expected, rel=1e-12)
 
 

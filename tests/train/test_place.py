@@ -31,5 +31,5 @@ def test_rows_are_where_the_exchange_puts_them() -> None:
 
 
 def test_by_default_a_trainer_is_alone() -> None:
-    assert (Place().workers.world, Place().exchange, Place().threads) == (1, None, None)
+    assert (Place().workers.size, Place().exchange, Place().threads) == (1, None, None)
     assert Place().workers is not Place().workers

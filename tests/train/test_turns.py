@@ -33,6 +33,17 @@ def test_one_worker_takes_its_batches_as_they_are() -> None:
     ]
 
 
+def test_processes_with_the_same_batches_count_them_once() -> None:
+    sizes = [[4, 4], [2]]  # of each share of the data; four processes, two for each share
+    taken = together(
+        4, lambda workers: list(turns(tickets(sizes[workers.data.rank]), workers, weight)), copies=2
+    )
+    assert [[(turn.share, turn.samples) for turn in part] for part in taken] == [
+        *[[(pytest.approx(2 * 4 / 6), 6), (2.0, 4)]] * 2,
+        *[[(pytest.approx(2 * 2 / 6), 6), (0.0, 4)]] * 2,
+    ]
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=2, max_size=3))
 def test_all_take_equally_many_turns_and_every_sample_counts_the_same(sizes: list[list[int]]) -> None:

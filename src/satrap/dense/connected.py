@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from satrap.dense.workers import Workers
+from satrap.dense.workers import Group, Workers
 from satrap.errors import ExchangeError
 
 BEAT_SECONDS = 1.0
@@ -28,17 +28,76 @@ _c10d: Any = dist
 """Parts of `torch.distributed` that its type annotations leave out."""
 
 
-class ConnectedWorkers(Workers):
+class ConnectedGroup(Group):
+    """Processes that `torch.distributed` joins.
+
+    Args:
+        main: their process group over gloo, for tensors on the CPU.
+        counting: a second one, for `count`.
+        cuda: one over NCCL, for tensors on CUDA devices; default none.
+    """
+
+    def __init__(self, main: Any, counting: Any, cuda: Any = None) -> None:
+        self.rank, self.size, self._process = dist.get_rank(main), dist.get_world_size(main), dist.get_rank()
+        self._main, self._counting, self._cuda = main, counting, cuda
+
+    def _group(self, tensor: Tensor) -> Any:
+        return self._cuda if tensor.device.type == "cuda" else self._main
+
+    def sum(self, tensor: Tensor) -> None:
+        """See `Group.sum`."""
+        with _watched(self._process, "sum of dense gradients"):
+            dist.all_reduce(tensor, group=self._group(tensor))
+
+    def count(self, values: Sequence[float]) -> list[float]:
+        """See `Group.count`."""
+        counts = torch.tensor(values, dtype=torch.float64)
+        with _watched(self._process, "count of samples"):
+            dist.all_reduce(counts, group=self._counting)
+        return [float(value) for value in counts]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """See `Group.broadcast`."""
+        with _watched(self._process, "broadcast of dense weights"):
+            for tensor in tensors:
+                dist.broadcast(tensor, group=self._group(tensor), group_src=0)
+
+    def share(self, data: bytes) -> bytes:
+        """See `Group.share`."""
+        with _watched(self._process, "broadcast of data"):
+            size = torch.tensor([len(data)])
+            dist.broadcast(size, group=self._main, group_src=0)
+            buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(buffer, group=self._main, group_src=0)
+        return buffer.numpy().tobytes()
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """See `Group.gather`."""
+        with _watched(self._process, "gathering results"):
+            sizes = torch.zeros(self.size, dtype=torch.int64)
+            sizes[self.rank] = len(data)
+            dist.all_reduce(sizes, group=self._main)
+            if self.rank > 0:
+                dist.send(_tensor(data), group=self._main, group_dst=0)
+                return []
+            gathered = [data]
+            for rank in range(1, self.size):
+                buffer = torch.empty(int(sizes[rank]), dtype=torch.uint8)
+                dist.recv(buffer, group=self._main, group_src=rank)
+                gathered.append(buffer.numpy().tobytes())
+        return gathered
+
+
+class ConnectedWorkers(ConnectedGroup, Workers):
     """One of several workers, each in its own process.
 
-    gloo carries tensors on the CPU, NCCL tensors on CUDA devices. A worker counts as lost if a collective
-    does not end within `deadline`. In calls that may wait long (`meet`, `solo`), it counts as lost if it
-    shows no sign of life for that time.
+    A worker counts as lost if a collective does not end within `deadline`. In calls that may wait long
+    (`meet`, `solo`), it counts as lost if it shows no sign of life for that time.
 
     Args:
         store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.
         rank: number of this worker.
-        world: number of workers.
+        size: number of workers.
         host: address under which the other workers reach this one, default loopback.
         device: where the network computes.
         deadline: seconds, default 30.
@@ -51,17 +110,17 @@ class ConnectedWorkers(Workers):
         self,
         store: str,
         rank: int,
-        world: int,
+        size: int,
         *,
         host: str = "127.0.0.1",
         device: str = "cpu",
         deadline: float = 30.0,
     ) -> None:
-        self.rank, self.world, self.deadline = rank, world, deadline
+        self.rank, self.size, self.deadline = rank, size, deadline
         self._met: dict[str, int] = {}
         self._stopping = threading.Event()
         name, _, port = store.rpartition(":")
-        with self._watched("finding each other"):
+        with _watched(rank, "finding each other"):
             start = timedelta(seconds=START_SECONDS)
             self._store = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
             self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
@@ -78,14 +137,14 @@ class ConnectedWorkers(Workers):
             "gloo",
             store=_c10d.PrefixStore("workers", self._store),
             rank=self.rank,
-            world_size=self.world,
+            world_size=self.size,
             timeout=limit,
             pg_options=options,
         )
-        self._counting: Any = dist.new_group(backend="gloo", timeout=limit, pg_options=options)
-        self._dense: Any = None
-        if torch.device(device).type == "cuda":
-            self._dense = dist.new_group(backend="nccl", timeout=limit)
+        counting = dist.new_group(backend="gloo", timeout=limit, pg_options=options)
+        on_cuda = torch.device(device).type == "cuda"
+        cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
+        super().__init__(dist.group.WORLD, counting, cuda)
 
     def _beat(self, host: str, port: int) -> None:
         # Its own connection, so that signs of life do not wait for the worker's operations.
@@ -99,81 +158,23 @@ class ConnectedWorkers(Workers):
                 return  # the process that holds the store has gone; the next operation raises an error
             self._stopping.wait(BEAT_SECONDS)
 
-    @contextmanager
-    def _watched(self, stage: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
-            raise ExchangeError(
-                f"worker {self.rank} lost another worker: {_first_line(error)}",
-                where=f"stage: {stage}",
-                why="all workers must take every step together",
-                fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
-            ) from error
-
-    def _group(self, tensor: Tensor) -> Any:
-        return self._dense if tensor.device.type == "cuda" else None
-
-    def sum(self, tensor: Tensor) -> None:
-        """See `Workers.sum`."""
-        with self._watched("sum of dense gradients"):
-            dist.all_reduce(tensor, group=self._group(tensor))
-
-    def count(self, values: Sequence[float]) -> list[float]:
-        """See `Workers.count`."""
-        counts = torch.tensor(values, dtype=torch.float64)
-        with self._watched("count of samples"):
-            dist.all_reduce(counts, group=self._counting)
-        return [float(value) for value in counts]
-
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """See `Workers.broadcast`."""
-        with self._watched("broadcast of dense weights"):
-            for tensor in tensors:
-                dist.broadcast(tensor, 0, group=self._group(tensor))
-
-    def share(self, data: bytes) -> bytes:
-        """See `Workers.share`."""
-        with self._watched("broadcast of data"):
-            size = torch.tensor([len(data)])
-            dist.broadcast(size, 0)
-            buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
-            dist.broadcast(buffer, 0)
-        return buffer.numpy().tobytes()
-
-    def gather(self, data: bytes) -> list[bytes]:
-        """See `Workers.gather`."""
-        with self._watched("gathering results"):
-            sizes = torch.zeros(self.world, dtype=torch.int64)
-            sizes[self.rank] = len(data)
-            dist.all_reduce(sizes)
-            if self.rank > 0:
-                dist.send(_tensor(data), 0)
-                return []
-            gathered = [data]
-            for rank in range(1, self.world):
-                buffer = torch.empty(int(sizes[rank]), dtype=torch.uint8)
-                dist.recv(buffer, rank)
-                gathered.append(buffer.numpy().tobytes())
-        return gathered
-
     def called(self, stage: str) -> bool:
         """See `Workers.called`."""
-        with self._watched(stage):
+        with _watched(self.rank, stage):
             return bool(self._store.add(f"{stage}/{self._met.get(stage, 0) + 1}", 0))
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See `Workers.meet`."""
         turn = self._met[stage] = self._met.get(stage, 0) + 1
         key, beats = f"{stage}/{turn}", _Beats()
-        with self._watched(stage):
+        with _watched(self.rank, stage):
             self._store.add(key, 1)
-            while self._store.add(key, 0) < self.world:
+            while self._store.add(key, 0) < self.size:
                 time.sleep(_POLL_SECONDS)
                 if meanwhile is not None:
                     meanwhile()
                 if beats.due():
-                    beats.take([self._store.add(f"beat/{rank}", 0) for rank in range(self.world)])
+                    beats.take([self._store.add(f"beat/{rank}", 0) for rank in range(self.size)])
                     self._bury(beats.silent(self.deadline if stage != "start" else START_SECONDS), stage)
 
     def _bury(self, silent: Sequence[int], stage: str) -> None:
@@ -215,6 +216,19 @@ class _Beats:
         """Return the workers that have been silent for the whole deadline."""
         now = time.monotonic()
         return [rank for rank, (_, at) in self._seen.items() if now - at > deadline]
+
+
+@contextmanager
+def _watched(process: int, stage: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
+        raise ExchangeError(
+            f"worker {process} lost another worker: {_first_line(error)}",
+            where=f"stage: {stage}",
+            why="all workers must take every step together",
+            fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
+        ) from error
 
 
 def _tensor(data: bytes) -> Tensor:

@@ -131,7 +131,7 @@ class DenseStep:
     def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
         """Sum gradients and verdicts over the workers, and clip."""
         squares = _squares(rows) if self.clip_norm is not None and own.accepted else 0.0
-        if self.workers.world > 1:
+        if self.workers.data.size > 1:
             own, squares = self._reduce(own, squares)
         if self.clip_norm is not None and own.accepted:
             dense = [p.grad for p in self.parameters if p.grad is not None]
@@ -143,7 +143,7 @@ class DenseStep:
 
     def _reduce(self, own: Stepped, squares: float) -> tuple[Stepped, float]:
         """Replace the gradients by their mean over the workers, in one all-reduce."""
-        parameters, world = self.parameters, self.workers.world
+        parameters, copies = self.parameters, self.workers.data
         used = [float(p.grad is not None) for p in parameters]
         # A worker that refuses sends zeros: its NaN would spoil the sums.
         say = [float(not own.accepted), own.loss if own.accepted else 0.0, squares, float(own.stop), *used]
@@ -156,12 +156,14 @@ class DenseStep:
         ]
         device = parameters[0].device if parameters else torch.device("cpu")
         flat = torch.cat([torch.tensor(say, device=device), *parts])
-        self.workers.sum(flat)
+        copies.sum(flat)
         said = flat[: len(say)].tolist()
-        values: Sequence[Tensor] = torch.split(flat[len(say) :] / world, [p.numel() for p in parameters])
+        values: Sequence[Tensor] = torch.split(
+            flat[len(say) :] / copies.size, [p.numel() for p in parameters]
+        )
         for p, value, uses in zip(parameters, values, said[4:], strict=True):
             p.grad = value.view_as(p).to(p.dtype) if uses else None
-        return Stepped(said[0] == 0, said[1] / world, said[3] > 0), said[2] / world**2
+        return Stepped(said[0] == 0, said[1] / copies.size, said[3] > 0), said[2] / copies.size**2
 
     def _apply(self, lr_scale: float) -> None:
         if self.optimizer is not None:

@@ -1,4 +1,4 @@
-"""What the workers of a run do together, as seen by one of them."""
+"""The processes that train together, seen from one of them."""
 
 from __future__ import annotations
 
@@ -7,60 +7,59 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 
-class Workers:
-    """A single worker, for which every common operation is trivial. The base of `ConnectedWorkers`.
+class Group:
+    """Processes that compute something together. A process alone is a group, too; all it does is trivial.
 
-    ```python
-    workers.sum(gradients)                       # all workers, in step
-    workers.solo("saving", lambda: save(...))    # rank 0 works, the others wait for it
-    ```
-
-    Every method is called by all workers, in the same order.
+    Every method is called by all processes of the group, in the same order, and raises `ExchangeError` if one
+    of them does not take part in time.
 
     Attributes:
-        rank: number of this worker, 0..world - 1.
-        world: number of workers.
+        rank: number of this process in the group, 0..size - 1.
+        size: number of processes in the group.
     """
 
-    rank, world = 0, 1
+    rank, size = 0, 1
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace a tensor by the sum over all workers: the same bits on each.
-
-        Raises:
-            ExchangeError: another worker did not take part in time.
-        """
+        """Replace a tensor by the sum over the group: the same bits on each process."""
 
     def count(self, values: Sequence[float]) -> list[float]:
-        """Return the sums of a few numbers, in float64; one other thread may call it during `sum`.
-
-        Raises:
-            ExchangeError: another worker did not take part in time.
-        """
+        """Return the sums of a few numbers, in float64; one other thread may call it during `sum`."""
         return list(values)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Give every tensor the values it has on rank 0.
-
-        Raises:
-            ExchangeError: another worker did not take part in time.
-        """
+        """Give every tensor the values it has on rank 0."""
 
     def share(self, data: bytes) -> bytes:
-        """Return the bytes given by rank 0; bytes given by others are ignored.
-
-        Raises:
-            ExchangeError: another worker did not take part in time.
-        """
+        """Return the bytes given by rank 0; bytes given by others are ignored."""
         return data
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return, on rank 0, the bytes of each worker, in order of rank; elsewhere an empty list.
-
-        Raises:
-            ExchangeError: another worker did not take part in time.
-        """
+        """Return, on rank 0, the bytes of each process, in order of rank; elsewhere an empty list."""
         return [data]
+
+
+class Workers(Group):
+    """All processes that train one network. This one is alone; `ConnectedWorkers` are several.
+
+    ```python
+    workers.data.sum(gradients)                  # over all copies of this part of the network
+    workers.solo("saving", lambda: save(...))    # process 0 works, the others wait for it
+    ```
+
+    `workers.rank` is the number of the process: process 0 saves and reports, and each has its own random
+    generators. `workers.data.rank` says which share of the data the process reads. They are equal as long as
+    each process holds a whole network.
+    """
+
+    @property
+    def data(self) -> Group:
+        """The processes that hold the same part of the network and train on different batches.
+
+        Its rank and size decide which batches are read, what a gradient's share in the mean is, and under
+        which number shards know this worker. Processes with equal `data.rank` read the same batches.
+        """
+        return self
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Wait until all workers are here, for as long as they are alive.
@@ -82,7 +81,7 @@ class Workers:
         return False
 
     def solo(self, stage: str, work: Callable[[], object]) -> None:
-        """Do something on rank 0 only; the others wait until it is done.
+        """Do something in process 0 only; the others wait until it is done.
 
         Raises:
             ExchangeError: a worker has not shown a sign of life for the deadline.

@@ -70,8 +70,8 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = HERE) -> Trainer:
     sections = recipe.sections
     training = sections.training
     model = make_model(recipe, schema)
-    if site.workers.rank > 0:  # equal weights, but not equal dropout
-        torch.manual_seed(training.seed + site.workers.rank * WORKER_SEEDS)
+    if (share := site.workers.data.rank) > 0:  # equal weights, but not equal dropout
+        torch.manual_seed(training.seed + share * WORKER_SEEDS)
     trainer: Trainer = recipe.located(
         ("training",),
         Trainer,

@@ -86,7 +86,8 @@ def fit(
 def _open(recipe: Recipe, schema: Schema, part: str, site: Site) -> Data | None:
     if site.data is not None:
         return site.data(part)
-    return open_part(recipe, schema, part, worker=site.workers.rank, workers=site.workers.world)
+    share = site.workers.data
+    return open_part(recipe, schema, part, worker=share.rank, workers=share.size)
 
 
 def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:

@@ -17,7 +17,7 @@ import torch
 
 from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
-from satrap.dense import ConnectedWorkers, Workers
+from satrap.dense import ConnectedWorkers, Group, Workers
 from satrap.embedding.workers import connect_pooled
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
@@ -93,8 +93,8 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
             **rows_of(recipe),
             "wire": wire_of(recipe),
             "mode": "sync" if training.mode == "sync" else "hybrid",
-            "rank": assignment.rank,
-            "world": assignment.world,
+            "rank": workers.data.rank,
+            "world": workers.data.size,
             "key": _key(assignment),
             "deadline": cluster.deadline,
             "generation": assignment.generation,
@@ -102,7 +102,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         }
         if not assignment.embedding_workers:
             return ServersExchange(assignment.shards, tables, ordered=_order_decides(about), **about)
-        number = assignment.rank % len(assignment.embedding_workers)
+        number = workers.data.rank % len(assignment.embedding_workers)
         return connect_pooled(
             f"embedding worker {number}",
             assignment.embedding_workers[number],
@@ -114,7 +114,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
-    return Site(workers, exchange, device, threads, _data(recipe, assignment))
+    return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
 
 
 def _order_decides(about: Mapping[str, Any]) -> bool:
@@ -123,11 +123,11 @@ def _order_decides(about: Mapping[str, Any]) -> bool:
     return about["eviction"] is not None or (admission is not None and admission.probability < 1)
 
 
-def _data(recipe: Recipe, assignment: Assignment) -> OpenData | None:
+def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | None:
     """Return the function that opens this worker's rows at its loader; None without loaders."""
     if not assignment.loaders:
         return None
-    number = assignment.rank % len(assignment.loaders)
+    number = share.rank % len(assignment.loaders)
 
     def open_remote(part: str) -> RemoteData | None:
         found = RemoteData(
@@ -135,8 +135,8 @@ def _data(recipe: Recipe, assignment: Assignment) -> OpenData | None:
             assignment.loaders[number],
             part,
             Schema.from_dict(assignment.schema),
-            worker=assignment.rank,
-            workers=assignment.world,
+            worker=share.rank,
+            workers=share.size,
             key=_key(assignment),
             deadline=recipe.sections.cluster.deadline,
         )

@@ -22,10 +22,10 @@ def merged(metrics: BinaryMetrics, workers: Workers) -> dict[str, float]:
         metrics: of this worker.
         workers: all workers.
     """
-    if workers.world == 1:
+    if workers.size == 1:
         return metrics.compute()
     workers.meet("evaluated")
-    for state in workers.gather(arrays.save(metrics.state()))[1:]:
+    for state in workers.data.gather(arrays.save(metrics.state()))[1:]:
         other = BinaryMetrics(metrics.names, grouped=metrics.grouped)
         other.restore(arrays.load(state))
         metrics.merge(other)
@@ -55,7 +55,7 @@ def shared_with_extras(
         workers: all workers.
     """
     given = [] if checkpoint is None else [checkpoint.extra, *checkpoint.others]
-    if workers.world == 1:
+    if workers.size == 1:
         assert checkpoint is not None
         return checkpoint, given
     made = shared(checkpoint, workers)
@@ -71,7 +71,7 @@ def shared(checkpoint: Checkpoint | None, workers: Workers) -> Checkpoint:
         checkpoint: on rank 0; None elsewhere.
         workers: all workers.
     """
-    if workers.world == 1:
+    if workers.size == 1:
         assert checkpoint is not None
         return checkpoint
     given = checkpoint or Checkpoint({}, {}, {}, ())

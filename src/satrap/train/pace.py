@@ -56,7 +56,7 @@ class Length:
         """
         self._data = data
         rows = data.num_rows() if hasattr(data, "num_rows") else None
-        [total] = workers.count([math.nan if rows is None else rows])
+        [total] = workers.data.count([math.nan if rows is None else rows])
         self._know(None if math.isnan(total) else int(total))
 
     def look(self, batch: Batch, progress: Progress) -> None:

@@ -35,7 +35,7 @@ class Position:
     """Where one worker stands in a run.
 
     Args:
-        rank, world: of this worker.
+        rank, size: of this worker among those that read different shares of the data.
 
     Attributes:
         epoch: the pass that is under way or comes next.
@@ -44,9 +44,9 @@ class Position:
         ahead: lookups in flight, which the schedule keeps here.
     """
 
-    def __init__(self, rank: int, world: int) -> None:
+    def __init__(self, rank: int, size: int) -> None:
         self.epoch, self.amid_pass = 0, False
-        self.reading = Reading(rank, world)
+        self.reading = Reading(rank, size)
         self.ahead: deque[tuple[Turn, Pending | None]] = deque()
         self._replay: deque[tuple[int, list[_Answer]]] = deque()
 
@@ -86,7 +86,7 @@ class Position:
         """Resume from a snapshot.
 
         Args:
-            states: plain data of every worker, in order of rank.
+            states: plain data of the reader of each share, in order of rank.
             arrays: of this worker; None: other workers took part, and their lookups are issued again.
         """
         rank = self.reading.rank

@@ -59,16 +59,16 @@ class Reading:
     once. The next pass is divided among the present workers.
 
     Args:
-        rank, world: of this worker.
+        rank, size: of this worker among those that read different shares.
     """
 
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
         self.begin()
 
     def begin(self) -> None:
         """Go to the start of a pass."""
-        self._streams = [Stream(self.rank, self.world)]
+        self._streams = [Stream(self.rank, self.size)]
         self._order: deque[Stream] = deque()
 
     def batches(self, data: Data, epoch: int) -> Iterator[Batch]:
@@ -91,7 +91,7 @@ class Reading:
                 streams.append((stream, batches))
 
     def _share(self, data: Data, stream: Stream) -> Data:
-        if (stream.worker, stream.workers) == (self.rank, self.world):
+        if (stream.worker, stream.workers) == (self.rank, self.size):
             return data
         if not hasattr(data, "with_options"):
             raise ConfigError(
@@ -118,13 +118,13 @@ class Reading:
         Args:
             states: `state` of every worker that took part in it, in order of rank.
         """
-        if len(states) == self.world:
+        if len(states) == self.size:
             self._streams = [Stream(**stream) for stream in states[self.rank]]
             return
         # The first streams of all workers, then the second: similar positions are spread evenly.
         rounds = itertools.zip_longest(*states)
         streams = [Stream(**stream) for one in rounds for stream in one if stream is not None]
-        self._streams = shared_out(streams, self.world)[self.rank]
+        self._streams = shared_out(streams, self.size)[self.rank]
 
 
 def shared_out(streams: Sequence[Stream], workers: int) -> list[list[Stream]]:

@@ -204,7 +204,7 @@ class Run:
 
     def total_up(self) -> None:
         """Count the samples of all workers, where each has counted its own (`async`)."""
-        [samples] = self.workers.count([self.progress.samples])
+        [samples] = self.workers.data.count([self.progress.samples])
         self.progress.samples = int(samples)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -92,7 +92,7 @@ class Snapshots:
         self._state, self._plan, self._workers, self._series = state, plan, state.workers, state.series
         self._writer = Background()
         self._due = self._full = False
-        self._apart = not state.schedule.together and self._workers.world > 1
+        self._apart = not state.schedule.together and self._workers.size > 1
         self._called_at = 0.0
 
     def pass_begins(self) -> None:
@@ -167,7 +167,7 @@ class Snapshots:
 
     def _any(self, flag: bool) -> bool:
         """Return whether the flag is true on any worker; they must be in step."""
-        if self._workers.world == 1:
+        if self._workers.size == 1:
             return flag
         flags = torch.tensor([float(flag)])
         self._workers.sum(flags)

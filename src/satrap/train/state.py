@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -73,7 +74,7 @@ class TrainingState:
             series: its snapshots; None: it takes none.
         """
         self.run = Run(self.predictor.schema.label_names, epochs, observers, self.workers)
-        self.position = Position(self.workers.rank, self.workers.world)
+        self.position = Position(self.workers.data.rank, self.workers.data.size)
         self.series, self.best = series, Best(series)
 
     @contextmanager
@@ -83,8 +84,8 @@ class TrainingState:
             yield
 
     def share_network(self) -> None:
-        """Give all workers the network of rank 0."""
-        self.workers.broadcast(list(self.model.state_dict().values()))
+        """Give all copies of the network the weights of the first."""
+        self.workers.data.broadcast(list(self.model.state_dict().values()))
 
     def seed_rows(self) -> None:
         """Put the network's weights into the store, if they are rows that it does not have yet."""
@@ -100,7 +101,7 @@ class TrainingState:
         self.exchange.flush()
         self.workers.meet(stage)
         self.dense.refresh(self.exchange)
-        self.workers.broadcast(list(self.model.buffers()))
+        self.workers.data.broadcast(list(self.model.buffers()))
 
     def total_up(self) -> None:
         """Sum the samples of all workers, if each has counted its own."""
@@ -220,14 +221,15 @@ class TrainingState:
             runs: plain data of every worker, in order of rank, as `of_worker` returned it.
             extras: its tensors.
         """
-        rank, same = self.workers.rank, len(runs) == self.workers.world
-        run, extra = (runs[rank], extras[rank]) if same else (self._common(runs), extras[0])
+        rank, shares = self.workers.rank, _shares(runs)
+        same = (len(runs), len(shares)) == (self.workers.size, self.workers.data.size)
+        run, extra = (runs[rank], extras[rank]) if same else (self._common(shares), extras[0])
         self.control.best, self.control.bad = run["control"]
         if best is None and self.control.patience is not None:
             self.control.forget_best()
         self.run.restore(run, _part(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        self.position.restore(runs, _part(extra, "ahead.") if same else None)
+        self.position.restore(shares, _part(extra, "ahead.") if same else None)
         if rank < len(runs):
             self._restore_random(extras[rank])
         if same:
@@ -237,11 +239,11 @@ class TrainingState:
                     buffers[name].copy_(torch.from_numpy(value))
 
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the account of a worker after the number of workers changed."""
+        """Return the account of a worker after the number of workers changed, from one run per share."""
         run = {**runs[0], "progress": dict(runs[0]["progress"])}
         if not self.schedule.together:  # each counts its own
             samples = sum(one["progress"]["samples"] for one in runs)
-            run["progress"]["samples"] = 0 if self.workers.rank else samples
+            run["progress"]["samples"] = 0 if self.workers.data.rank else samples
         return run
 
     def _restore_random(self, extra: Mapping[str, Tensor]) -> None:
@@ -249,6 +251,14 @@ class TrainingState:
         device = self.predictor.embeddings.device
         if "random.cuda" in extra and device.type == "cuda":
             torch.cuda.set_rng_state(extra["random.cuda"], device)
+
+
+def _shares(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return one run per share of the data: processes that read the same batches have the same streams."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for run in runs:
+        first.setdefault(json.dumps(run["streams"]), run)
+    return list(first.values())
 
 
 def _part(extra: Mapping[str, Tensor], prefix: str) -> dict[str, npt.NDArray[Any]]:

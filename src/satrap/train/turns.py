@@ -36,7 +36,7 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
     Raises:
         ExchangeError: another worker is lost.
     """
-    if workers.world == 1:
+    if workers.data.size == 1:
         for ticket in tickets:
             yield Turn(ticket, 1.0, ticket.batch.size)
         return
@@ -46,9 +46,9 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
     while True:
         mine = 0.0 if ticket_or_none is None else weight(ticket_or_none.batch)
         size = 0 if ticket_or_none is None else ticket_or_none.batch.size
-        total, samples, active = workers.count([mine, size, float(ticket_or_none is not None)])
+        total, samples, active = workers.data.count([mine, size, float(ticket_or_none is not None)])
         if not active:
             return
-        share = workers.world * mine / total if total > 0 else 1.0
+        share = workers.data.size * mine / total if total > 0 else 1.0
         yield Turn(ticket_or_none, share, int(samples))
         ticket_or_none = next(iterator, None)

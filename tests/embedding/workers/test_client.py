@@ -81,7 +81,7 @@ def test_two_workers_train_the_same_model(mode: str, tiers: int) -> None:
 
     def train(addresses: Any, middle: Any) -> satrap.Trainer:
         def work(workers: Workers) -> satrap.Trainer:
-            for rank in range(workers.world):  # one after the other: the seed is the process's
+            for rank in range(workers.size):  # one after the other: the seed is the process's
                 if workers.rank == rank:
                     own = tier.trainer(addresses, middle, mode=mode, staleness=0, workers=workers)
                 workers.meet("built")

@@ -121,7 +121,7 @@ def trainer(
         "wire": wire,
         "mode": "sync" if mode == "sync" else "hybrid",
         "rank": workers.rank,
-        "world": workers.world,
+        "world": workers.size,
         "deadline": deadline,
         "heartbeat": 0.2,
     }

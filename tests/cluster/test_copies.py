@@ -1,0 +1,84 @@
+"""Process and share of the data are different numbers: four processes train two copies of a network."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+from satrap.checkpoint import Series
+from tests.cluster.copies import COPIES, HELD, SIZE, make_trainer, weights
+from tests.train.plain import Batches
+from tests.train.test_cluster_saving import ROWS, data
+from tests.train.test_workers import joined
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+def trained(folder: Path) -> list[dict[str, Any]]:
+    """Return what each of four processes says at its end."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    c10d: Any = dist
+    store = c10d.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+    command = [sys.executable, "-m", "tests.cluster.copies", f"127.0.0.1:{port}"]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(folder)], stdout=subprocess.PIPE) for rank in range(SIZE)
+    ]
+    try:
+        answers = [json.loads(process.communicate(timeout=500)[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+        del store
+    return answers
+
+
+def test_readers_means_and_metrics_go_by_share_and_saving_by_process(tmp_path: Path) -> None:
+    answers = trained(tmp_path)
+    assert [answer["ranks"] for answer in answers] == [[0, 0], [1, 0], [2, 1], [3, 1]]
+    whole = [answer["whole"] for answer in answers]
+
+    # The oracle: one process and the batches of both shares, joined.
+    shares = [list(data(share, COPIES).batches(epoch)) for epoch in range(2) for share in range(COPIES)]
+    steps = [
+        list(step) for first in (0, COPIES) for step in zip(*shares[first : first + COPIES], strict=True)
+    ]
+    reference = make_trainer()
+    result = reference.fit(Batches([joined(step) for step in steps]))
+    metrics = reference.evaluate(Batches([batch for held in HELD for batch in held]))
+    for each in whole:
+        np.testing.assert_allclose(each["weights"], weights(reference), atol=1e-6)
+        assert each["weights"] == whole[0]["weights"]
+        assert (each["samples"], each["steps"]) == (result.samples, result.steps) == (2 * ROWS, len(steps))
+        assert each["total"] == 2 * ROWS
+        assert each["metrics"]["samples"] == metrics["samples"]
+        assert each["metrics"]["logloss"] == pytest.approx(metrics["logloss"], abs=1e-6)
+    reference.close()
+
+    # Processes of a copy read the same batches, those of different copies read no sample in common.
+    assert whole[0]["seen"] == whole[1]["seen"]
+    assert whole[2]["seen"] == whole[3]["seen"]
+    samples = [sorted(sample for batch in each["seen"] for sample in batch) for each in whole]
+    assert sorted(samples[0] + samples[2]) == sorted([*range(ROWS)] * 2)
+
+    # Process 0 writes one network, and what each process had for itself.
+    series = Series(str(tmp_path / "checkpoints"))
+    files = series.manifest(5).files
+    assert {name for name in files if name.startswith(("model", "worker"))} == {
+        "model.safetensors",
+        *(f"worker-{rank:03d}.safetensors" for rank in range(SIZE)),
+    }
+    for answer in answers:
+        resumed, undisturbed = answer["resumed"], answer["whole"]
+        assert resumed["seen"] == undisturbed["seen"][5:]
+        assert {**resumed, "seen": []} == {**undisturbed, "seen": []}
