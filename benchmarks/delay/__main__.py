@@ -22,7 +22,7 @@ from benchmarks.persia import workload
 from benchmarks.record import write
 from satrap.batch import Batch
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers import ClientOptions, ServersExchange
 from satrap.schema import Table
 from satrap.train import Observer, Progress
 
@@ -119,7 +119,10 @@ def one(mode: str, batch_size: int, options: argparse.Namespace) -> dict[str, fl
 
         def connect(tables: Sequence[Table]) -> Exchange:
             return ServersExchange(
-                network.addresses, tables, seed=1, mode="sync" if mode == "sync" else "hybrid", deadline=120.0
+                network.addresses,
+                tables,
+                mode="sync" if mode == "sync" else "hybrid",
+                options=ClientOptions(deadline=120.0),
             )
 
         trainer = satrap.Trainer(

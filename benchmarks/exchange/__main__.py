@@ -125,7 +125,7 @@ def run_raw(work: Sequence[Request], dim: int) -> dict[str, float]:
 
 def run_servers(work: Sequence[Request], dim: int, gradients: np.ndarray, wire: Wire, shards: int) -> Any:
     processes, addresses = start(shards)
-    exchange = ServersExchange(addresses, tables(dim), seed=1, wire=wire)
+    exchange = ServersExchange(addresses, tables(dim), wire=wire)
     try:
         return measure(exchange, work, gradients, [os.getpid(), *(p.pid for p in processes)])
     finally:

@@ -21,7 +21,7 @@ from benchmarks.persia.stages import Stages, difference
 from benchmarks.record import write
 from satrap.batch import Batch
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers import ClientOptions, ServersExchange
 from satrap.schema import Table
 from satrap.train import Observer, Progress
 
@@ -107,7 +107,7 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
     window = Window(stages, shard)
 
     def connect(tables: Sequence[Table]) -> Exchange:
-        return ServersExchange([shard.address], tables, seed=1, deadline=120.0)
+        return ServersExchange([shard.address], tables, options=ClientOptions(deadline=120.0))
 
     trainer = satrap.Trainer(
         workload.network(options.model, dim),

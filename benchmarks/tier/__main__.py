@@ -17,7 +17,7 @@ import satrap
 from benchmarks.record import write
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
-from satrap.store import Eviction, Shard, Tier
+from satrap.store import Eviction, Shard, StoreConfig, Tier
 from satrap.store.tier import Tiered
 from satrap.store.types import Floats, Ids, Offsets
 
@@ -88,7 +88,9 @@ class Remote:
 
     def __init__(self, table: satrap.Table, bounds: dict[str, Any]) -> None:
         self._server = ShardServer("127.0.0.1:0").start()
-        self._exchange = ServersExchange([self._server.address], [table], wire=EXACT, **bounds)
+        self._exchange = ServersExchange(
+            [self._server.address], [table], store=StoreConfig(**bounds), wire=EXACT
+        )
         self.store = self._server.service.store
 
     def prefetch(self, ids: Ids, splits: Offsets) -> None:

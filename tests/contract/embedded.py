@@ -11,12 +11,12 @@ import numpy as np
 
 from satrap.batch import Batch, Jagged
 from satrap.embedding.plan import Ticket
-from satrap.embedding.workers import EmbeddingService, Lanes, connect_pooled
+from satrap.embedding.workers import EmbeddingService, Lanes, PooledExchange
 from satrap.embedding.workers.plan import PooledPlan
 from satrap.exchange import Request
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Schema
-from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, threads
+from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, grouped, threads
 
 SCHEMA = Schema(
     labels=["y"],
@@ -96,9 +96,9 @@ def embedded(shards: int) -> Iterator[Any]:
     with threads(shards) as servers:
         addresses = [server.address for server in servers]
         middle = Server("127.0.0.1:0", EmbeddingService(addresses), dispatcher=Lanes)
-        about = {"seed": SEED, "wire": EXACT, "deadline": PATIENT, "heartbeat": 0.2}
+        about = grouped(seed=SEED, wire=EXACT, deadline=PATIENT, heartbeat=0.2)
         with middle:
             name = "embedding worker 0"
-            made = Embedded(connect_pooled(name, middle.address, addresses, SCHEMA, TABLES, **about))
+            made = Embedded(PooledExchange(name, middle.address, addresses, SCHEMA, TABLES, **about))
             yield made
             made.close()

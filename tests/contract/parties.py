@@ -6,15 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from satrap.exchange import Exchange, LocalExchange, Request
-from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer, Wire, WorkerId
 from satrap.optim import Adagrad
 from satrap.schema import Table
-from satrap.store import Shard
+from satrap.store import Shard, StoreConfig
 
 SEED = 11
 EXACT = Wire("float32", "float32")
@@ -32,10 +33,19 @@ def local(**arguments: Any) -> LocalExchange:
     return LocalExchange(Shard(TABLES, seed=SEED, **arguments))
 
 
+def grouped(**arguments: Any) -> dict[str, Any]:
+    """Return the arguments of an exchange; those of its parts, such as `memory`, are put into them."""
+    for part, kind in (("store", StoreConfig), ("worker", WorkerId), ("options", ClientOptions)):
+        own = {field.name for field in fields(kind)} & arguments.keys()
+        if own:
+            arguments[part] = kind(**{name: arguments.pop(name) for name in own})
+    return arguments
+
+
 def connect(addresses: Sequence[str], **arguments: Any) -> ServersExchange:
     """Return a client with the tables, seed and exact wire of the tests."""
     chosen = {"seed": SEED, "wire": EXACT, "deadline": PATIENT, "heartbeat": 0.2, **arguments}
-    return ServersExchange(addresses, chosen.pop("tables", TABLES), **chosen)
+    return ServersExchange(addresses, chosen.pop("tables", TABLES), **grouped(**chosen))
 
 
 class Process:

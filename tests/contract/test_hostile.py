@@ -21,14 +21,13 @@ from cryptography.x509.oid import NameOID
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer
-from satrap.exchange.servers.client import OWN_RUN
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Code, Header, Kind, decode, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
-from satrap.store import Eviction, Tier
+from satrap.store import Eviction, StoreConfig, Tier
 from tests.contract.parties import SEED, TABLES, Process, connect, request, threads
 from tests.rpc import plain
 
@@ -54,7 +53,7 @@ class Stranger:
         return decode(header, parts), parts
 
     def hello(self, **changes: object) -> tuple[Header, list[bytes]]:
-        config = ShardConfig(tables_to_dicts(TABLES, None), SEED, None, 0, ShardMap(1)).to_dict()
+        config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN} | changes
         return self.ask(Header(Kind.HELLO, epoch=1, client=77), [pack_text(config)])
 
@@ -170,8 +169,8 @@ def test_mutated_payloads_with_valid_checksums_never_end_the_server() -> None:
 
 def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> None:
     rng = random.Random(6)
-    bounds = {"memory": MEMORY, "eviction": Eviction(), "tier": Tier(str(tmp_path), 1 << 18)}
-    config = ShardConfig(tables_to_dicts(TABLES, None), SEED, shard=0, map=ShardMap(1), **bounds).to_dict()
+    store = StoreConfig(SEED, MEMORY, eviction=Eviction(), tier=Tier(str(tmp_path), 1 << 18))
+    config = ShardConfig(tables_to_dicts(TABLES), store, 0, ShardMap(1)).to_dict()
     [hint] = [parts for header, parts in valid_messages() if header.kind == Kind.PREFETCH]
     with threads(1, journal=tmp_path / "journal") as [server], stranger(server) as attacker:
         attacker.hello(**config)

@@ -16,7 +16,7 @@ from satrap import data
 from satrap.data.loader import AHEAD, LoaderService
 from satrap.data.remote import RemoteData
 from satrap.errors import ConfigError, DataError, ExchangeError
-from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers import ClientOptions, ServersExchange
 from satrap.optim import SGD
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema, Table
@@ -54,8 +54,9 @@ def loader(
         yield server, service
 
 
-def remote(server: Server, part: str = "train", **options: Any) -> RemoteData:
-    return RemoteData("loader 3", server.address, part, SCHEMA, **{"deadline": 20.0, **options})
+def remote(server: Server, part: str = "train", *, deadline: float = 20.0, **share: int) -> RemoteData:
+    options = ClientOptions(deadline=deadline)
+    return RemoteData("loader 3", server.address, part, SCHEMA, **share, options=options)
 
 
 @pytest.fixture(scope="module")

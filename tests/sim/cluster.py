@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange import Request
-from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.optim import SGD
@@ -342,10 +342,11 @@ class SimCluster:
             TABLES,
             wire=Wire("float32", "float32"),
             mode="sync" if self.sync else "hybrid",
-            rank=rank,
-            world=self.workers,
-            deadline=60.0,
-            network=lambda peers, _, *, key, on_end: SimNetwork(self.world, self.shards, peers, on_end),
+            worker=WorkerId(rank, self.workers),
+            options=ClientOptions(
+                deadline=60.0,
+                network=lambda peers, _, *, key, on_end: SimNetwork(self.world, self.shards, peers, on_end),
+            ),
         )
 
     def run(self) -> None:

@@ -36,3 +36,11 @@ def test_by_default_there_are_no_bounds() -> None:
     store.lookup("a", np.arange(100, dtype=np.uint64))
     assert (store.statistics()["rows"], store.seed) == (100, 1)
     store.close()
+
+
+def test_one_of_several_shards_has_its_share_of_memory_and_tier(tmp_path: Path) -> None:
+    admission, eviction = Admission(min_count=2), Eviction("lfu")
+    whole = StoreConfig(5, 1001, admission, eviction, Tier(str(tmp_path), 1 << 20), dtype="bfloat16")
+    part = StoreConfig(5, 250, admission, eviction, Tier(str(tmp_path), 1 << 18), dtype="bfloat16")
+    assert whole.part(4) == part
+    assert StoreConfig().part(4) == StoreConfig()

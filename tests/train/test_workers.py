@@ -16,8 +16,8 @@ import torch
 import satrap
 from satrap.batch import Batch, Jagged
 from satrap.dense import Workers
-from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
-from satrap.store import Eviction, Tier
+from satrap.exchange.servers import ClientOptions, Limits, ServersExchange, ShardServer, Wire, WorkerId
+from satrap.store import Eviction, StoreConfig, Tier
 from satrap.train import Observer, Place, Progress, Result, Trainer
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
@@ -57,13 +57,11 @@ def connecting(
         return ServersExchange(
             addresses,
             tables,
-            seed=1,
+            store=StoreConfig(**bounds),
             wire=EXACT,
             mode=exchange_mode,
-            rank=rank,
-            world=world,
-            deadline=deadline,
-            **bounds,
+            worker=WorkerId(rank, world),
+            options=ClientOptions(deadline=deadline),
         )
 
     return connect

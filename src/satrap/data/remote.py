@@ -12,8 +12,7 @@ from typing import Any
 from satrap.batch import Batch
 from satrap.data.loader import AHEAD
 from satrap.errors import error_of
-from satrap.rpc import Key
-from satrap.rpc.client.client import Client
+from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.client.peer import ForgottenError
 from satrap.rpc.wire.batches import unpack_batch
 from satrap.rpc.wire.frames import Buffer, Kind
@@ -29,7 +28,7 @@ class RemoteData:
 
     Positions are those of the `Dataset`, so either can continue a pass of the other. At most `AHEAD` batches
     are on their way, and as many are ready in the loader. If the loader restarts at the same address, the
-    pass continues after the last batch. If it does not answer within `deadline`, the pass ends with an
+    pass continues after the last batch. If it does not answer within the deadline, the pass ends with an
     `ExchangeError` that names it.
 
     Args:
@@ -39,8 +38,7 @@ class RemoteData:
         schema: labels and features, measured.
         worker: which share of the rows.
         workers: how many share them.
-        key: of the cluster.
-        deadline: seconds.
+        options: key, deadline and heartbeat; see `ClientOptions`.
     """
 
     def __init__(
@@ -52,10 +50,9 @@ class RemoteData:
         *,
         worker: int = 0,
         workers: int = 1,
-        key: Key | None = None,
-        deadline: float = 30.0,
+        options: ClientOptions = ClientOptions(),
     ) -> None:
-        self._connect = partial(Client, name, address, key=key, deadline=deadline)
+        self._connect = partial(Client, name, address, options=options)
         share = {"worker": worker, "workers": workers}
         self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)

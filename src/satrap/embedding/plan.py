@@ -16,14 +16,12 @@ from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig, distinct
 
-DEFAULT = StoreConfig()
-
 
 def tables_of(
     schema: Schema,
     optimizer: Optimizer,
     dims: Mapping[str, int] | None = None,
-    store: StoreConfig = DEFAULT,
+    store: StoreConfig = StoreConfig(),
 ) -> list[Table]:
     """Return the tables a schema needs, in order of first use.
 

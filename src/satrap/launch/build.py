@@ -112,12 +112,6 @@ def store_of(recipe: Recipe) -> StoreConfig:
     )
 
 
-def rows_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the store settings of a recipe for shard servers, as arguments of `ServersExchange`."""
-    store = store_of(recipe)
-    return {name: getattr(store, name) for name in ("seed", "memory", "admission", "eviction", "tier")}
-
-
 def admission_of(recipe: Recipe) -> Admission:
     """Return which new ids get a row.
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from satrap.config import Recipe
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange, ShardServer
-from satrap.launch.build import Site, make_trainer, rows_of, wire_of
+from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
+from satrap.launch.build import Site, make_trainer, store_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
 from satrap.schema import Schema, Table
 
@@ -34,22 +34,16 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
-    about = rows_of(recipe)
-    shards = recipe.sections.cluster.shards
-    if about["memory"] is not None:
-        about["memory"] //= shards
-    if about["tier"] is not None:
-        about["tier"] = about["tier"].part(1, shards)
+    store = store_of(recipe).part(recipe.sections.cluster.shards)
     with ShardServer("127.0.0.1:0") as server:
 
         def exchange(tables: Sequence[Table]) -> Exchange:
             return ServersExchange(
                 [server.address],
                 tables,
-                **about,
+                store=store,
                 wire=wire_of(recipe),
-                deadline=COMPILE_SECONDS,
-                heartbeat=60.0,
+                options=ClientOptions(deadline=COMPILE_SECONDS, heartbeat=60.0),
             )
 
         trainer = make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,18 +18,19 @@ import torch
 from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Group, Workers
-from satrap.embedding.workers import connect_pooled
+from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange
-from satrap.launch.build import OpenData, Site, rows_of, wire_of
+from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
+from satrap.launch.build import OpenData, Site, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.resume import checkpointing
-from satrap.rpc import Key, read_key
+from satrap.rpc import read_key
 from satrap.schema import Schema, Table
+from satrap.store import StoreConfig
 from satrap.train import Trainer
 
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
@@ -89,27 +90,34 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:
-        about: dict[str, Any] = {
-            **rows_of(recipe),
-            "wire": wire_of(recipe),
-            "mode": "sync" if training.mode == "sync" else "hybrid",
-            "rank": workers.data.rank,
-            "world": workers.data.size,
-            "key": _key(assignment),
-            "deadline": cluster.deadline,
-            "generation": assignment.generation,
-            "run": assignment.run,
-        }
+        share = workers.data
+        store, wire = store_of(recipe), wire_of(recipe)
+        mode = "sync" if training.mode == "sync" else "hybrid"
+        worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
+        options = _client_options(recipe, assignment)
         if not assignment.embedding_workers:
-            return ServersExchange(assignment.shards, tables, ordered=_order_decides(about), **about)
-        number = workers.data.rank % len(assignment.embedding_workers)
-        return connect_pooled(
+            return ServersExchange(
+                assignment.shards,
+                tables,
+                store=store,
+                wire=wire,
+                mode=mode,
+                ordered=_order_decides(store),
+                worker=worker,
+                options=options,
+            )
+        number = share.rank % len(assignment.embedding_workers)
+        return PooledExchange(
             f"embedding worker {number}",
             assignment.embedding_workers[number],
             assignment.shards,
             Schema.from_dict(assignment.schema),
             tables,
-            **about,
+            store=store,
+            wire=wire,
+            mode=mode,
+            worker=worker,
+            options=options,
         )
 
     cores = (os.cpu_count() or 1) // assignment.world
@@ -117,10 +125,9 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
 
 
-def _order_decides(about: Mapping[str, Any]) -> bool:
+def _order_decides(store: StoreConfig) -> bool:
     """Return whether the order of lookups decides which rows exist."""
-    admission = about["admission"]
-    return about["eviction"] is not None or (admission is not None and admission.probability < 1)
+    return store.eviction is not None or (store.admission is not None and store.admission.probability < 1)
 
 
 def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | None:
@@ -137,16 +144,16 @@ def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | No
             Schema.from_dict(assignment.schema),
             worker=share.rank,
             workers=share.size,
-            key=_key(assignment),
-            deadline=recipe.sections.cluster.deadline,
+            options=_client_options(recipe, assignment),
         )
         return found if found.exists() else None
 
     return open_remote
 
 
-def _key(assignment: Assignment) -> Key | None:
-    return read_key(Path(assignment.key)) if assignment.key else None
+def _client_options(recipe: Recipe, assignment: Assignment) -> ClientOptions:
+    key = read_key(Path(assignment.key)) if assignment.key else None
+    return ClientOptions(key=key, deadline=recipe.sections.cluster.deadline)
 
 
 def _device(device: str, assignment: Assignment) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from satrap.schema import Table
 from satrap.store.admission import Admission
@@ -40,6 +40,14 @@ class StoreConfig:
     tier: Tier | None = None
     initial_scale: float = 0.01
     dtype: str = "float32"
+
+    def part(self, shards: int) -> StoreConfig:
+        """Return the settings of one of several shards, whose memory and tier together have this size."""
+        return replace(
+            self,
+            memory=None if self.memory is None else self.memory // shards,
+            tier=None if self.tier is None else self.tier.part(1, shards),
+        )
 
     def open(self, tables: Sequence[Table]) -> Shard:
         """Return an empty store with these tables; raises as `Shard` does."""

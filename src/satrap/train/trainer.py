@@ -33,7 +33,6 @@ from satrap.train.snapshots import Checkpointing, Snapshots
 from satrap.train.state import TrainingState
 
 Rows = npt.NDArray[np.float32]
-DEFAULT_STORE = StoreConfig()
 
 
 class Trainer:
@@ -93,7 +92,7 @@ class Trainer:
         mode: str = "hybrid",
         staleness: int = 4,
         device: str | torch.device = "cpu",
-        store: StoreConfig = DEFAULT_STORE,
+        store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
         loss: Loss = binary_cross_entropy,
         place: Place | None = None,

@@ -27,6 +27,7 @@ from satrap.exchange.servers.shard_map import ShardMap
 from satrap.rpc import Key, read_key
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text
+from satrap.store import StoreConfig
 from tests.chaos.hostile.link import SECONDS, Link, frame, message
 from tests.chaos.hostile.targets import RUN, SCHEMA, SEED, TABLES, WORLD
 from tests.exchange.servers.requests import opening
@@ -88,11 +89,11 @@ class Attacker:
         about = {"rank": self.random.randrange(1, WORLD), "world": WORLD, "generation": 1, "run": RUN}
         if self.role == "loader":
             return {}
-        tables = tables_to_dicts(TABLES, None)
+        tables = tables_to_dicts(TABLES)
         if self.role == "embedding-worker":
             plain = {"schema": SCHEMA.to_dict(), "tables": list(tables), "shards": 1, "seed": SEED}
             return plain | about | {"mode": "hybrid", "wire": ["float32", "float32"]}
-        config = ShardConfig(tables, SEED, None, 0, ShardMap(1)).to_dict()
+        config = ShardConfig(tables, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         return config | about | {"forward": "float32", "mode": "hybrid"}
 
 

@@ -19,12 +19,13 @@ from satrap.batch import Batch, Jagged
 from satrap.config import load
 from satrap.data.remote import RemoteData
 from satrap.embedding.seam import embeddings_of
-from satrap.embedding.workers import connect_pooled
+from satrap.embedding.workers import PooledExchange
 from satrap.errors import SatrapError
 from satrap.exchange import Request
-from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.launch.datasets import measured, open_part
 from satrap.rpc import Key, read_key
+from satrap.store import StoreConfig
 from tests.chaos.hostile.targets import OPTIMIZER, RUN, SCHEMA, SEED, TABLES, WORLD
 
 IDS, EACH = 3000, 40
@@ -88,14 +89,10 @@ class Model:
 
 def _about(key: Key | None) -> dict[str, Any]:
     return {
-        "seed": SEED,
-        "rank": 0,
-        "world": WORLD,
-        "generation": 1,
-        "run": RUN,
+        "store": StoreConfig(SEED),
+        "worker": WorkerId(0, WORLD, generation=1, run=RUN),
         "wire": Wire("float32", "float32"),
-        "key": key,
-        "deadline": 60.0,
+        "options": ClientOptions(key=key, deadline=60.0),
     }
 
 
@@ -122,7 +119,7 @@ def of_embedding_worker(
     seen: Experience, address: str, shard: str, key: Key | None, ended: Callable[[], bool]
 ) -> None:
     """Do the same through an embedding worker: with one id a sample, pooled tensors are the rows."""
-    exchange = connect_pooled("embedding worker 0", address, [shard], SCHEMA, TABLES, **_about(key))
+    exchange = PooledExchange("embedding worker 0", address, [shard], SCHEMA, TABLES, **_about(key))
     plan, _ = embeddings_of(exchange, SCHEMA, exchange.groups, torch.device("cpu"))
     rng, model = np.random.default_rng(1), Model()
     while not ended():
@@ -150,7 +147,7 @@ def of_loader(
     loaded = load(recipe)
     schema = measured(loaded, loaded.schema())
     here, epoch = open_part(loaded, schema, "train"), 0
-    there = RemoteData("loader 0", address, "train", schema, key=key, deadline=60.0)
+    there = RemoteData("loader 0", address, "train", schema, options=ClientOptions(key, deadline=60.0))
     assert here is not None
     while not ended():
         batches = there.batches(epoch)

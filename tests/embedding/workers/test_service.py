@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from satrap.embedding.plan import tables_of
-from satrap.embedding.workers import connect_pooled
+from satrap.embedding.workers import PooledExchange
 from satrap.embedding.workers.pooler import Pooler
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers import ServersExchange, WorkerId
 from satrap.exchange.servers.config import tables_to_dicts
 from satrap.optim import SGD
 from satrap.rpc.client.client import Client
@@ -28,7 +28,7 @@ def test_it_is_no_shard_and_a_shard_is_none() -> None:
         with pytest.raises(ConfigError, match="this is an embedding worker"):
             ServersExchange([middle.address], TABLES)
         with pytest.raises(ConfigError):
-            connect_pooled("embedding worker 0", shards[0], shards, tier.SCHEMA, TABLES)
+            PooledExchange("embedding worker 0", shards[0], shards, tier.SCHEMA, TABLES)
 
 
 def test_both_must_have_the_same_shards() -> None:
@@ -96,7 +96,7 @@ def test_absurd_hellos_are_refused(changes: dict[str, Any]) -> None:
         one = tier.trainer(shards, [middle])
         plain = {
             "schema": tier.SCHEMA.to_dict(),
-            "tables": list(tables_to_dicts([Table(n, dim=4, optimizer=SGD(lr=0.1)) for n in named()], None)),
+            "tables": list(tables_to_dicts([Table(n, dim=4, optimizer=SGD(lr=0.1)) for n in named()])),
             **{"shards": 1, "wire": ["float32", "float32"], "seed": 0, "memory": None, "mode": "hybrid"},
             **{"rank": 0, "world": 1, "deadline": 5.0, "generation": 0},
             **{"admission": None, "eviction": None, "tier": None},
@@ -138,8 +138,8 @@ def test_the_run_of_a_worker_is_that_of_its_embedding_worker() -> None:
     tables = tables_of(tier.SCHEMA, SGD(lr=0.1))
     with tier.servers(1, 1) as (shards, [middle]):
         place = ("embedding worker 0", middle.address, shards, tier.SCHEMA, tables)
-        one = connect_pooled(*place, run="first")
+        one = PooledExchange(*place, worker=WorkerId(run="first"))
         with pytest.raises(ConfigError, match="the shard is held by run 'first'"):
-            connect_pooled(*place, run="second")
+            PooledExchange(*place, worker=WorkerId(run="second"))
         one.close()
-        connect_pooled(*place, run="second").close()
+        PooledExchange(*place, worker=WorkerId(run="second")).close()

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
 from satrap.dense import Workers
-from satrap.embedding.workers import EmbeddingService, Lanes, connect_pooled
+from satrap.embedding.workers import EmbeddingService, Lanes, PooledExchange
 from satrap.exchange import Exchange
-from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer, Wire, WorkerId
 from satrap.optim import Adagrad
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Numeric, Schema
+from satrap.store import StoreConfig
 from tests.train.plain import grouped
 
 EXACT = Wire("float32", "float32")
@@ -116,14 +117,12 @@ def trainer(
     **arguments: Any,
 ) -> satrap.Trainer:
     workers = workers or Workers()
-    about = {
-        "seed": 3,
+    about: dict[str, Any] = {
+        "store": StoreConfig(seed=3),
         "wire": wire,
         "mode": "sync" if mode == "sync" else "hybrid",
-        "rank": workers.rank,
-        "world": workers.size,
-        "deadline": deadline,
-        "heartbeat": 0.2,
+        "worker": WorkerId(workers.rank, workers.size),
+        "options": ClientOptions(deadline=deadline, heartbeat=0.2),
     }
 
     def exchange(tables: Sequence[Any]) -> Exchange:
@@ -131,7 +130,7 @@ def trainer(
             return ServersExchange(shards, tables, **about)
         number = workers.rank % len(tiers)
         name, address = f"embedding worker {number}", tiers[number].address
-        return connect_pooled(name, address, shards, schema, tables, **about)
+        return PooledExchange(name, address, shards, schema, tables, **about)
 
     torch.manual_seed(1)
     return satrap.Trainer(

@@ -24,6 +24,7 @@ from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
+from satrap.store import StoreConfig
 
 TABLES = [
     Table("a", dim=4, optimizer=Adagrad(lr=0.1), dtype="bfloat16"),  # stochastic rounding
@@ -121,9 +122,7 @@ def hello(
     ordered: bool = False,
     **bounds: Any,
 ) -> tuple[Header, list[Buffer]]:
-    config = ShardConfig(
-        tables_to_dicts(TABLES, None), 3, bounds.pop("memory", None), 0, ShardMap(1), **bounds
-    )
+    config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(3, **bounds), 0, ShardMap(1))
     text = config.to_dict() | {"forward": "float16", "rank": rank, "world": world, "mode": mode}
     text["ordered"] = ordered
     return Header(Kind.HELLO, 1, client, 0), [pack_text(text)]

@@ -15,13 +15,13 @@ import numpy as np
 from satrap import faults
 from satrap.errors import ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
-from satrap.exchange.servers.client import OWN_RUN
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
-from satrap.rpc.client.client import Client
+from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
+from satrap.store import StoreConfig
 from satrap.store.cut import Cut
 from tests.cluster.runs import eventually
 from tests.contract.parties import SEED, TABLES, connect, request, threads
@@ -71,7 +71,10 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
     """Those it has not begun are dropped: their clients send them again, or hear that it has gone."""
     free, running = threading.Event(), ExitStack()
     [server] = running.enter_context(threads(1, journal=tmp_path))
-    clients = [Client("shard 0", server.address, hello=hello(), deadline=3.0) for _ in range(30)]
+    clients = [
+        Client("shard 0", server.address, hello=hello(), options=ClientOptions(deadline=3.0))
+        for _ in range(30)
+    ]
     with faults.armed("journal.write", lambda _: free.wait(20)):
         answers = [client.ask(Kind.FLUSH) for _ in range(100) for client in clients]
         assert eventually(lambda: server.statistics()["server"]["queued"] > 2500, 20)
@@ -95,7 +98,7 @@ def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_serve
     with threads(1, limits=Limits(answer_bytes=limit)) as [server], ExitStack() as stack:
         for client in (1, 2, 3):
             greedy = stack.enter_context(stranger(server))
-            config = ShardConfig(tables_to_dicts(TABLES, None), SEED, None, 0, ShardMap(1)).to_dict()
+            config = ShardConfig(tables_to_dicts(TABLES), StoreConfig(SEED), 0, ShardMap(1)).to_dict()
             config |= {"forward": "float32", "rank": 0, "world": 1, "mode": "hybrid", "run": OWN_RUN}
             greedy.ask(Header(Kind.HELLO, 1, client), [pack_text(config)])
             for n in range(1, 40):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from satrap.errors import ConfigError, ExchangeError
-from satrap.rpc.client.client import Client
+from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.server.server import Server
 from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -38,7 +38,7 @@ def test_a_closed_client_takes_nothing_and_may_be_closed_twice() -> None:
 
 def test_a_server_that_is_gone_fails_what_waits_and_what_follows() -> None:
     with Server("127.0.0.1:0", Adder()) as server:
-        client = Client("adder 0", server.address, deadline=1.0)
+        client = Client("adder 0", server.address, options=ClientOptions(deadline=1.0))
         client.ask(Kind.UPDATE, ONE).result(20)
     for _ in range(2):
         with pytest.raises(ExchangeError, match=r"adder 0 at .* has not answered for 1 s"):

@@ -6,9 +6,8 @@ distinct row. It is the worker's own `Embeddings` in another process, cut at the
 """
 
 from satrap.embedding.workers.client import PooledExchange
-from satrap.embedding.workers.connect import connect_pooled
 from satrap.embedding.workers.lanes import Lanes
 from satrap.embedding.workers.plan import PooledEmbeddings, PooledPlan
 from satrap.embedding.workers.service import EmbeddingService
 
-__all__ = ["EmbeddingService", "Lanes", "PooledEmbeddings", "PooledExchange", "PooledPlan", "connect_pooled"]
+__all__ = ["EmbeddingService", "Lanes", "PooledEmbeddings", "PooledExchange", "PooledPlan"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -15,15 +16,16 @@ from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Cut, Exchange, Request, Snapshot, TableGroup
-from satrap.exchange.servers import Wire
+from satrap.exchange import Cut, Request, Snapshot, TableGroup
+from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
+from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
 from satrap.exchange.traffic import Traffic
-from satrap.rpc import Key
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
-from satrap.store import Chunk
+from satrap.schema import Schema, Table
+from satrap.store import Chunk, StoreConfig
 
 Rows = npt.NDArray[np.float32]
 
@@ -41,43 +43,56 @@ class PooledExchange:
     Args:
         name: of the embedding worker, for errors, for example "embedding worker 0".
         address: HOST:PORT of the embedding worker.
-        shards: the exchange with the shards, which waits for no steps (mode "hybrid").
-        hello: what `Pooler` needs to know: schema, tables, mode, rank and so on.
-        wire: number formats of pooled tensors and of their gradients.
-        key: of the cluster.
-        deadline: seconds.
-        heartbeat: seconds of silence after which the embedding worker is asked what it has received.
+        shards: HOST:PORT of each shard, as the embedding worker has them.
+        schema: the features, which say how ids are pooled.
+        tables: the tables, each with an optimizer.
+        store, mode, worker, options: as for `ServersExchange`.
+        wire: number formats of pooled tensors and of rows, and of their gradients.
 
     Attributes:
+        shards: the exchange with the shards, which waits for no steps.
         groups: the table groups of the shards.
 
     Raises:
-        ConfigError: the embedding worker refuses the hello.
-        ExchangeError: it, or a shard, cannot be reached.
+        ConfigError: impossible arguments, or servers that are configured for something else.
+        ExchangeError: a server cannot be reached or refuses the key.
     """
 
     def __init__(
         self,
         name: str,
         address: str,
-        shards: Exchange,
-        hello: Mapping[str, Any],
+        shards: Sequence[str],
+        schema: Schema,
+        tables: Sequence[Table],
         *,
-        wire: Wire,
-        key: Key | None = None,
-        deadline: float = 30.0,
-        heartbeat: float = 1.0,
+        store: StoreConfig = StoreConfig(),
+        wire: Wire = Wire(),
+        mode: str = "hybrid",
+        worker: WorkerId = WorkerId(),
+        options: ClientOptions = ClientOptions(),
     ) -> None:
-        self.shards, self._wire, self._deadline = shards, wire, deadline
-        self.groups: Sequence[TableGroup] = shards.groups
+        self._wire, self._deadline = wire, options.deadline
+        hello = {
+            "schema": schema.to_dict(),
+            "tables": tables_to_dicts(tables),
+            "shards": len(shards),
+            "wire": [wire.forward, wire.backward],
+            "mode": mode,
+            "deadline": options.deadline,
+            **store_to_dict(store),
+            **asdict(worker),
+        }
+        self.shards = ServersExchange(shards, tables, store=store, wire=wire, worker=worker, options=options)
+        self.groups: Sequence[TableGroup] = self.shards.groups
         self._error: SatrapError | None = None
         self._traffic, self._staleness = Traffic(), _NO_STALENESS
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._number, self._closed = 0, False
         try:
-            self._client = Client(name, address, hello=hello, key=key, deadline=deadline, heartbeat=heartbeat)
+            self._client = Client(name, address, hello=hello, options=options)
         except SatrapError:
-            shards.close()
+            self.shards.close()
             raise
 
     def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:

@@ -18,7 +18,7 @@ from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers import ClientOptions, ServersExchange, Wire
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
 from satrap.optim import LARGEST
 from satrap.rpc import Key
@@ -77,7 +77,7 @@ class Pooler:
             schema, self._wire = Schema.from_dict(hello["schema"]), Wire(*hello["wire"])
             rows = ShardConfig.from_dict({**hello, "shard": 0, "epoch": 1})
             worker = Worker.from_dict({**hello, "forward": self._wire.forward})
-            deadline = float(hello["deadline"])
+            options = ClientOptions(key=key, deadline=float(hello["deadline"]))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(
                 f"this is an embedding worker, and a hello lacks or distorts {error}",
@@ -92,23 +92,15 @@ class Pooler:
         tables = tables_from_dicts(rows.tables)
         if not named <= {table.name for table in tables}:
             raise ConfigError("a hello has features without a table")
-        self.rank = worker.rank
+        self.rank = worker.id.rank
         self.exchange = ServersExchange(
             shards,
             tables,
-            seed=rows.seed,
-            memory=rows.memory,
-            admission=rows.admission,
-            eviction=rows.eviction,
-            tier=rows.tier,
+            store=rows.store,
             wire=self._wire,
             mode=str(hello["mode"]),
-            rank=worker.rank,
-            world=worker.world,
-            key=key,
-            deadline=deadline,
-            generation=worker.generation,
-            run=worker.run,
+            worker=worker.id,
+            options=options,
         )
         groups = [group for group in self.exchange.groups if named.intersection(group.tables)]
         self._plan = EmbeddingPlan(schema, groups)

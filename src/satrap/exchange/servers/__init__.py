@@ -5,15 +5,19 @@ worker uses. Between them go checked binary messages (`satrap.rpc`), never code.
 """
 
 from satrap.exchange.servers.client import ServersExchange
+from satrap.exchange.servers.config import WorkerId
 from satrap.exchange.servers.server import ShardServer
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import Wire
+from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.server.sessions import Limits
 
 __all__ = [
+    "ClientOptions",
     "Limits",
     "ServersExchange",
     "ShardMap",
     "ShardServer",
     "Wire",
+    "WorkerId",
 ]

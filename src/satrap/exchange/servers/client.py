@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
 from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
 from satrap.exchange.servers.calls import Lookup, merge_statistics
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts
 from satrap.exchange.servers.sections import ITEM, Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.snapshots import error_of, unpack_result
@@ -26,15 +26,14 @@ from satrap.exchange.servers.split import Part, Splitter
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.states import largest
 from satrap.exchange.traffic import Seen, Traffic
-from satrap.optim import Optimizer
-from satrap.rpc import Key, is_loopback, split_address
+from satrap.rpc import is_loopback, split_address
 from satrap.rpc.client.call import Call, told
-from satrap.rpc.client.loop import Loop, Network
+from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer, Peer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_hello, pack_text
 from satrap.schema import Table
-from satrap.store import Admission, Chunk, Eviction, Tier
+from satrap.store import Chunk, StoreConfig
 from satrap.store.types import check_rows
 
 if TYPE_CHECKING:
@@ -46,9 +45,6 @@ LOAD_BYTES = 32 << 20
 JOB_SECONDS = 0.02
 """Between two looks at what shards do in the background."""
 
-OWN_RUN = secrets.token_hex(8)
-"""Identity of the run of clients that name none: all those of this process are of one run."""
-
 IN_FLIGHT = 64
 """Lookups and updates a caller may have open; one more waits for the oldest."""
 
@@ -57,24 +53,20 @@ class ServersExchange:
     """Lookups and updates on shard servers, each of which owns a part of every table.
 
     ```python
-    exchange = ServersExchange(["127.0.0.1:5000", "127.0.0.1:5001"], tables, seed=1)
+    exchange = ServersExchange(["127.0.0.1:5000", "127.0.0.1:5001"], tables, store=StoreConfig(seed=2))
     ```
 
     Requests are split by bucket, sent to all shards at once and answered in the order issued, as `Exchange`
     promises. With `Wire("float32", "float32")` the rows are those of a `LocalExchange` to the bit, for any
     number of shards. If a connection breaks, it is made again and what was lost is sent again; every update
-    is applied exactly once. A shard that does not answer within `deadline` ends the exchange with an
+    is applied exactly once. A shard that does not answer within the deadline ends the exchange with an
     `ExchangeError` that names it.
 
     Args:
         addresses: HOST:PORT per shard; the order is the shards' numbers and must be the same for all workers.
-        tables: the tables, each with an optimizer unless there is a default.
-        optimizer: default optimizer of the tables.
-        seed: of the initial rows.
-        memory: byte budget of all shards together, None without.
-        admission: which new ids get a row, None: all; its memory is that of each shard.
-        eviction: which rows go once a shard's part of the budget is used up.
-        tier: where shards keep evicted rows, in a folder of their machines; its size is that of all together.
+        tables: the tables, each with an optimizer.
+        store: how rows start and how many are kept. Its memory and the size of its tier are for all shards
+            together; the tier's folder is on their machines. The memory of its admission is for each shard.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
@@ -82,18 +74,9 @@ class ServersExchange:
         ordered: in "sync", lookups of a step are served in the order of ranks, so that rows that go, and ids
             that are admitted by chance, do not depend on which worker is faster. Every rank must then issue
             one lookup per step (an empty one if it has no batch). Default False.
-        rank, world: of this worker, default 0 of 1. Gradients are multiplied by 1 / world.
-        key: of the cluster; needed to reach shards on other machines.
-        deadline: seconds, default 30.
-        heartbeat: seconds of silence after which a shard is asked what it has received, default 1.
+        worker: which worker of which run this is. Gradients are multiplied by 1 / world.
         epoch: of the shard map, default 1.
-        generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
-            without rows, and serve the older ones no more.
-        run: identity of the run, the same for all its workers, at most 64 characters; default one that this
-            process has made up. A shard serves one run at a time, until all its clients are closed; it then
-            keeps its rows for that run, and starts anew, without rows, for any other. Name the run to come
-            back to its rows from another process.
-        network: what carries the messages; default `Loop`, a thread with sockets.
+        options: key, deadline and heartbeat; see `ClientOptions`.
 
     Raises:
         ConfigError: impossible arguments, or shards that are configured for something else.
@@ -105,28 +88,17 @@ class ServersExchange:
         addresses: Sequence[str],
         tables: Sequence[Table],
         *,
-        optimizer: Optimizer | None = None,
-        seed: int = 0,
-        memory: int | None = None,
-        admission: Admission | None = None,
-        eviction: Eviction | None = None,
-        tier: Tier | None = None,
-        wire: Wire | None = None,
+        store: StoreConfig = StoreConfig(),
+        wire: Wire = Wire(),
         mode: str = "hybrid",
         ordered: bool = False,
-        rank: int = 0,
-        world: int = 1,
-        key: Key | None = None,
-        deadline: float = 30.0,
-        heartbeat: float = 1.0,
+        worker: WorkerId = WorkerId(),
         epoch: int = 1,
-        generation: int = 0,
-        run: str | None = None,
-        network: Callable[..., Network] = Loop,
+        options: ClientOptions = ClientOptions(),
     ) -> None:
-        _check(addresses, mode, rank, world, deadline, key)
-        self.wire, self.map = wire or Wire(), ShardMap(len(addresses), epoch=epoch)
-        self._deadline, self._world = deadline, world
+        _check(addresses, mode, options)
+        self.wire, self.map = wire, ShardMap(len(addresses), epoch=epoch)
+        self._deadline, self._world = options.deadline, worker.world
         self._error: SatrapError | None = None
         self._ended: SatrapError | None = None
         self._traffic = Traffic()
@@ -136,20 +108,19 @@ class ServersExchange:
         self._since: int | None = None
         client = secrets.randbits(63) + 1
         peers = [
-            Peer(f"shard {s} at {a}", client=client, epoch=epoch, deadline=deadline, heartbeat=heartbeat)
+            Peer(
+                f"shard {s} at {a}",
+                client=client,
+                epoch=epoch,
+                deadline=options.deadline,
+                heartbeat=options.heartbeat,
+            )
             for s, a in enumerate(addresses)
         ]
-        share = None if memory is None else memory // len(addresses)
-        if tier is not None:
-            tier = tier.part(1, len(addresses))
-        plain = tables_to_dicts(tables, optimizer)
-        hellos = [
-            ShardConfig(plain, seed, share, s, self.map, admission, eviction, tier).to_dict()
-            | {"forward": self.wire.forward, "rank": rank, "world": world, "mode": mode}
-            | {"generation": generation, "ordered": ordered, "run": OWN_RUN if run is None else run}
-            for s in range(len(addresses))
-        ]
-        self._loop = network(peers, addresses, key=key, on_end=self._end)
+        plain, part = tables_to_dicts(tables), store.part(len(addresses))
+        about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
+        hellos = [ShardConfig(plain, part, s, self.map).to_dict() | about for s in range(len(addresses))]
+        self._loop = options.network(peers, addresses, key=options.key, on_end=self._end)
         try:
             self._greet(hellos)
         except SatrapError:
@@ -540,24 +511,20 @@ class ServersExchange:
 
 
 def _take(table: str, chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
-    columns = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk) if f.name != "table"}
+    columns = {f.name: getattr(chunk, f.name) for f in fields(chunk) if f.name != "table"}
     return Chunk(table=table, **{name: column[rows] for name, column in columns.items()})
 
 
-def _check(
-    addresses: Sequence[str], mode: str, rank: int, world: int, deadline: float, key: Key | None
-) -> None:
+def _check(addresses: Sequence[str], mode: str, options: ClientOptions) -> None:
     if mode not in ("sync", "hybrid"):
         raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
-    if not 0 <= rank < world:
-        raise ConfigError(f"rank must be 0 to world - 1, got rank {rank}, world {world}")
-    if not deadline > 0:
-        raise ConfigError(f"the deadline must be > 0 seconds, got {deadline}")
+    if not options.deadline > 0:
+        raise ConfigError(f"the deadline must be > 0 seconds, got {options.deadline}")
     if not addresses or len(set(addresses)) != len(addresses):
         raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
     for address in addresses:
         host, _ = split_address(address)
-        if key is None and not is_loopback(host):
+        if options.key is None and not is_loopback(host):
             raise ConfigError(
                 f"shard {address} is on another machine: a key is needed",
                 why="without one, rows and gradients travel in the open and anyone may change them",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -11,14 +12,16 @@ from satrap.errors import ConfigError
 from satrap.exchange.servers.sections import MAX_SECTIONS
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import CODES
-from satrap.optim import Optimizer, from_dict
+from satrap.optim import from_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
 from satrap.schema import Table
-from satrap.store import BUCKETS, Admission, Eviction, Shard, Tier
+from satrap.store import BUCKETS, Admission, Eviction, Shard, StoreConfig, Tier
 
 MAX_RUN = 64
 """Characters of a run's identity."""
 _LARGEST_SEED = 1 << 128
+OWN_RUN = secrets.token_hex(8)
+"""Identity of the run of clients that name none: all those of this process are of one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +29,25 @@ class ShardConfig:
     """Everything the rows of one shard depend on; equal for all its clients.
 
     Args:
-        tables: with an optimizer each, as `table_to_dict` writes them.
-        seed: of the initial rows.
-        memory: byte budget of this shard, None without.
+        tables: with an optimizer each, as `tables_to_dicts` writes them.
+        store: how rows start and how many this shard keeps; memory and tier are its own share.
         shard: index of this shard.
         map: which buckets it owns.
-        admission, eviction, tier: of the store, None without; the tier's size is that of this shard.
     """
 
     tables: tuple[Mapping[str, Any], ...]
-    seed: int
-    memory: int | None
+    store: StoreConfig
     shard: int
     map: ShardMap
-    admission: Admission | None = None
-    eviction: Eviction | None = None
-    tier: Tier | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that `from_dict` reads."""
         return {
             "tables": list(self.tables),
-            "seed": self.seed,
-            "memory": self.memory,
             "shard": self.shard,
             "shards": self.map.shards,
             "epoch": self.map.epoch,
-            "admission": None if self.admission is None else self.admission.to_dict(),
-            "eviction": None if self.eviction is None else self.eviction.to_dict(),
-            "tier": None if self.tier is None else self.tier.to_dict(),
+            **store_to_dict(self.store),
         }
 
     @classmethod
@@ -67,14 +60,16 @@ class ShardConfig:
         try:
             number = partial(whole, data)
             made = cls(
-                tuple(table_to_dict(_table(t)) for t in data["tables"]),
-                number("seed", -_LARGEST_SEED, _LARGEST_SEED),
-                None if data["memory"] is None else number("memory", 1, LARGEST),
+                tables_to_dicts(tables_from_dicts(data["tables"])),
+                StoreConfig(
+                    number("seed", -_LARGEST_SEED, _LARGEST_SEED),
+                    None if data["memory"] is None else number("memory", 1, LARGEST),
+                    None if data["admission"] is None else _admission(data["admission"]),
+                    None if data["eviction"] is None else _eviction(data["eviction"]),
+                    None if data["tier"] is None else _tier(data["tier"]),
+                ),
                 number("shard", 0, BUCKETS),
                 ShardMap(number("shards", 1, BUCKETS), epoch=number("epoch", 1, 2**32 - 1)),
-                None if data["admission"] is None else _admission(data["admission"]),
-                None if data["eviction"] is None else _eviction(data["eviction"]),
-                None if data["tier"] is None else _tier(data["tier"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
@@ -101,14 +96,7 @@ class ShardConfig:
         Raises:
             ConfigError: more table groups than a message can carry.
         """
-        store = Shard(
-            [_table(t) for t in self.tables],
-            seed=self.seed,
-            memory=self.memory,
-            admission=self.admission,
-            eviction=self.eviction,
-            tier=self.tier,
-        )
+        store = self.store.open(tables_from_dicts(self.tables))
         if (groups := len(store.groups)) > MAX_SECTIONS:
             store.close()
             raise ConfigError(
@@ -120,23 +108,45 @@ class ShardConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerId:
+    """Which worker of which run a client is.
+
+    Args:
+        rank, world: number of the worker and of all workers, default 0 of 1.
+        generation: of the group of workers, default 0. Shards that first hear of a newer one start anew,
+            without rows, and serve the older ones no more.
+        run: identity of the run, the same for all its workers, at most 64 characters; default one that this
+            process has made up. A shard serves one run at a time, until all its clients are closed; it then
+            keeps its rows for that run, and starts anew, without rows, for any other. Name the run to come
+            back to its rows from another process.
+
+    Raises:
+        ConfigError: a rank that is not below `world`.
+    """
+
+    rank: int = 0
+    world: int = 1
+    generation: int = 0
+    run: str = OWN_RUN
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(f"rank must be 0 to world - 1, got rank {self.rank}, world {self.world}")
+
+
+@dataclass(frozen=True, slots=True)
 class Worker:
     """What a hello says of the worker that sends it.
 
     Args:
+        id: which worker of which run it is.
         forward: code of the number format of the rows it is sent.
-        rank, world: which of how many it is.
-        generation: of the group of workers it belongs to.
-        run: identity of the run that it works for.
         gated: its requests wait until optimizer steps are complete (`sync` with several workers).
         ordered: its lookups of a step, too, wait for those of lower ranks.
     """
 
+    id: WorkerId
     forward: int
-    rank: int
-    world: int
-    generation: int
-    run: str
     gated: bool
     ordered: bool
 
@@ -161,7 +171,7 @@ class Worker:
         run = known["run"]
         if not isinstance(run, str) or len(run) > MAX_RUN:
             raise ConfigError(f"a hello has an impossible run: {shortened(run)}")
-        return cls(CODES[forward], rank, world, generation, run, gated, ordered)
+        return cls(WorkerId(rank, world, generation, run), CODES[forward], gated, ordered)
 
 
 def _admission(data: Mapping[str, Any]) -> Admission:
@@ -182,35 +192,38 @@ def _tier(data: Mapping[str, Any]) -> Tier:
     return Tier(data["path"], whole(data, "size", 1, LARGEST))
 
 
-def table_to_dict(table: Table, default: Optimizer | None = None) -> dict[str, Any]:
-    """Return a table as plain data.
+def store_to_dict(store: StoreConfig) -> dict[str, Any]:
+    """Return as plain data what a store needs besides its tables."""
+    plain = asdict(store)
+    del plain["initial_scale"], plain["dtype"]  # every table has its own
+    return plain
+
+
+def tables_to_dicts(tables: Sequence[Table]) -> tuple[Mapping[str, Any], ...]:
+    """Return tables as plain data.
 
     Raises:
-        ConfigError: neither the table nor the default has an optimizer.
+        ConfigError: a table has no optimizer.
     """
-    optimizer = table.optimizer or default
-    if optimizer is None:
-        raise ConfigError(
-            f"table {table.name!r} has no optimizer", fix="give the table or the exchange one of satrap.optim"
-        )
-    settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.to_dict().items()}
-    plain = {f.name: getattr(table, f.name) for f in fields(table)}
-    return {**plain, "optimizer": settings}
-
-
-def tables_to_dicts(tables: Sequence[Table], default: Optimizer | None) -> tuple[Mapping[str, Any], ...]:
-    """Return tables as plain data, see `table_to_dict`."""
-    return tuple(table_to_dict(table, default) for table in tables)
+    plain = []
+    for table in tables:
+        if table.optimizer is None:
+            raise ConfigError(
+                f"table {table.name!r} has no optimizer", fix="give the table one of satrap.optim"
+            )
+        optimizer = table.optimizer.to_dict()
+        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.items()}
+        plain.append({f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings})
+    return tuple(plain)
 
 
 def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
     """Return the tables that `tables_to_dicts` wrote."""
-    return [_table(data) for data in plain]
-
-
-def _table(data: Mapping[str, Any]) -> Table:
-    arguments = {**data, "optimizer": from_dict(data["optimizer"])}
-    name = arguments.pop("name")
-    if not isinstance(name, str):
-        raise ConfigError(f"a hello has an impossible name of a table: {shortened(name)}")
-    return Table(name, **arguments)
+    tables = []
+    for data in plain:
+        arguments = {**data, "optimizer": from_dict(data["optimizer"])}
+        name = arguments.pop("name")
+        if not isinstance(name, str):
+            raise ConfigError(f"a hello has an impossible name of a table: {shortened(name)}")
+        tables.append(Table(name, **arguments))
+    return tables

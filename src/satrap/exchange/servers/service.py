@@ -283,9 +283,9 @@ class Service(SerialHandler):
             raise StoreError("a second hello of the same client")
         if self.config is None:
             return Work(partial(self._welcome, session, worker, asked))
-        if worker.run != self.run:
+        if worker.id.run != self.run:
             if self._present and not self.repeating:
-                raise _held(self.run, worker.run, len(self._present))
+                raise _held(self.run, worker.id.run, len(self._present))
             return Work(partial(self._welcome, session, worker, asked), renews=True)
         if difference := self.config.difference(asked):
             raise ConfigError(
@@ -293,14 +293,14 @@ class Service(SerialHandler):
                 why="all workers of a shard must agree on its tables",
                 fix="use the same recipe everywhere, or restart the shards",
             )
-        if worker.generation < self.generation:
+        if worker.id.generation < self.generation:
             raise ConfigError(f"generation {self.generation} of the workers is here already")
-        if worker.generation > self.generation + MISSED:
+        if worker.id.generation > self.generation + MISSED:
             raise ConfigError(
-                f"generation {worker.generation} of the workers cannot follow {self.generation}",
+                f"generation {worker.id.generation} of the workers cannot follow {self.generation}",
                 why="the launcher counts them one by one, and a newer one makes an end of all before it",
             )
-        if worker.generation == self.generation:
+        if worker.id.generation == self.generation:
             return Work(partial(self._welcome, session, worker, None))
         return Work(partial(self._welcome, session, worker, asked), renews=True)
 
@@ -312,18 +312,18 @@ class Service(SerialHandler):
             store = anew.open()
             self.close()
             self.config, self._store, self._updates = anew, store, 0
-            self.run, self.generation = worker.run, worker.generation
+            self.run, self.generation = worker.id.run, worker.id.generation
             self.board, self._snapshots = StepBoard(), Snapshots()
             self._exports.clear()
             self._forward.clear()
             self._present.clear()
         self._forward[session.client] = worker.forward
         self._present.add(session.client)
-        session.rank, session.gated = worker.rank, worker.gated
+        session.rank, session.gated = worker.id.rank, worker.gated
         member = member_of(session)
         member.ordered, member.generation = worker.ordered, self.generation
         if session.gated:
-            self.board.join(worker.rank, worker.world)
+            self.board.join(worker.id.rank, worker.id.world)
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
         about = {"groups": groups, "completed": self.board.completed, "tier": self.store.ahead.useful}
         return [pack_text(about | {"message_bytes": self.max_bytes})]

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc import Key
 from satrap.rpc.client.call import Call
-from satrap.rpc.client.loop import Loop
+from satrap.rpc.client.loop import Loop, Network
 from satrap.rpc.client.peer import Peer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_hello
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client talks to servers.
+
+    Args:
+        key: of the cluster; needed to reach another machine.
+        deadline: seconds after which a server that does not answer is given up, default 30.
+        heartbeat: seconds of silence after which it is asked what it has received, default 1.
+        network: what carries the messages; default `Loop`, a thread with sockets.
+    """
+
+    key: Key | None = None
+    deadline: float = 30.0
+    heartbeat: float = 1.0
+    network: Callable[..., Network] = Loop
 
 
 class Client:
@@ -24,9 +41,7 @@ class Client:
         name: of the server, for errors, for example "loader 0".
         address: HOST:PORT.
         hello: content of the first message.
-        key: of the cluster; needed to reach another machine.
-        deadline: seconds after which a server that does not answer is given up.
-        heartbeat: seconds of silence after which it is asked what it has received.
+        options: key, deadline and heartbeat.
 
     Raises:
         ExchangeError: the server cannot be reached or refuses the key.
@@ -39,9 +54,7 @@ class Client:
         address: str,
         *,
         hello: Mapping[str, Any] | None = None,
-        key: Key | None = None,
-        deadline: float = 30.0,
-        heartbeat: float = 1.0,
+        options: ClientOptions = ClientOptions(),
     ) -> None:
         self._calls: set[Call[Sequence[Buffer]]] = set()
         self._ended: SatrapError | None = None
@@ -50,10 +63,10 @@ class Client:
             f"{name} at {address}",
             client=secrets.randbits(63) + 1,
             epoch=1,
-            deadline=deadline,
-            heartbeat=heartbeat,
+            deadline=options.deadline,
+            heartbeat=options.heartbeat,
         )
-        self._loop = Loop([self._peer], [address], key=key, on_end=self._end)
+        self._loop = options.network([self._peer], [address], key=options.key, on_end=self._end)
         try:
             self.ask(Kind.HELLO, [pack_hello(hello or {})]).result()
         except SatrapError:
@@ -79,7 +92,7 @@ class Client:
         return call.future
 
     def _send(self, kind: Kind, parts: Sequence[Buffer], answer: Callable[..., None]) -> None:
-        self._peer.request(kind, parts, answer, now=time.monotonic())
+        self._peer.request(kind, parts, answer, now=self._loop.clock())
 
     def _end(self, error: SatrapError | None) -> None:
         self._ended = error or ExchangeError("the connection is closed")
