@@ -214,6 +214,10 @@ class Schema:
             self.labels, {**self.features, **features}, weight=self.weight, group=self.group, salt=self.salt
         )
 
+    def without_labels(self) -> Schema:
+        """Return a copy without labels and weight, for data that is only to be scored."""
+        return Schema((), self.features, group=self.group, salt=self.salt)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that `Schema.from_dict` reads back; what checkpoints store."""
         return {

@@ -76,10 +76,8 @@ def test_resuming_anywhere_equals_never_stopping(
     sources, kind, batch, shuffle, buffer, split, workers, epoch, stop, data
 ):
     worker = data.draw(st.integers(0, workers - 1))
-    dataset = read(
-        sources[kind], SCHEMA, batch_size=batch, shuffle=shuffle, buffer_rows=buffer, rows=split,
-        workers=workers, worker=worker,
-    )  # fmt: skip
+    dataset = read(sources[kind], SCHEMA, batch_size=batch, shuffle=shuffle, rows=split)
+    dataset = dataset.with_options(buffer_rows=buffer, workers=workers, worker=worker)
     whole = list(dataset.batches(epoch))
     stop %= len(whole)
     position = json.loads(json.dumps(whole[stop].position))
@@ -96,10 +94,8 @@ def test_resuming_anywhere_equals_never_stopping(
 def test_workers_share_each_row_exactly_once_and_equally(sources, kind, shuffle, split, workers, epoch):
     parts = []
     for worker in range(workers):
-        dataset = read(
-            sources[kind], SCHEMA, batch_size=100, shuffle=shuffle, buffer_rows=300, rows=split, seed=3,
-            worker=worker, workers=workers,
-        )  # fmt: skip
+        dataset = read(sources[kind], SCHEMA, batch_size=100, shuffle=shuffle, rows=split)
+        dataset = dataset.with_options(buffer_rows=300, seed=3, worker=worker, workers=workers)
         part = numbers(dataset, epoch)
         assert dataset.num_rows() in (None, len(part))
         parts.append(part)
@@ -126,8 +122,8 @@ def test_two_passes_at_once_do_not_disturb_each_other(sources):
 
 
 def test_a_worker_without_rows_ends_at_once_and_quietly():
-    dataset = read({"x": [1]}, Schema([], {"x": Numeric()}), workers=3, worker=0)
-    assert sum(len(numbers(dataset.with_options(worker=w))) for w in range(3)) == 1
+    dataset = read({"x": [1]}, Schema([], {"x": Numeric()}))
+    assert sum(len(numbers(dataset.with_options(worker=w, workers=3))) for w in range(3)) == 1
 
 
 def test_a_position_of_another_run_is_refused(sources):
@@ -155,7 +151,7 @@ def test_impossible_settings():
     schema = Schema([], {"x": Numeric()})
     for bad in ({"batch_size": 0}, {"batch_size": 2.5}, {"workers": 0}, {"worker": 1}, {"buffer_rows": -1}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
-            read({"x": [1]}, schema, **bad)
+            read({"x": [1]}, schema).with_options(**bad)
     for modulo, keep in ((0, (0,)), (10, ()), (10, (10,))):
         with pytest.raises(ConfigError, match="impossible"):
             RowSplit(modulo, keep)
@@ -188,7 +184,8 @@ def test_memory_is_flat(tmp_path):
         path = tmp_path / f"{rows}.parquet"
         x = np.arange(rows)
         pq.write_table(pa.table({"x": x, "u": x % 1000}), path, row_group_size=20_000)
-        dataset = read(path, schema, batch_size=512, shuffle=True, buffer_rows=10_000, join=[join])
+        dataset = read(path, schema, batch_size=512, shuffle=True, join=[join])
+        dataset = dataset.with_options(buffer_rows=10_000)
         tracemalloc.start()
         arrow = max(pa.total_allocated_bytes() for _ in dataset)
         python = tracemalloc.get_traced_memory()[1]

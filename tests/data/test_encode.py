@@ -126,7 +126,7 @@ def test_weights_and_groups():
 
 def test_prediction_needs_no_labels():
     schema = Schema(["y"], {"a": Categorical(dim=2)}, weight="w", group="a")
-    (batch,) = read({"a": ["p"]}, schema, labels=False)
+    (batch,) = read({"a": ["p"]}, schema.without_labels())
     assert batch.labels is None
     assert batch.weights is None
     assert batch.groups is not None

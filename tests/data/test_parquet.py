@@ -44,7 +44,8 @@ def test_rows_columns_and_counts(tmp_path, kind):
 def test_a_shuffled_pass_holds_every_row_once_in_another_order_each_epoch(tmp_path):
     for i in range(3):
         pq.write_table(table(1000, 1000 * i), tmp_path / f"{i}.parquet", row_group_size=100)
-    dataset = read(str(tmp_path / "*.parquet"), N, batch_size=64, shuffle=True, buffer_rows=256, seed=5)
+    dataset = read(str(tmp_path / "*.parquet"), N, batch_size=64, shuffle=True)
+    dataset = dataset.with_options(buffer_rows=256, seed=5)
     first, again, second = numbers(dataset), numbers(dataset), numbers(dataset, 1)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, second)

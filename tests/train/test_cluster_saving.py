@@ -51,16 +51,9 @@ def columns() -> dict[str, Any]:
 
 
 def data(rank: int, world: int, one_user: bool = False) -> Any:
-    return satrap.data.read(
-        columns() | ({"user": np.zeros(ROWS, np.int64)} if one_user else {}),
-        make_schema(),
-        batch_size=BATCH,
-        shuffle=True,
-        seed=3,
-        buffer_rows=64,
-        worker=rank,
-        workers=world,
-    )
+    rows = columns() | ({"user": np.zeros(ROWS, np.int64)} if one_user else {})
+    found = satrap.data.read(rows, make_schema(), batch_size=BATCH, shuffle=True)
+    return found.with_options(seed=3, buffer_rows=64, worker=rank, workers=world)
 
 
 class Watched(Tower):

@@ -77,7 +77,8 @@ EVICTING = SMALL | {"eviction": satrap.store.Eviction("lru")}
 
 def train_data() -> Any:
     rows = columns(BATCH * (STEPS - 1) + 7, 0)
-    return satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True, seed=3, buffer_rows=100)
+    found = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True)
+    return found.with_options(seed=3, buffer_rows=100)
 
 
 def validation_data() -> Any:
@@ -596,7 +597,8 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     plan = stopped_at(tmp_path, 5)
     trainer = make_trainer()
     rows = columns(BATCH * (STEPS - 1) + 7, 8)
-    other = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True, seed=3, buffer_rows=100)
+    other = satrap.data.read(rows, schema(), batch_size=BATCH, shuffle=True)
+    other = other.with_options(seed=3, buffer_rows=100)
     with pytest.raises(CheckpointError, match="the data is not what it was"):
         trainer.fit(other, checkpoint=plan, resume=True)
     trainer.close()

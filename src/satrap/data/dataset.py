@@ -31,7 +31,7 @@ BUFFER_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a dataset is read; the arguments of `read`."""
+    """How a dataset is read, see `Dataset.with_options`."""
 
     batch_size: int = 4096
     shuffle: bool = False
@@ -40,7 +40,6 @@ class Settings:
     rows: RowSplit | None = None
     worker: int = 0
     workers: int = 1
-    labels: bool = True
     missing: tuple[str, ...] = MISSING
 
     def __post_init__(self) -> None:
@@ -86,7 +85,7 @@ class Dataset:
         self, source: Source, schema: Schema, settings: Settings, joins: Sequence[SideTable] = ()
     ) -> None:
         self._source, self.schema, self.settings, self._joins = source, schema, settings, tuple(joins)
-        columns = Columns(schema, labels=settings.labels)
+        columns = Columns(schema)
         check_joins(self._joins, source.names)
         joined = {name: None for side in self._joins for name in side.columns}
         there = {*source.names, *joined}
@@ -115,9 +114,16 @@ class Dataset:
         return max(1, round(rows / self.batch_size)) * self.batch_size
 
     def with_options(self, *, schema: Schema | None = None, **changes: Any) -> Dataset:
-        """Return the same rows read with another schema or other settings (names as in `read`).
+        """Return the same rows read with another schema or other settings.
 
-        `labels=False` reads data without label columns, for prediction.
+        Args:
+            schema: labels and features.
+            **changes: `batch_size`, `shuffle` and `rows`, see `read`, or
+                seed: of the shuffle, >= 0 or any whole number of 64 bits; default 0.
+                buffer_rows: rows shuffled together, in whole batches; default as many as fit in 64 MiB.
+                worker: which share of the rows to read, 0..workers-1; default 0.
+                workers: how many readers share the rows without overlap or loss; default 1.
+                missing: texts that mean "missing", see `CsvOptions`.
 
         Raises:
             ConfigError: an unknown or impossible setting.
@@ -202,7 +208,7 @@ class Dataset:
         )
 
     def _encoder(self) -> Encoder:
-        return Encoder(self.schema, labels=self.settings.labels, missing=self.settings.missing)
+        return Encoder(self.schema, missing=self.settings.missing)
 
     def _joined(self, piece: Piece) -> pa.Table:
         table = piece.table
@@ -290,49 +296,32 @@ def read(
     schema: Schema,
     *,
     batch_size: int = 4096,
-    format: str | None = None,
     shuffle: bool = False,
-    seed: int = 0,
-    buffer_rows: int | None = None,
-    csv: CsvOptions | None = None,
     rows: RowSplit | None = None,
     join: Sequence[Join] = (),
-    worker: int = 0,
-    workers: int = 1,
-    labels: bool = True,
+    format: str | None = None,
+    csv: CsvOptions | None = None,
 ) -> Dataset:
     """Return a dataset over files or arrays. Only the columns the schema needs are read, in a stream.
 
+    `Dataset.with_options` says how rows are shuffled, and which share of them a worker reads.
+
     Args:
         source: path, glob, fsspec URL or a list of them; or pyarrow Table, pandas DataFrame, dict of columns.
-        schema: labels and features.
+        schema: labels and features; `Schema.without_labels` for data without label columns.
         batch_size: samples per batch, default 4096.
-        format: "csv", "tsv", "parquet" or "arrow"; default: by the file name (".gz" may follow for text).
         shuffle: whether to read in random order, a function of (seed, epoch); default False.
-        seed: >= 0 or any whole number of 64 bits.
-        buffer_rows: rows shuffled together; default: as many as fit in 64 MiB. Rounded to whole batches.
-        csv: how CSV files are written; its `missing` counts for every kind of source.
         rows: keep only some rows, by index.
         join: side tables whose columns are added.
-        worker: which share of the rows to read, 0..workers-1.
-        workers: how many readers share the rows without overlap or loss.
-        labels: False reads data that has no label, mask and weight columns.
+        format: "csv", "tsv", "parquet" or "arrow"; default: by the file name (".gz" may follow for text).
+        csv: how CSV files are written; its `missing` counts for every kind of source.
 
     Raises:
         DataError: no such file, unreadable file, missing column.
         ConfigError: impossible settings or transforms.
     """
-    settings = Settings(
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        buffer_rows=buffer_rows,
-        rows=rows,
-        worker=worker,
-        workers=workers,
-        labels=labels,
-        missing=(csv or CsvOptions()).missing,
-    )
+    missing = (csv or CsvOptions()).missing
+    settings = Settings(batch_size=batch_size, shuffle=shuffle, rows=rows, missing=missing)
     joins = [SideTable(side, open_source(side.source, csv=side.csv)) for side in join]
     return Dataset(open_source(source, format=format, csv=csv), schema, settings, joins)
 

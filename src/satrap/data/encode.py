@@ -52,10 +52,9 @@ class Columns:
 
     Args:
         schema: labels and features.
-        labels: whether labels, masks and weights are read; False for prediction.
     """
 
-    def __init__(self, schema: Schema, *, labels: bool = True) -> None:
+    def __init__(self, schema: Schema) -> None:
         self.numbers: dict[str, None] = {}
         self.ids: dict[str, None] = {}
         for name, feature in schema.features.items():
@@ -65,11 +64,11 @@ class Columns:
                 self.numbers[feature.column or name] = None
         if schema.group:
             self.ids[schema.group] = None
-        for label in schema.labels if labels else ():
+        for label in schema.labels:
             (self.ids if label.positive else self.numbers)[label.column or label.name] = None
             if label.mask:
                 self.numbers[label.mask] = None
-        if labels and schema.weight:
+        if schema.weight:
             self.numbers[schema.weight] = None
 
     @property
@@ -83,16 +82,14 @@ class Encoder:
 
     Args:
         schema: labels and features.
-        labels: whether `Batch.labels`, `label_mask` and `weights` are filled.
         missing: texts that mean "missing".
 
     Raises:
         ConfigError: a transform is unknown or not measured yet.
     """
 
-    def __init__(self, schema: Schema, *, labels: bool, missing: Sequence[str]) -> None:
-        self.schema, self.labels = schema, labels and bool(schema.labels)
-        self.weight = schema.weight if labels else None
+    def __init__(self, schema: Schema, *, missing: Sequence[str]) -> None:
+        self.schema = schema
         self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
         self._steps: dict[str, Callable[[Doubles], Doubles]] = {
@@ -113,8 +110,8 @@ class Encoder:
             numeric = np.empty((size, len(self._steps)), np.float32)
             for i, (name, feature) in enumerate(self.schema.numeric.items()):
                 numeric[:, i] = chunk.numeric(name, feature, self._steps[name])
-        labels, mask = chunk.labels(self.schema.labels) if self.labels else (None, None)
-        weights = chunk.weights(self.weight) if self.weight else None
+        labels, mask = chunk.labels(self.schema.labels) if self.schema.labels else (None, None)
+        weights = chunk.weights(self.schema.weight) if self.schema.weight else None
         groups = chunk.hashed(self.schema.group) if self.schema.group else None
         return Batch(size, ids, numeric, labels, mask, weights, groups)
 

@@ -167,19 +167,18 @@ def _hash_integers(values: Any, key: Any, out: Ids) -> None:
 
 @_jit
 def _hash_words(
-    d: Bytes,
-    offsets: Any,
+    text: tuple[Bytes, Any],
     valid: Any,
     sep: Bytes,
     limit: int,
     key: Any,
-    seed: Any,
     missing: Ids,
     ends: Offsets,
     out: Ids,
 ) -> int:
     """Hash the words that are not missing; return how many, or minus one if `out` is too short."""
     count, width = 0, len(sep)
+    d, offsets = text
     for row in range(len(offsets) - 1):
         i, end, first = offsets[row], offsets[row + 1], count
         if not valid[row]:
@@ -197,7 +196,7 @@ def _hash_words(
             if i > start:
                 if count == len(out):
                     return -1
-                out[count] = _text_id(d, start, i, key, seed)
+                out[count] = _text_id(d, start, i, *key)
                 _forget(out[count : count + 1], missing)
                 count += out[count] != _MISSING
             i += width
@@ -340,15 +339,15 @@ def split_ids(
     Returns:
         (uint64[words], int64[n + 1]).
     """
-    data, offsets = bytes_of(array)
+    text, key = bytes_of(array), salt_key(salt)
     sep = np.frombuffer(separator.encode(), np.uint8)
     valid = valid_mask(array)
     valid = np.ones(len(array), np.bool_) if valid is None else valid
     ends = np.zeros(len(array) + 1, np.int64)
-    size, most = len(array) * 4 + 16, int(offsets[-1] - offsets[0]) + 1
+    size, most = len(array) * 4 + 16, int(text[1][-1] - text[1][0]) + 1
     while True:
         out = np.empty(min(size, most), np.uint64)
-        count = _hash_words(data, offsets, valid, sep, limit, *salt_key(salt), missing, ends, out)
+        count = _hash_words(text, valid, sep, limit, key, missing, ends, out)
         if count >= 0:
             return out[:count].copy(), ends
         size *= 4

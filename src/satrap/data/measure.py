@@ -64,7 +64,7 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
     chosen = {name: schema.numeric[name] for name in open_steps}
     before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
     moments = {name: Moments() for name in chosen}
-    probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt), labels=False)
+    probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt))
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})

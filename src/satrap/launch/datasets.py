@@ -51,16 +51,13 @@ def open_part(
     return found.with_options(worker=worker, workers=workers)
 
 
-def open_sources(
-    recipe: Recipe, schema: Schema, sources: Sequence[str], *, labels: bool = True
-) -> data.Dataset:
+def open_sources(recipe: Recipe, schema: Schema, sources: Sequence[str]) -> data.Dataset:
     """Return files given by a user, read in order and with the recipe's options.
 
     Args:
         recipe: gives CSV options, joins, batch size, and the format of files whose ending shows none.
         schema: labels and features to read.
         sources: paths, globs or URLs, relative to the current folder.
-        labels: False for files without label columns.
 
     Raises:
         DataError: a file or column is missing.
@@ -69,7 +66,7 @@ def open_sources(
         kind: str | None = guess_format(sources[0])
     except ConfigError:
         kind = recipe.sections.data.format
-    return _read(recipe, schema, sources, format=kind, labels=labels)
+    return _read(recipe, schema, sources, format=kind)
 
 
 def _read(
@@ -80,7 +77,6 @@ def _read(
     format: str | None,
     rows: data.RowSplit | None = None,
     shuffle: bool = False,
-    labels: bool = True,
 ) -> data.Dataset:
     keys = recipe.sections.data
     given: dict[str, Any] = {
@@ -89,21 +85,20 @@ def _read(
         if (value := getattr(keys, name)) is not None
     }
     joins = [data.Join(**{**join.model_dump(), "source": recipe.locate(join.source)}) for join in keys.join]
-    return recipe.located(
+    found = recipe.located(
         ("data",),
         data.read,
         list(sources),
         schema,
         batch_size=keys.batch_size,
-        format=format,
         shuffle=shuffle,
-        seed=recipe.sections.training.seed,
-        buffer_rows=keys.buffer_rows,
-        csv=recipe.located(("data",), data.CsvOptions, **given),
         rows=rows,
         join=joins,
-        labels=labels,
+        format=format,
+        csv=recipe.located(("data",), data.CsvOptions, **given),
     )
+    seed, buffer_rows = recipe.sections.training.seed, keys.buffer_rows
+    return recipe.located(("data",), found.with_options, seed=seed, buffer_rows=buffer_rows)
 
 
 def measured(recipe: Recipe, schema: Schema) -> Schema:

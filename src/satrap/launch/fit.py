@@ -12,12 +12,12 @@ from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.resume import rewind
+from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema
-from satrap.train import Checkpointing, Observer, Trainer
+from satrap.train import Observer, Trainer
 from satrap.train.predictor import Data
 
 
@@ -30,7 +30,6 @@ def fit(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
     started: Callable[[Trainer], None] = lambda _: None,
-    checkpoint: Checkpointing | None = None,
     resume: bool = False,
 ) -> Outcome:
     """Train a recipe in this process, alone or as one of several workers, which all call it.
@@ -43,8 +42,7 @@ def fit(
         observers: notified of every step and evaluation.
         notice: called with a line of text about something the user should know.
         started: called with the trainer before it trains.
-        checkpoint: where snapshots go; a requested stop is then not an error.
-        resume: continue from the newest one.
+        resume: continue from the newest snapshot.
 
     Raises:
         ConfigError, DataError: the user's input.
@@ -57,7 +55,8 @@ def fit(
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, site)
     history = History(folder.history_file, notice=notice)
-    if resume and checkpoint is not None and workers.rank == 0:
+    checkpoint = checkpointing(recipe, folder, notice)
+    if resume and workers.rank == 0:
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)

@@ -172,7 +172,7 @@ def predict(
     recipe = scoring_recipe(folder, overrides)
     predictor = load_predictor(folder, recipe)
     try:
-        rows = open_sources(recipe, predictor.schema, sources, labels=False)
+        rows = open_sources(recipe, predictor.schema.without_labels(), sources)
         count = _write(scored_tables(predictor, rows), partial, target.name)
         os.replace(partial, target)
         shares(unseen(predictor))

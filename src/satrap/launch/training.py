@@ -66,7 +66,6 @@ def train(
                 observers=observers,
                 notice=notice,
                 started=termination.watch,
-                checkpoint=plan,
                 resume=resume,
             )
     except (Exception, KeyboardInterrupt) as error:

@@ -27,7 +27,6 @@ from satrap.launch.build import OpenData, Site, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
-from satrap.launch.resume import checkpointing
 from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
@@ -195,7 +194,6 @@ def work(assignment: Assignment, report: Report) -> None:
         observers=[Forward(report)] if first else [],
         notice=notice,
         started=_stop_at_signals,
-        checkpoint=checkpointing(recipe, folder, notice),
         resume=assignment.resume,
     )
     if first:
