@@ -110,7 +110,8 @@ class Choice:
     def tests(self, mutant: Mutant, *, budget: float) -> list[str]:
         """Return tests, the likeliest to see it first.
 
-        The order is: the file that mirrors the module, files that import it, others; quick ones first.
+        The order is: the file that mirrors the module, quick tests in files that import it, other quick ones,
+        then slow tests in the same order.
 
         Args:
             mutant: in a function, or on the level of its module: then all tests that use the module count.
@@ -122,12 +123,11 @@ class Choice:
         imported = module.replace("/", ".")
         texts: dict[str, str] = {}
 
-        def rank(test: str) -> tuple[int, bool, str, float]:
+        def rank(test: str) -> tuple[bool, bool, bool, str, float]:
             file, seconds = test.split("::")[0], self._found.seconds[test]
             if file not in texts:
                 texts[file] = (self._root / file).read_text(encoding="utf-8")
-            close = 0 if file == mirrored else 1 if imported in texts[file] else 2
-            return close, seconds > 1, file, seconds
+            return file != mirrored, seconds > 1, imported not in texts[file], file, seconds
 
         chosen, used = [], 0.0
         for test in sorted(self._calling(mutant), key=rank):
