@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from satrap import faults
+from tests import faults
 
 
 def fired(hits: int, **when: object) -> list[int]:
@@ -41,7 +41,7 @@ def test_what() -> None:
     assert (fault.hits, fault.fired) == (1, ["x"])
     faults.hit("x")
     code = (
-        "from satrap import faults\nwith faults.armed('x', faults.kill):\n    faults.hit('x')\nprint('alive')"
+        "from tests import faults\nwith faults.armed('x', faults.kill):\n    faults.hit('x')\nprint('alive')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (-9, b"")

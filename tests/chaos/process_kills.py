@@ -10,8 +10,9 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from satrap import faults, launch
+from satrap import launch
 from satrap.config import load
+from tests import faults
 
 HITS = 600
 """About how many fault points a run passes."""

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import satrap
-from satrap import faults
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, verify
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.rewrite import compact, forget
 from satrap.errors import CheckpointError
 from satrap.store import Chunk, Delta, Eviction, Shard
+from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
 
 Bytes = list[tuple[str, bytes, bytes, bytes]]

@@ -13,10 +13,10 @@ from unittest import mock
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from satrap import faults
 from satrap.checkpoint import Series, read_checkpoint, storage, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk, RemoteDisk
 from satrap.errors import CheckpointError
+from tests import faults
 from tests.checkpoint.states import equal, make_checkpoint
 
 ROUNDS = 20

@@ -15,12 +15,12 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 import s3fs
 
-from satrap import faults
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError
 from satrap.store import Chunk
+from tests import faults
 from tests.checkpoint.s3 import Line, server
 from tests.checkpoint.states import equal, make_checkpoint
 from tests.checkpoint.test_chain import Trained, content
@@ -176,7 +176,7 @@ def test_a_server_that_is_not_there(url: str, line: Line) -> None:
 
 KILLED = """
 import sys
-from satrap import faults
+from tests import faults
 from satrap.checkpoint import Series
 from tests.checkpoint.states import make_checkpoint
 from tests.checkpoint.test_s3 import big

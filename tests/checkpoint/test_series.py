@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from satrap import faults
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.disk import LocalDisk
 from satrap.checkpoint.manifest import Link
 from satrap.errors import CheckpointError
+from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
 from tests.checkpoint.states import equal, make_checkpoint, make_chunk
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from satrap import faults
 from satrap.checkpoint import verify
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError
 from satrap.launch.reshard import reshard_everywhere
+from tests import faults
 from tests.chaos.digests import digest
 from tests.cli.command import satrap
 from tests.contract.parties import assert_equal_contents, connect, local, threads, train

@@ -12,13 +12,13 @@ from unittest import mock
 
 import pytest
 
-from satrap import faults
 from satrap.errors import CheckpointError
 from satrap.launch import fit
 from satrap.launch.build import make_trainer as make_trainer_of_recipe
 from satrap.launch.folder import RunFolder
 from satrap.launch.save_model import save_model
 from satrap.train import Trainer
+from tests import faults
 from tests.cli.command import satrap
 from tests.disks import fill, small_disk
 from tests.launch.runs import RECIPE, make_recipe

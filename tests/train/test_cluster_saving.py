@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import satrap
-from satrap import faults
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series, read_checkpoint, verify
 from satrap.checkpoint.rewrite import forget
@@ -24,6 +23,7 @@ from satrap.dense import Workers
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
+from tests import faults
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 from tests.train.test_workers import connecting, contents, dense

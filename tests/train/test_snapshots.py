@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import satrap
-from satrap import faults
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Background, Series
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import LocalExchange
 from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
+from tests import faults
 from tests.train.plain import Batches, grouped, make_batches
 
 BATCH, STEPS, EPOCHS = 20, 15, 3

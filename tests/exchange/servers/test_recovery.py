@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap import faults
 from satrap.checkpoint import Checkpoint, manifest, write_checkpoint
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.storage import Storage
@@ -30,6 +29,7 @@ from satrap.rpc.wire import text
 from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import Admission, Eviction, Shard, Tier
+from tests import faults
 from tests.cluster.runs import eventually
 from tests.contract.parties import (
     Process,

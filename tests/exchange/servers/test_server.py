@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from satrap import faults
 from satrap.errors import ExchangeError
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
@@ -23,6 +22,7 @@ from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.store import StoreConfig
 from satrap.store.cut import Cut
+from tests import faults
 from tests.cluster.runs import eventually
 from tests.contract.parties import SEED, TABLES, connect, request, threads
 from tests.contract.test_hostile import stranger

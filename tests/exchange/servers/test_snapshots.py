@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap import faults
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, storage, verify, write_checkpoint
 from satrap.checkpoint.chain import open_chain, read_buckets, read_deleted
 from satrap.checkpoint.manifest import read_manifest
@@ -32,6 +31,7 @@ from satrap.rpc.wire.frames import FrameError, Kind
 from satrap.rpc.wire.text import pack_text
 from satrap.schema import Table
 from satrap.store import Eviction, Shard
+from tests import faults
 from tests.cluster.runs import eventually
 from tests.contract.parties import (
     Process,

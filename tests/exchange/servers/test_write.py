@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from satrap import faults
 from satrap.checkpoint import Checkpoint, Series, verify, write_checkpoint
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, StoreError
@@ -19,6 +18,7 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
 from satrap.rpc.wire.frames import Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
+from tests import faults
 from tests.cluster.runs import eventually
 from tests.contract.parties import Process, assert_equal_contents, connect, local, threads, train
 from tests.exchange.servers.journaled import Bench, traffic

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
 from satrap.rpc.server.journal import _CHECK, _MOST, _RECORD, RECORD, Journal
 from satrap.rpc.wire.frames import HEADER_BYTES, Header, Kind, digest, encode
+from tests import faults
 
 Message = tuple[Header, list[bytes]]
 MESSAGES: list[Message] = [
