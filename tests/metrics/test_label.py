@@ -37,7 +37,7 @@ def test_memory_is_bounded_by_the_limit():
         metrics = LabelMetrics(500, 64, grouped)
         for seed in range(30):
             metrics.add(columns(seed, 100))
-        assert len(metrics.columns()[0]) <= (500 if grouped else 0)
+        assert len(metrics.samples()[0]) <= (500 if grouped else 0)
     assert metrics.compute()["samples"] == 3000
 
 
@@ -45,7 +45,7 @@ def test_one_group_larger_than_the_limit_is_not_kept():
     metrics = LabelMetrics(10, 64, True)
     metrics.add(columns(0, 100, groups=1))
     metrics.add((*columns(1, 20)[:3], np.full(20, 7, np.uint64)))
-    assert len(metrics.columns()[0]) <= 10
+    assert len(metrics.samples()[0]) <= 10
     assert metrics.compute()["samples"] == 120
 
 
@@ -58,4 +58,4 @@ def test_any_order_of_updates_keeps_the_same_groups(limit):
     for part in reversed(parts):
         other.add(part)
     assert one.level == other.level
-    assert np.array_equal(np.sort(one.columns()[3]), np.sort(other.columns()[3]))
+    assert np.array_equal(np.sort(one.samples()[3]), np.sort(other.samples()[3]))

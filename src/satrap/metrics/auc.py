@@ -19,13 +19,11 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.uint64]
-Bits = npt.NDArray[np.int32]
 
 OCTAVES = 32
 """The histogram resolves probabilities down to 2^-33, and as near to 1."""
 
 LOWEST = int(np.float32(2.0**-33).view(np.int32))
-
 
 BLOCK = 1 << 15
 """Samples worked on at a time: the intermediate arrays stay in the cache."""
@@ -157,7 +155,7 @@ def _add(
     negative: Doubles,
     positive: Doubles,
     predictions: Floats,
-    distances: Bits,
+    distances: npt.NDArray[np.int32],
     labels: Bools,
     weights: Floats,
     shift: int,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.auc import OCTAVES, Bools, Floats, Ids
-from satrap.metrics.label import Columns, LabelMetrics
+from satrap.metrics.label import LabelMetrics, Samples
 
 Array = npt.NDArray[Any]
 MEANS = ("auc", "logloss", "ne", "auc_error_bound", "gauc")
@@ -118,8 +118,8 @@ class BinaryMetrics:
             _select(truth[:, i], predictions[:, i], weight, group_ids, None if known is None else known[:, i])
             for i in range(len(self.names))
         ]
-        for metrics, columns in zip(self._labels.values(), added, strict=True):
-            metrics.add(columns)
+        for metrics, samples in zip(self._labels.values(), added, strict=True):
+            metrics.add(samples)
 
     def merge(self, other: BinaryMetrics) -> None:
         """Add everything that `other` has seen; `other` does not change.
@@ -164,7 +164,7 @@ class BinaryMetrics:
         return matrix
 
 
-def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, mask: Bools | None) -> Columns:
+def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, mask: Bools | None) -> Samples:
     """Return copies of the known samples of one label, checked."""
     if mask is not None and not mask.all():
         truth, predictions, weights = truth[mask], predictions[mask], weights[mask]
@@ -177,7 +177,7 @@ def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, ma
     if len(truth) and weights.min() < 0:
         raise DataError("negative sample weights")
     # A copy that turns -0.0 into 0.0, because the bits of predictions are used.
-    return predictions + np.float32(0), labels, weights, groups
+    return Samples(predictions + np.float32(0), labels, weights, groups)
 
 
 def _mean(values: Sequence[float]) -> float:

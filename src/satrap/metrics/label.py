@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,19 @@ from satrap.metrics.auc import (
     new_histogram,
 )
 
-Columns = tuple[Floats, Bools, Floats, Ids]
-"""Predictions, labels, weights, groups; `groups` is empty unless AUC is wanted per group."""
+
+class Samples(NamedTuple):
+    """Samples of one label, arrays `[n]`; `groups` is empty unless AUC is wanted per group."""
+
+    predictions: Floats
+    labels: Bools
+    weights: Floats
+    groups: Ids
+
+
+NO_SAMPLES = Samples(
+    np.empty(0, np.float32), np.empty(0, np.bool_), np.empty(0, np.float32), np.empty(0, np.uint64)
+)
 
 EPSILON = float(np.finfo(np.float32).eps)
 """Logloss clips probabilities to [EPSILON, 1 - EPSILON], as scikit-learn does for float32."""
@@ -36,11 +48,6 @@ class LabelMetrics:
     Keeps up to `limit` samples. With more, AUC comes from the histogram, and only grouped AUC uses kept
     samples: samples of groups whose hash is in the first 2^-level of the range, for the smallest level that
     fits. The order of updates and merges makes no difference.
-
-    Args:
-        limit: samples to keep.
-        bins: bins of the histogram.
-        grouped: keep groups.
     """
 
     def __init__(self, limit: int, bins: int, grouped: bool) -> None:
@@ -48,14 +55,14 @@ class LabelMetrics:
         self.totals: Doubles = np.zeros(6)
         self.histogram: Doubles | None = None
         self.level = 0
-        self._chunks: list[Columns] = []
+        self._chunks: list[Samples] = []
         self._kept = 0
 
-    def add(self, columns: Columns) -> None:
-        """Add samples; the arrays `[n]` must not change afterwards."""
-        for block in blocks(*columns[:3]):
+    def add(self, samples: Samples) -> None:
+        """Add samples; the arrays must not change afterwards."""
+        for block in blocks(*samples[:3]):
             self.totals += _sums(*block)
-        self._remember(columns)
+        self._remember(samples)
 
     def merge(self, other: LabelMetrics) -> None:
         """Add everything that `other` has seen; `other` does not change."""
@@ -65,37 +72,23 @@ class LabelMetrics:
             assert self.histogram is not None
             self.histogram += other.histogram
             self._narrow(max(self.level, other.level))
-            self._keep(other.columns())
+            self._keep(other.samples())
         else:
-            self._remember(other.columns())
+            self._remember(other.samples())
 
-    def columns(self) -> Columns:
+    def samples(self) -> Samples:
         """Return the kept samples."""
-        if not self._chunks:
-            return (
-                np.empty(0, np.float32),
-                np.empty(0, np.bool_),
-                np.empty(0, np.float32),
-                np.empty(0, np.uint64),
-            )
-        if len(self._chunks) > 1:
-            predictions, labels, weights, groups = (
-                np.concatenate(parts) for parts in zip(*self._chunks, strict=True)
-            )
-            self._chunks = [(predictions, labels, weights, groups)]
+        if len(self._chunks) != 1:
+            self._chunks = [Samples(*map(np.concatenate, zip(NO_SAMPLES, *self._chunks, strict=True)))]
         return self._chunks[0]
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return everything as arrays; `histogram` is empty while all samples are kept."""
-        predictions, labels, weights, groups = self.columns()
         return {
             "totals": self.totals.copy(),
             "histogram": np.empty((2, 0)) if self.histogram is None else self.histogram.copy(),
             "level": np.array(self.level),
-            "predictions": predictions,
-            "labels": labels,
-            "weights": weights,
-            "groups": groups,
+            **self.samples()._asdict(),
         }
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
@@ -104,15 +97,9 @@ class LabelMetrics:
         histogram = np.array(state["histogram"], np.float64)
         self.histogram = histogram if histogram.size else None
         self.level = int(state["level"])
-        self._chunks = [
-            (
-                np.array(state["predictions"], np.float32),
-                np.array(state["labels"], np.bool_),
-                np.array(state["weights"], np.float32),
-                np.array(state["groups"], np.uint64),
-            )
-        ]
-        self._kept = len(self._chunks[0][0])
+        arrays = (np.array(state[name], empty.dtype) for name, empty in NO_SAMPLES._asdict().items())
+        self._chunks, self._kept = [], 0
+        self._append(Samples(*arrays))
 
     def compute(self) -> dict[str, float]:
         """Return the metrics; NaN where one is not defined."""
@@ -137,11 +124,11 @@ class LabelMetrics:
             return math.nan, math.nan
         if self.histogram is not None:
             return binned_auc(self.histogram)
-        auc = exact_auc(*self.columns()[:3])
+        auc = exact_auc(*self.samples()[:3])
         return auc, math.nan if math.isnan(auc) else 0.0
 
     def _grouped(self) -> dict[str, float]:
-        predictions, labels, weights, groups = self.columns()
+        predictions, labels, weights, groups = self.samples()
         result = grouped_auc(groups, predictions, labels, weights)
         return {
             "gauc": math.nan if math.isnan(self.totals[LOSS]) else result.value,
@@ -150,62 +137,57 @@ class LabelMetrics:
             "gauc_share": 0.5**self.level,
         }
 
-    def _remember(self, columns: Columns) -> None:
+    def _remember(self, samples: Samples) -> None:
         if self.histogram is not None:
-            add_to_histogram(self.histogram, *columns[:3])
-            self._keep(columns)
+            add_to_histogram(self.histogram, *samples[:3])
+            self._keep(samples)
             return
-        self._append(columns)
+        self._append(samples)
         if self._kept > self.limit:
             self._fold()
 
     def _fold(self) -> None:
         """Move the samples into a histogram; keep the samples that grouped AUC needs."""
         if self.histogram is None:
-            columns = self.columns()
+            samples = self.samples()
             self.histogram = new_histogram(self.bins)
-            add_to_histogram(self.histogram, *columns[:3])
+            add_to_histogram(self.histogram, *samples[:3])
             self._chunks, self._kept = [], 0
-            self._keep(columns)
+            self._keep(samples)
 
-    def _keep(self, columns: Columns) -> None:
+    def _keep(self, samples: Samples) -> None:
         """Keep the samples of a share of the groups; halve the share while there are too many."""
         if not self.grouped:
             return
-        self._append(_of_level(columns, self.level))
+        self._append(_of_level(samples, self.level))
         while self._kept > self.limit and self.level < 64:
             self._narrow(self.level + 1)
 
     def _narrow(self, level: int) -> None:
-        kept = _of_level(self.columns(), level)
+        kept = _of_level(self.samples(), level)
         self.level, self._chunks, self._kept = level, [], 0
         self._append(kept)
 
-    def _append(self, columns: Columns) -> None:
-        self._chunks.append(columns)
-        self._kept += len(columns[0])
+    def _append(self, samples: Samples) -> None:
+        self._chunks.append(samples)
+        self._kept += len(samples[0])
 
 
 def _sums(predictions: Floats, labels: Bools, weights: Floats) -> Doubles:
     # Probability of the outcome: p for a positive, 1 - p for a negative.
     right = np.abs(np.subtract(~labels, predictions, dtype=np.float32))
     loss = -np.log(np.clip(right, EPSILON, 1 - EPSILON))
-    sums = [
-        weights.sum(dtype=np.float64),
-        (weights * labels).sum(dtype=np.float64),
-        (weights * predictions).sum(dtype=np.float64),
-        (weights * loss).sum(dtype=np.float64),
-    ]
+    weighted = (weights, weights * labels, weights * predictions, weights * loss)
+    sums = [values.sum(dtype=np.float64) for values in weighted]
     return np.array([len(labels), np.count_nonzero(labels), *sums])
 
 
-def _of_level(columns: Columns, level: int) -> Columns:
+def _of_level(samples: Samples, level: int) -> Samples:
     """Return the samples whose group's hash is below 2^(64 - level)."""
     if level == 0:
-        return columns
-    predictions, labels, weights, groups = columns
-    keep = _mix(groups) >> np.uint64(64 - level) == 0
-    return predictions[keep], labels[keep], weights[keep], groups[keep]
+        return samples
+    keep = _mix(samples[3]) >> np.uint64(64 - level) == 0
+    return Samples(*(column[keep] for column in samples))
 
 
 def _mix(values: Ids) -> Ids:
