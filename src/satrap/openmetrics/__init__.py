@@ -6,7 +6,6 @@
 from satrap.openmetrics.endpoint import Endpoint
 from satrap.openmetrics.names import METRICS, Metric
 from satrap.openmetrics.roles import (
-    SERVER_VALUES,
     embedding_worker_values,
     loader_values,
     metrics_of,
@@ -16,7 +15,6 @@ from satrap.openmetrics.roles import (
 
 __all__ = [
     "METRICS",
-    "SERVER_VALUES",
     "Endpoint",
     "Metric",
     "embedding_worker_values",

@@ -6,22 +6,13 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from email import message_from_bytes
 from functools import partial
 from importlib.metadata import version
 from time import monotonic, sleep
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    SummaryMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as Family,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -57,17 +48,8 @@ class Endpoint:
         print(endpoint.address)
     ```
 
-    Args:
-        host: to listen on.
-        port: 0 takes a free one.
-        values: called for each answer, in the thread that answers. If it raises, the answer is status 500
-            with the type of the error.
-
-    Attributes:
-        address: HOST:PORT.
-
-    Raises:
-        ConfigError: the address cannot be used.
+    Port 0 takes a free one; `address` is HOST:PORT. The thread calls `values` for each answer. If it raises,
+    the answer is status 500 with the type of the error. Raises `ConfigError` if the address cannot be used.
     """
 
     def __init__(self, host: str, port: int, values: Callable[[], Values]) -> None:
@@ -99,11 +81,7 @@ class Endpoint:
 
 
 class _Caller:
-    """A connection.
-
-    Args:
-        sock: non-blocking.
-    """
+    """A connection whose socket does not block."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket, self.until = sock, monotonic() + REQUEST_SECONDS
@@ -221,9 +199,8 @@ class _Server:
 def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
     """Answer a GET of /metrics or / with the metrics, and anything else with an error.
 
-    Args:
-        head: of the request, whole or not.
-        content: given the accepted types, returns what to serve and its type.
+    The head of the request may not be whole. `content` is given the accepted types, and returns what to serve
+    and its type.
     """
     request, _, rest = head.partition(b"\r\n")
     words = request.split(b" ")
@@ -236,20 +213,12 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
         status = "404 Not Found"
     else:
         try:
-            (body, kind), status = content(_header(rest, "accept")), "200 OK"
+            accept = str(message_from_bytes(rest)["accept"] or "")
+            (body, kind), status = content(accept), "200 OK"
         except Exception as error:  # noqa: BLE001 -- whoever asks is told, others are served
             body, status = type(error).__name__.encode(), "500 Internal Server Error"
     start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return start.encode() + b"Connection: close\r\n\r\n" + body
-
-
-def _header(lines: bytes, name: str) -> str:
-    """Return the value of a header, "" if there is none."""
-    for line in lines.decode("latin-1").split("\r\n"):
-        key, _, value = line.partition(":")
-        if key.strip().lower() == name:
-            return value.strip()
-    return ""
 
 
 class _Values(Collector):
@@ -258,11 +227,11 @@ class _Values(Collector):
     def __init__(self, values: Callable[[], Values]) -> None:
         self._values = values
 
-    def describe(self) -> Iterator[Family]:
+    def describe(self) -> Iterator[core.Metric]:
         """Return nothing: otherwise, the registry would read values when it is made."""
         return iter(())
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[core.Metric]:
         """Yield a family for each metric that has a value."""
         values = self._values()
         for metric in METRICS:
@@ -270,40 +239,34 @@ class _Values(Collector):
                 yield _family(metric, values[metric.name])
 
 
-def _family(metric: Metric, value: Any) -> Family:
-    by_label = value if metric.labels else {(): value}
-    arguments: dict[str, Any] = {"labels": metric.labels}
+_FAMILIES: dict[str, Any] = {
+    "counter": core.CounterMetricFamily,
+    "gauge": core.GaugeMetricFamily,
+    "summary": core.SummaryMetricFamily,
+    "histogram": core.HistogramMetricFamily,
+}
+
+
+def _family(metric: Metric, value: Any) -> core.Metric:
     if metric.kind == "info":
-        return InfoMetricFamily(metric.name, metric.help, value={**value, "version": version("satrap")})
-    if metric.kind == "summary":
-        summary = SummaryMetricFamily(metric.name, metric.help, unit=metric.unit, **arguments)
-        for label, (count, total) in by_label.items():
-            summary.add_metric(_labels(label), count, total)
-        return summary
-    if metric.kind == "histogram":
-        histogram = HistogramMetricFamily(metric.name, metric.help, unit=metric.unit, **arguments)
-        for label, counts in by_label.items():
-            total = sum(observed * count for observed, count in counts.items())
-            histogram.add_metric(_labels(label), _buckets(metric.bounds, counts), total)
-        return histogram
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, unit=metric.unit, **arguments)
-    for label, number in by_label.items():
-        family.add_metric(_labels(label), number)
-    return family
-
-
-def _labels(label: str | tuple[()]) -> tuple[str, ...]:
-    return (label,) if isinstance(label, str) else label
+        return core.InfoMetricFamily(metric.name, metric.help, value={**value, "version": version("satrap")})
+    family = _FAMILIES[metric.kind](metric.name, metric.help, unit=metric.unit, labels=metric.labels)
+    by_label: dict[tuple[str, ...], Any] = {(): value}
+    if metric.labels:
+        by_label = {(label,): inner for label, inner in value.items()}
+    for labels, inner in by_label.items():
+        if metric.kind == "summary":
+            family.add_metric(labels, *inner)
+        elif metric.kind == "histogram":
+            total = sum(observed * count for observed, count in inner.items())
+            family.add_metric(labels, _buckets(metric.bounds, inner), total)
+        else:
+            family.add_metric(labels, inner)
+    found: core.Metric = family
+    return found
 
 
 def _buckets(bounds: tuple[float, ...], counts: Mapping[float, int]) -> list[tuple[str, float]]:
     """Return (upper bound, observations up to it)."""
-    ends = [*bounds, float("inf")]
-    return [
-        (
-            "+Inf" if end == float("inf") else str(end),
-            sum(n for observed, n in counts.items() if observed <= end),
-        )
-        for end in ends
-    ]
+    up_to = [(str(end), sum(n for observed, n in counts.items() if observed <= end)) for end in bounds]
+    return [*up_to, ("+Inf", sum(counts.values()))]

@@ -24,13 +24,7 @@ _TIER = {
 
 
 def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, Any]) -> Values:
-    """Return the metrics of a worker.
-
-    Args:
-        rank: of the worker.
-        progress: fields of `satrap.train.Progress`.
-        traffic: see `satrap.exchange.Exchange.traffic`.
-    """
+    """Return the metrics of a worker from the fields of its `Progress` and the traffic of its exchange."""
     plain = {
         "satrap_worker_steps": progress["step"],
         "satrap_worker_refused_steps": progress["refused"],
@@ -57,11 +51,7 @@ def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, 
 
 
 def shard_values(statistics: Mapping[str, Any]) -> Values:
-    """Return the metrics of a shard server.
-
-    Args:
-        statistics: see `satrap.exchange.servers.ShardServer.statistics`.
-    """
+    """Return the metrics of a shard server."""
     server, tables = statistics["server"], statistics.get("tables", {}).values()
     tier = statistics.get("tier", {})
     return {
@@ -86,11 +76,7 @@ def shard_values(statistics: Mapping[str, Any]) -> Values:
 
 
 def loader_values(statistics: Mapping[str, Any]) -> Values:
-    """Return the metrics of a loader.
-
-    Args:
-        statistics: see `satrap.data.loader.LoaderService.statistics`.
-    """
+    """Return the metrics of a loader."""
     server = statistics["server"]
     return {
         **_role("loader", ""),
@@ -105,11 +91,7 @@ def loader_values(statistics: Mapping[str, Any]) -> Values:
 
 
 def embedding_worker_values(statistics: Mapping[str, Any]) -> Values:
-    """Return the metrics of an embedding worker.
-
-    Args:
-        statistics: see `satrap.embedding.workers.EmbeddingService.statistics`.
-    """
+    """Return the metrics of an embedding worker."""
     server = statistics["server"]
     return {
         **_role("embedding-worker", ""),
@@ -124,26 +106,21 @@ def embedding_worker_values(statistics: Mapping[str, Any]) -> Values:
     }
 
 
-SERVER_VALUES = {
-    "shard": shard_values,
-    "embedding-worker": embedding_worker_values,
-    "loader": loader_values,
-}
-"""Role of a server -> what makes the values of its statistics."""
+_VALUES = {"shard": shard_values, "embedding-worker": embedding_worker_values, "loader": loader_values}
+"""Role of a server -> what turns its statistics into values."""
 
 
 def metrics_of(server: Server, address: str | None) -> Endpoint | None:
     """Return the endpoint of a server's metrics at HOST:PORT, or None; a line on standard output names it.
 
-    Raises:
-        ConfigError: an address that cannot be used; the server is stopped.
+    If the address cannot be used, it stops the server and raises `ConfigError`.
     """
     if address is None:
         return None
     role = server.handler.role
     try:
         host, port = split_address(address)
-        endpoint = Endpoint(host, port, lambda: SERVER_VALUES[role](server.statistics()))
+        endpoint = Endpoint(host, port, lambda: _VALUES[role](server.statistics()))
     except ConfigError:
         server.stop()
         raise
