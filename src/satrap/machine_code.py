@@ -39,11 +39,8 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
 def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
     """Return a decorator that compiles a function on its first call and keeps the machine code on disk.
 
-    If no folder can be written, or the disk is full, it warns once and compiles in each process.
-
-    Args:
-        folder: where to keep it; None: Numba's choice, beside the source or below the home folder.
-        options: of `numba.njit`.
+    The folder is Numba's choice by default, beside the source or below the home folder. If no folder can be
+    written, or the disk is full, it warns once and compiles in each process. `options` go to `numba.njit`.
     """
 
     def decorate(function: F) -> F:

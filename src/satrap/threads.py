@@ -22,13 +22,9 @@ def shorten_spinning() -> None:
 
 
 def default_threads(present: int) -> int:
-    """Return how many threads PyTorch should use inside an operation.
+    """Return how many threads PyTorch should use inside an operation, where it uses `present` now.
 
-    Args:
-        present: what it uses now.
-
-    Returns:
-        `present` if waiting threads give up their core, else all cores but one.
+    That is `present` if waiting threads give up their core, else all cores but one.
     """
     return present if _chosen() else max(1, min(present, (os.cpu_count() or 1) - 1))
 

@@ -68,9 +68,7 @@ def input_width(schema: Schema, model: str) -> int:
 def equal_dim(schema: Schema, model: str) -> int:
     """Return the one dim of all categorical features.
 
-    Raises:
-        ConfigError: dims differ (the message names the odd ones), there is no categorical feature, or one
-            has pooling "none".
+    Raises `ConfigError` if dims differ, there is no categorical feature, or one has pooling "none".
     """
     check_pooled(schema, model)
     check_categorical(schema, model)
@@ -94,18 +92,10 @@ def with_linear(schema: Schema) -> dict[str, int]:
 def mlp(
     width: int, hidden: Sequence[int], *, dropout: float = 0.0, batch_norm: bool = False
 ) -> tuple[nn.Sequential, int]:
-    """Return a stack of Linear, [BatchNorm], ReLU, [Dropout] and its output width.
+    """Return layers of Linear, [BatchNorm], ReLU, [Dropout] on `width` columns, and their output width.
 
-    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases 0.
-
-    Args:
-        width: input columns.
-        hidden: output columns of each layer; an empty list passes the input on.
-        dropout: probability of zeroing an activation in training, in [0, 1).
-        batch_norm: normalise before each ReLU.
-
-    Raises:
-        ConfigError: a width below 1 or a dropout outside [0, 1).
+    Weights start Xavier-uniform (Glorot and Bengio, AISTATS 2010), biases 0. Without hidden layers the input
+    is passed on. Raises `ConfigError` for a width below 1 or a dropout outside [0, 1).
     """
     if isinstance(hidden, str) or not isinstance(hidden, Sequence):
         raise ConfigError(f"hidden must be a list of whole numbers, got {hidden!r}", fix="hidden: [256, 128]")
@@ -135,9 +125,6 @@ class FirstOrder(nn.Module):
     """`bias + sum of the rows' first-order weights + numbers @ w`: logistic regression's logit.
 
     All its parameters start at 0, so the first logit comes from the rows alone.
-
-    Args:
-        schema: gives the numbers of labels and of numeric features.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -157,10 +144,6 @@ class SecondOrder(nn.Module):
 
     Rendle, "Factorization Machines", ICDM 2010, eq. 5. A numeric field's vector is a learned vector times
     its value. With several labels, each weighs the `dim` factors by itself; these weights start at 1.
-
-    Args:
-        schema: gives the numbers of labels and of numeric features.
-        dim: width of the vectors.
     """
 
     def __init__(self, schema: Schema, dim: int) -> None:
@@ -183,18 +166,11 @@ class FeatureGate(nn.Module):
     """Weights in (0, 2) for the columns of a network's input, made from chosen features.
 
     `2 * sigmoid(MLP(features))`, one hidden layer; without features `2 * sigmoid(c)` with a learned c that
-    starts at 0, that is a gate of 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2.
-
-    Args:
-        schema: the features.
-        features: names of categorical features, may be empty.
-        hidden: width of the hidden layer.
-
-    Raises:
-        ConfigError: a name is not a categorical feature.
+    starts at 0, so a gate of 1. Mao et al., "FinalMLP", AAAI 2023, section 3.2. Raises `ConfigError` if a
+    name is not a categorical feature.
     """
 
-    def __init__(self, schema: Schema, features: Sequence[str], *, hidden: int = 64) -> None:
+    def __init__(self, schema: Schema, features: Sequence[str]) -> None:
         super().__init__()
         unknown = [name for name in features if name not in schema.categorical]
         if unknown:
@@ -204,10 +180,8 @@ class FeatureGate(nn.Module):
             )
         self.features = tuple(features)
         width = sum(schema.categorical[name].dim for name in features)
-        columns = sum(f.dim for f in schema.categorical.values()) + len(schema.numeric)
-        self.score = (
-            nn.Sequential(*mlp(width, [hidden])[0], xavier(nn.Linear(hidden, columns))) if width else None
-        )
+        columns = input_width(schema, "FinalMLP")
+        self.score = nn.Sequential(*mlp(width, [64])[0], xavier(nn.Linear(64, columns))) if width else None
         self.constant = None if width else nn.Parameter(torch.zeros(columns))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:

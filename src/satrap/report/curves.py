@@ -21,10 +21,8 @@ def curves_available() -> bool:
 class Curves(Observer):
     """Writes train, store and validation curves over steps for `tensorboard --logdir`.
 
-    Args:
-        folder: where the event file goes.
-        every: steps between two points, default 20.
-        notice: called with a warning when the disk is full; training goes on without curves.
+    Every `every` steps bring a point. When the disk is full, `notice` is called with a warning, and training
+    goes on without curves.
     """
 
     def __init__(

@@ -24,13 +24,9 @@ def finite(value: Any) -> Any:
 class History(Observer):
     """Appends to `metrics.jsonl`: lines with "event": "step" and "validation".
 
-    A line is written in one piece, so the file can be read during the run.
-
-    Args:
-        path: the file; created with the first line.
-        every: steps between two step lines, default 50.
-        notice: called with a warning when a line cannot be written, and again only after one could; training
-            goes on.
+    A line is written in one piece, so the file, which is created with the first line, can be read during the
+    run. Every `every` steps bring a line. When one cannot be written, `notice` is called with a warning, and
+    again only after one could; training goes on.
     """
 
     def __init__(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -20,16 +19,14 @@ REFRESH_SECONDS = 0.25
 
 
 class ProgressLine(Observer):
-    """Shows a run; use it as a context, so that the terminal is left clean.
+    """Shows a run on a stream, default standard error; a context, so that the terminal is left clean.
 
     ```python
     with ProgressLine() as line:
         trainer.fit(train, observers=[line])
     ```
 
-    Args:
-        stream: where lines go, default standard error. A live line if it is a terminal.
-        plain_seconds: time between two plain lines, default 10; a new epoch prints one, too.
+    On a terminal it is a live line. Elsewhere lines are printed, one in `plain_seconds` and one per epoch.
     """
 
     def __init__(self, stream: TextIO | None = None, *, plain_seconds: float = 10.0) -> None:
@@ -46,12 +43,7 @@ class ProgressLine(Observer):
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -85,7 +77,7 @@ class ProgressLine(Observer):
 
     def finished(self, result: Result) -> None:
         """Print the totals."""
-        reason = {"patience": ", ended early: validation AUC no longer rises"}.get(result.stopped, "")
+        reason = ", ended early: validation AUC no longer rises" if result.stopped == "patience" else ""
         self.say(
             f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
             f"{result.samples_per_second:,.0f} samples/s{reason}"
