@@ -1,10 +1,16 @@
+"""Rows cut, chosen and joined like lists; taken in any amounts, they are the rows of the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap import Batch, Jagged
-from satrap.data.rows import concat_rows, slice_rows, take_rows
-from satrap.data.window import Mark, Rows
+from satrap.data.rows import Mark, Rows, concat_rows, slice_rows, take_rows
 from tests.data.helpers_data import same
 
 BAGS = st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=4), min_size=1, max_size=12)
@@ -24,6 +30,7 @@ def bags_of(batch):
 
 
 @given(BAGS, st.data())
+@settings(deadline=None)  # the first call loads machine code
 def test_take_slice_and_concat_equal_lists(bags, data):
     batch = batch_of(bags)
     order = data.draw(st.lists(st.integers(0, len(bags) - 1)))
@@ -49,3 +56,58 @@ def test_a_window_gives_all_rows_in_order_and_knows_where_it_stands(pieces, amou
         assert (bags_of(again) if again else []) == everything[len(seen) :]
         turn += 1
     assert seen == everything
+
+
+PIECES = [3, 1, 4, 0, 5]
+
+
+def pieces(first: int = 0) -> Iterator[tuple[Batch, int]]:
+    """Pieces from one on, whose cursor is their number; the ids are numbers of rows."""
+    start = sum(PIECES[:first])
+    for cursor, size in list(enumerate(PIECES))[first:]:
+        yield Batch(size, {"row": Jagged(np.arange(start, start + size, dtype=np.uint64))}), cursor
+        start += size
+
+
+def taken(rows: Rows, *counts: int) -> list[list[int] | None]:
+    found = [rows.take(count) for count in counts]
+    return [None if batch is None else batch.ids["row"].values.tolist() for batch in found]
+
+
+@pytest.mark.parametrize("count", range(1, 15))
+def test_all_rows_come_once_in_order(count: int) -> None:
+    found = taken(Rows(pieces(), Mark()), *[count] * 15)
+    parts = [part for part in found if part is not None]
+    assert [row for part in parts for row in part] == list(range(13))
+    assert {len(part) for part in parts[:-1]} <= {count}
+    assert found[len(parts) :] == [None] * (15 - len(parts))
+
+
+@pytest.mark.parametrize("before", range(14))
+def test_who_starts_at_a_mark_gets_the_rows_after_it(before: int) -> None:
+    rows = Rows(pieces(), Mark())
+    taken(rows, before)
+    mark = rows.mark
+    again = Rows(pieces(mark.cursor or 0), mark)
+    assert again.mark == mark
+    expected = list(range(before, 13)) or None
+    assert taken(again, 99) == [expected]
+    assert taken(rows, 99) == [expected]
+
+
+def test_reading_ahead_does_not_move_the_mark() -> None:
+    rows = Rows(pieces(), Mark())
+    taken(rows, 2)
+    rows.fill(9)
+    assert rows.mark == Mark(0, 2)
+    taken(rows, 1)
+    assert rows.mark in (Mark(0, 3), Mark(1, 0))
+    assert taken(rows, 4, 4, 9) == [[3, 4, 5, 6], [7, 8, 9, 10], [11, 12]]
+    assert rows.mark == Mark(4, 5)
+
+
+def test_no_more_is_read_than_is_needed() -> None:
+    given = pieces()
+    rows = Rows(given, Mark())
+    rows.fill(4)
+    assert next(given)[1] == 2

@@ -15,8 +15,7 @@ from satrap.errors import DataError
 def as_array(values: Any) -> pa.Array:
     """Return values as one pyarrow array, without a copy where the memory allows; NaN of objects is null.
 
-    Raises:
-        DataError: values of mixed types.
+    Raises `DataError` if the types of the values are mixed.
     """
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
@@ -60,20 +59,6 @@ def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
     return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), window
 
 
-def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return bool[n], False where null, or None when nothing is null."""
-    if array.null_count == 0:
-        return None
-    mask: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-    return mask
-
-
-def float_values(array: pa.Array) -> npt.NDArray[Any]:
-    """Return a float array with NaN for null, in its own width."""
-    values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
-    return values
-
-
 _TRUTH = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 """The first three are 1, the others 0."""
 
@@ -81,12 +66,8 @@ _TRUTH = pa.array(["true", "True", "TRUE", "false", "False", "FALSE"])
 def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[np.float64]:
     """Return numbers as float64[n], NaN for null. Text is read as numbers, true and false as 1 and 0.
 
-    Args:
-        array: numbers or text.
-        missing: texts that mean "missing", besides empty text.
-
-    Raises:
-        pyarrow.ArrowInvalid: a text is no number, or the type cannot be one.
+    Empty text and the texts in `missing` become NaN. Raises `pyarrow.ArrowInvalid` if a text is no number, or
+    the type cannot be one.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()

@@ -6,7 +6,7 @@ import codecs
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,8 @@ import pyarrow.csv as pacsv
 from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
-from satrap.data.origin import Origin, check_columns
 from satrap.data.records import Block, blocks, copy_records
-from satrap.data.shuffle import permutation
-from satrap.data.source import Cursor, Piece, Scan
+from satrap.data.source import Cursor, Origin, Piece, Scan, check_columns, permutation
 from satrap.data.stream import TextStream
 from satrap.errors import ConfigError, DataError
 
@@ -82,22 +80,13 @@ class _Place:
     base: int = -1
     kept: int = 0
 
-    def cursor(self) -> Cursor:
-        return [self.file, self.offset, self.row, self.base, self.kept]
-
 
 class CsvSource:
     """CSV or TSV files. Rows are counted and chosen before parsing, so skipped rows cost little.
 
     Shuffling permutes the files. Worker w of W takes every W-th kept row of the pass, from the w-th on;
-    every worker reads all the bytes but parses only its own rows.
-
-    Args:
-        files: the files, in order.
-        options: how they are written; separator None means a comma.
-
-    Raises:
-        DataError: the first file is empty or unreadable.
+    every worker reads all the bytes but parses only its own rows. Raises `DataError` if the first file is
+    empty or unreadable.
     """
 
     def __init__(self, files: Sequence[File], options: CsvOptions) -> None:
@@ -109,13 +98,8 @@ class CsvSource:
         )
         self._headers: dict[int, tuple[list[str], int]] = {}
         self._counts: dict[int, int] = {}
-        self.label = files[0].name
+        self.label, self.files = files[0].name, len(files)
         self.names: Sequence[str] = self._header(0)[0]
-
-    @property
-    def files(self) -> int:
-        """How many files there are."""
-        return len(self._files)
 
     def num_rows(self, scan: Scan) -> int | None:
         """Return None: it takes reading the files to know."""
@@ -141,9 +125,8 @@ class CsvSource:
             place = _Place(file=place.file + 1, base=following, kept=place.kept)
 
     def _order(self, scan: Scan) -> list[int]:
-        return (
-            list(range(self.files)) if scan.order is None else permutation(self.files, *scan.order).tolist()
-        )
+        files = list(range(self.files))
+        return files if scan.order is None else permutation(self.files, *scan.order).tolist()
 
     def _base(self, index: int, scan: Scan) -> int:
         """Return the index of a file's first row in the whole list; counts the files before it if it must."""
@@ -168,8 +151,9 @@ class CsvSource:
         if first is None:
             fix = "give a file with a header line and rows"
             raise DataError("the file is empty", where=stream.file.name, fix=fix)
-        line = bytes(first.data[first.starts[0] : first.ends[0]])
-        return self._names(line, stream.file), first.offset + first.after(0)
+        data, end = bytes(first.data), int(first.ends[0])
+        after = data.find(b"\n", end) + 1 or len(data)
+        return self._names(data[first.starts[0] : end], stream.file), first.offset + after
 
     def _names(self, line: bytes, file: File) -> list[str]:
         options = self._options
@@ -203,50 +187,40 @@ class CsvSource:
     def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
         file, names = self._files[index], self._header(index)[0]
         check_columns(scan.names, names, file.name)
+        parser = _Parser(self._options, self._marks, names, file)
         for block in self._blocks(index, place.offset, place.row):
             place.offset, place.row = block.offset, block.row
-            chosen, kept = self._choose(block, scan, place)
-            if len(chosen):
-                yield _Parser(self._options, self._marks, names, file).piece(
-                    block, chosen, scan, place.cursor()
-                )
-            place.kept += kept
+            kept = scan.kept(place.base + block.row, len(block.starts))
+            mine = kept[(scan.worker - place.kept) % scan.workers :: scan.workers]
+            if len(mine):
+                yield parser.piece(block, mine, scan, list(astuple(place)))
+            place.kept += len(kept)
             place.row = block.row + len(block.starts)
 
-    def _choose(self, block: Block, scan: Scan, place: _Place) -> tuple[npt.NDArray[np.int64], int]:
-        """Return (which records of the block are this worker's, how many any worker takes)."""
-        count = len(block.starts)
-        if scan.rows is None:
-            chosen = np.arange(count, dtype=np.int64)
-        else:
-            chosen = scan.rows.select(place.base + block.row, count)
-        return chosen[(scan.worker - place.kept) % scan.workers :: scan.workers], len(chosen)
 
-
+@dataclass(frozen=True, slots=True)
 class _Parser:
-    """Parses chosen records of a block and explains errors."""
+    """Parses chosen records of a file and explains errors."""
 
-    def __init__(
-        self, options: CsvOptions, marks: tuple[int, int, Any], names: list[str], file: File
-    ) -> None:
-        self._options, self._marks, self._names, self._file = options, marks, names, file
+    options: CsvOptions
+    marks: tuple[int, int, Any]
+    names: list[str]
+    file: File
 
     def piece(self, block: Block, chosen: npt.NDArray[np.int64], scan: Scan, cursor: Cursor) -> Piece:
         """Return the chosen records as a piece."""
-        origin = Origin(self._file.name, block.row + chosen)
-        text = self._text(block, chosen)
+        origin = Origin(self.file.name, block.row + chosen)
+        quote, separator, _ = self.marks
+        if len(chosen) == block.lines and not self.options.strip:
+            text = pa.py_buffer(block.data[block.starts[0] : block.ends[-1]])
+        else:
+            strip = (quote, separator) if self.options.strip else None
+            text = pa.py_buffer(copy_records(block.data, block.starts[chosen], block.ends[chosen], strip))
         types = {name: pa.float64() for name in scan.numbers} | {name: pa.string() for name in scan.ids}
-        table, raw = self._converted(text, types, self._options.missing, origin), None
+        table, raw = self._converted(text, types, self.options.missing, origin), None
         if scan.raw:
-            raw = self._converted(text, dict.fromkeys(self._names, pa.string()), (), origin)
+            raw = self._converted(text, dict.fromkeys(self.names, pa.string()), (), origin)
         return Piece(table, origin, cursor, raw)
-
-    def _text(self, block: Block, chosen: npt.NDArray[np.int64]) -> pa.Buffer:
-        quote, separator, _ = self._marks
-        if len(chosen) == block.lines and not self._options.strip:
-            return pa.py_buffer(block.data[block.starts[0] : block.ends[-1]])
-        strip = (quote, separator) if self._options.strip else None
-        return pa.py_buffer(copy_records(block.data, block.starts[chosen], block.ends[chosen], strip))
 
     def _parse(
         self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
@@ -257,10 +231,10 @@ class _Parser:
             ragged.append(row)
             return "error"
 
-        reading = pacsv.ReadOptions(use_threads=False, block_size=text.size + 1, column_names=self._names)
+        reading = pacsv.ReadOptions(use_threads=False, block_size=text.size + 1, column_names=self.names)
         parsing = pacsv.ParseOptions(
-            delimiter=chr(self._marks[1]),
-            quote_char=self._options.quote or False,
+            delimiter=chr(self.marks[1]),
+            quote_char=self.options.quote or False,
             newlines_in_values=True,
             invalid_row_handler=stop,
         )
@@ -273,25 +247,23 @@ class _Parser:
         try:
             table = pacsv.read_csv(pa.BufferReader(text), reading, parsing, converting)
         except pa.ArrowInvalid:
-            if ragged:
-                raise self._ragged(ragged[0], origin) from None
-            raise
+            if not ragged:
+                raise
+            row = ragged[0]
+            raise DataError(
+                f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
+                where=f"{self.file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
+                why="it is unclear which value belongs to which column",
+                fix="correct the row, or give the right separator, quote or columns in CsvOptions",
+            ) from None
         if table.num_rows != len(origin.rows):
             raise DataError(
                 f"{len(origin.rows)} lines were parsed as {table.num_rows} rows",
-                where=f"{self._file.name}, rows {origin.rows[0] + 1} to {origin.rows[-1] + 1}",
+                where=f"{self.file.name}, rows {origin.rows[0] + 1} to {origin.rows[-1] + 1}",
                 why="a carriage return inside a line ends a row for some programs and not for others",
                 fix="use one kind of line end throughout the file",
             )
         return table
-
-    def _ragged(self, row: Any, origin: Origin) -> DataError:
-        return DataError(
-            f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
-            where=f"{self._file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
-            why="it is unclear which value belongs to which column",
-            fix="correct the row, or give the right separator, quote or columns in CsvOptions",
-        )
 
     def _converted(
         self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
@@ -304,7 +276,7 @@ class _Parser:
         try:
             found = self._parse(text, dict.fromkeys(types, pa.binary()), missing, origin)
         except pa.ArrowInvalid:
-            raise DataError(f"the text cannot be parsed: {error}", where=self._file.name) from error
+            raise DataError(f"the text cannot be parsed: {error}", where=self.file.name) from error
         columns: dict[str, pa.Array] = {}  # one table of all at the end: each change of a table copies it
         for name, kind in types.items():
             column = found.column(name).combine_chunks()

@@ -12,16 +12,13 @@ import pyarrow as pa
 
 from satrap.batch import Batch
 from satrap.data.csv import CsvOptions, CsvSource
-from satrap.data.encode import MISSING, Columns, Encoder
+from satrap.data.encode import MISSING, Encoder, needed_columns
 from satrap.data.files import FORMATS, find_files, guess_format
 from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import MemorySource, to_table
-from satrap.data.origin import missing_column
 from satrap.data.parquet import ArrowSource, ParquetSource
-from satrap.data.rows import slice_rows, take_rows
-from satrap.data.shuffle import permutation
-from satrap.data.source import Cursor, Piece, RowSplit, Scan, Source
-from satrap.data.window import Mark, Rows
+from satrap.data.rows import Mark, Rows, slice_rows, take_rows
+from satrap.data.source import Cursor, Piece, RowSplit, Scan, Source, check_columns, permutation
 from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
 
@@ -85,17 +82,14 @@ class Dataset:
         self, source: Source, schema: Schema, settings: Settings, joins: Sequence[SideTable] = ()
     ) -> None:
         self._source, self.schema, self.settings, self._joins = source, schema, settings, tuple(joins)
-        columns = Columns(schema)
+        ids, numbers = needed_columns(schema)
+        self._names = list(dict.fromkeys([*ids, *numbers]))
         check_joins(self._joins, source.names)
-        joined = {name: None for side in self._joins for name in side.columns}
-        there = {*source.names, *joined}
-        for name in [*columns.names, *(side.on for side in self._joins)]:
-            if name not in there:
-                raise missing_column(name, [*source.names, *joined], source.label)
-        self._names = columns.names
+        joined = [name for side in self._joins for name in side.columns]
         keys = [side.on for side in self._joins]
-        self._ids = [name for name in dict.fromkeys([*columns.ids, *keys]) if name not in joined]
-        self._numbers = [name for name in columns.numbers if name not in joined]
+        check_columns([*self._names, *keys], [*source.names, *joined], source.label)
+        self._ids = [name for name in dict.fromkeys([*ids, *keys]) if name not in joined]
+        self._numbers = [name for name in numbers if name not in joined]
 
     @property
     def batch_size(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ import pyarrow.compute as pc
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
-from satrap.data.origin import Origin
+from satrap.data.source import Origin
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema
 
+Bools = npt.NDArray[np.bool_]
 _MISSING = np.uint64(MISSING_ID)
 _NO_LIMIT = 2**62
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
@@ -25,83 +27,50 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 
 
 class Missing:
-    """Values that mean "missing", whatever the file: as text, as the ids of these texts, and as numbers.
-
-    Args:
-        texts: the values as text.
-        salt: `Schema.salt`.
-    """
+    """Values that mean "missing", whatever the file: as text, as the ids of these texts, and as numbers."""
 
     def __init__(self, texts: Sequence[str], salt: int) -> None:
         self.texts = pa.array(texts, pa.string())
         ids = hash_ids(self.texts, salt)
         self.ids = ids[ids != _MISSING]
-        self.numbers = [number for text in texts if (number := _number(text)) is not None]
+        self.numbers: list[float] = []
+        for text in texts:
+            with suppress(ValueError):
+                if np.isfinite(number := float(text)):
+                    self.numbers.append(number)
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
-
-
-class Columns:
-    """The columns that a schema needs: which are read as numbers, and which as they are (ids).
-
-    Args:
-        schema: labels and features.
-    """
-
-    def __init__(self, schema: Schema) -> None:
-        self.numbers: dict[str, None] = {}
-        self.ids: dict[str, None] = {}
-        for name, feature in schema.features.items():
-            if isinstance(feature, Categorical) and feature.boundaries is None:
-                self.ids.update(dict.fromkeys(feature.cross or (feature.column or name,)))
-            else:
-                self.numbers[feature.column or name] = None
-        if schema.group:
-            self.ids[schema.group] = None
-        for label in schema.labels:
-            (self.ids if label.positive else self.numbers)[label.column or label.name] = None
-            if label.mask:
-                self.numbers[label.mask] = None
-        if schema.weight:
-            self.numbers[schema.weight] = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All columns, each once."""
-        return tuple({**self.ids, **self.numbers})
+def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
+    """Return the columns a schema needs, each once: read as they are (ids), and read as numbers."""
+    ids: list[str] = []
+    numbers: list[str] = []
+    for name, feature in schema.features.items():
+        if isinstance(feature, Categorical) and feature.boundaries is None:
+            ids += feature.cross or [feature.column or name]
+        else:
+            numbers.append(feature.column or name)
+    if schema.group:
+        ids.append(schema.group)
+    for label in schema.labels:
+        (ids if label.positive else numbers).append(label.column or label.name)
+        if label.mask:
+            numbers.append(label.mask)
+    if schema.weight:
+        numbers.append(schema.weight)
+    return list(dict.fromkeys(ids)), list(dict.fromkeys(numbers))
 
 
 class Encoder:
-    """Turns chunks of columns into batches. Compiled once per schema, stateless.
-
-    Args:
-        schema: labels and features.
-        missing: texts that mean "missing".
-
-    Raises:
-        ConfigError: a transform is unknown or not measured yet.
-    """
+    """Turns chunks of columns into batches. `ConfigError` if a transform is unknown or not measured."""
 
     def __init__(self, schema: Schema, *, missing: Sequence[str]) -> None:
         self.schema = schema
         self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
-        self._steps: dict[str, Callable[[Doubles], Doubles]] = {
-            name: compile_steps(feature, name) for name, feature in schema.numeric.items()
-        }
+        self._steps = {name: compile_steps(feature, name) for name, feature in schema.numeric.items()}
 
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
-        """Return a batch of all rows of `table`.
-
-        Raises:
-            DataError: a value that cannot be used, with file, row and column.
-        """
+        """Return a batch of all rows; `DataError` names file, row and column of a value it cannot use."""
         chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self.schema.categorical.items()}
@@ -119,12 +88,7 @@ class Encoder:
 class Chunk:
     """Columns of some rows with the conversions of one schema; each column is hashed at most once.
 
-    Args:
-        table: the columns.
-        origin: where the rows came from.
-        salt: `Schema.salt`.
-        missing: what means "missing".
-        dictionaries: column -> (its last dictionary, the result computed for that).
+    `dictionaries` keeps, of each column, its last dictionary and the result computed for it.
     """
 
     def __init__(
@@ -203,14 +167,14 @@ class Chunk:
         if feature.cross:
             ids = cross_ids([self.hashed(part) for part in feature.cross])
             return _bag_of_one(ids) if feature.multi else Jagged(ids)
-        if feature.multi:
-            return self._bags(column, feature)
-        if feature.boundaries is not None:
-            return Jagged(self._intervals(self.floats(column), feature.boundaries))
-        return Jagged(self.hashed(column))
+        return self._bags(column, feature) if feature.multi else Jagged(self._single(column, feature))
 
-    def _intervals(self, values: Doubles, boundaries: tuple[float, ...]) -> Ids:
-        """Return the id of the number of boundaries <= value: 0 below the first, len above the last."""
+    def _single(self, column: str, feature: Categorical) -> Ids:
+        """Return one id per row: of the value, or of its interval, the number of boundaries <= value."""
+        boundaries = feature.boundaries
+        if boundaries is None:
+            return self.hashed(column)
+        values = self.floats(column)
         table = hash_ids(np.arange(len(boundaries) + 1), self.salt)
         ids = table[np.searchsorted(np.asarray(boundaries, np.float64), values, side="right")]
         ids[np.isnan(values)] = _MISSING
@@ -224,22 +188,12 @@ class Chunk:
         if feature.separator and is_text(array.type):
             return Jagged(*split_ids(array, feature.separator, limit, self.salt, self._missing.ids))
         if not _is_list(array.type):
-            if feature.boundaries is not None:
-                return _bag_of_one(self._intervals(self.floats(column), feature.boundaries))
-            return _bag_of_one(self.hashed(column))
-        values, offsets = _flattened(array)
-        inner = Chunk(
-            pa.table({column: values}),
-            Origin(self.origin.file, np.repeat(self.origin.rows, np.diff(offsets))),
-            self.salt,
-            self._missing,
-            {},
-        )
-        if feature.boundaries is not None:
-            ids = inner._intervals(inner.floats(column), feature.boundaries)
-        else:
-            ids = inner.hashed(column)
-        return _trimmed(ids, offsets, limit)
+            return _bag_of_one(self._single(column, feature))
+        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        values = pa.table({column: pc.list_flatten(array)})
+        origin = Origin(self.origin.file, np.repeat(self.origin.rows, counts))
+        ids = Chunk(values, origin, self.salt, self._missing, {})._single(column, feature)
+        return _trimmed(ids, np.append(0, np.cumsum(counts, dtype=np.int64)), limit)
 
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
         """Return a numeric feature after its transform, float32[n]."""
@@ -255,51 +209,40 @@ class Chunk:
 
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
         """Return (float32[n, labels] of 0 and 1, bool[n, labels] or None when all labels are known)."""
-        size = self.table.num_rows
-        values = np.empty((size, len(labels)), np.float32)
-        known: npt.NDArray[np.bool_] | None = None
-        if any(label.mask for label in labels):
-            known = np.ones((size, len(labels)), np.bool_)
+        values = np.empty((self.table.num_rows, len(labels)), np.float32)
+        known = np.ones(values.shape, np.bool_)
         for i, label in enumerate(labels):
-            mask = self._binary(label.mask, None) if label.mask else None
-            if known is not None and mask is not None:
-                known[:, i] = mask > 0
-            values[:, i] = self._label(label, None if mask is None else mask > 0)
-        return values, known
+            if label.mask:
+                known[:, i] = self._binary(label.mask, known[:, i]) > 0
+            values[:, i] = self._label(label, known[:, i])
+        return values, known if any(label.mask for label in labels) else None
 
-    def _label(self, label: Label, known: npt.NDArray[np.bool_] | None) -> Doubles:
+    def _label(self, label: Label, known: Bools) -> npt.NDArray[Any]:
         column = label.column or label.name
         if label.positive is not None:
             ids = self.hashed(column)
-            self._refuse_missing(column, ids == _MISSING, known)
-            positive = hash_ids(list(label.positive), self.salt)
-            found: Doubles = np.isin(ids, positive).astype(np.float64)
-            return found if known is None else found * known
+            self._refuse_missing(column, (ids == _MISSING) & known)
+            return np.isin(ids, hash_ids(list(label.positive), self.salt)) & known
         if label.threshold is not None:
             numbers = self.floats(column)
-            self._refuse_missing(column, np.isnan(numbers), known)
-            return np.asarray(numbers >= label.threshold, np.float64)
+            self._refuse_missing(column, np.isnan(numbers) & known)
+            return numbers >= label.threshold
         return self._binary(column, known)
 
-    def _binary(self, column: str, known: npt.NDArray[np.bool_] | None) -> Doubles:
+    def _binary(self, column: str, known: Bools) -> Doubles:
+        """Return 0 or 1 for each row; 0 where the label is not known."""
         values = self.floats(column)
-        self._refuse_missing(column, np.isnan(values), known)
-        bad = ~((values == 0) | (values == 1))
-        if known is not None:
-            bad &= known
-            values = np.where(known, values, 0.0)
+        self._refuse_missing(column, np.isnan(values) & known)
+        bad = (values != 0) & (values != 1) & known
         if bad.any():
             raise self._bad(column, bad, values, "is neither 0 nor 1", "a label or mask is 0 or 1")
-        return values
+        return np.where(known, values, 0.0)
 
-    def _refuse_missing(
-        self, column: str, missing: npt.NDArray[np.bool_], known: npt.NDArray[np.bool_] | None
-    ) -> None:
-        bad = missing if known is None else missing & known
-        if bad.any():
+    def _refuse_missing(self, column: str, missing: Bools) -> None:
+        if missing.any():
             raise DataError(
                 "a label is missing",
-                where=self.origin.at(int(np.argmax(bad)), column),
+                where=self.origin.at(int(np.argmax(missing)), column),
                 why="nothing can be learned from the row for this label",
                 fix="drop such rows, or give Label(mask=...) a column that says where the label is known",
             )
@@ -312,7 +255,7 @@ class Chunk:
             raise self._bad(column, bad, values, "is not a weight", "weights are numbers >= 0")
         return values.astype(np.float32)
 
-    def _bad(self, column: str, bad: npt.NDArray[np.bool_], values: Any, problem: str, why: str) -> DataError:
+    def _bad(self, column: str, bad: Bools, values: Any, problem: str, why: str) -> DataError:
         row = int(np.argmax(bad))
         fixes = {
             "is neither 0 nor 1": "give Label(positive=...) or Label(threshold=...), or correct the value",
@@ -360,15 +303,6 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _flattened(array: pa.Array) -> tuple[pa.Array, Offsets]:
-    """Return (values of all lists, int64[n + 1]); a null list is empty."""
-    counts = pc.list_value_length(array)
-    counts = counts.fill_null(0) if counts.null_count else counts
-    offsets = np.zeros(len(array) + 1, np.int64)
-    np.cumsum(counts.to_numpy(zero_copy_only=False), out=offsets[1:])
-    return pc.list_flatten(array), offsets
-
-
 def _trimmed(ids: Ids, offsets: Offsets, limit: int) -> Jagged:
     """Drop missing values, then all but the first `limit` of each sample."""
     real = ids != _MISSING
@@ -385,5 +319,4 @@ def _trimmed(ids: Ids, offsets: Offsets, limit: int) -> Jagged:
 
 def _bag_of_one(ids: Ids) -> Jagged:
     """Return bags of one id, empty where missing."""
-    real = ids != _MISSING
-    return Jagged(ids[real], np.concatenate(([0], np.cumsum(real))).astype(np.int64, copy=False))
+    return _trimmed(ids, np.arange(len(ids) + 1, dtype=np.int64), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,32 +15,18 @@ from fsspec.implementations.local import LocalFileSystem
 
 from satrap.errors import ConfigError, DataError
 
-FORMATS = ("csv", "tsv", "parquet", "arrow")
-_SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".dat": "tsv",
-    ".tab": "tsv",
-    ".data": "csv",
-    ".test": "csv",
-    ".txt": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
+FORMATS = {
+    "csv": (".csv", ".data", ".test", ".txt"),
+    "tsv": (".tsv", ".dat", ".tab"),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather", ".ipc"),
 }
+"""Format -> the suffixes that mean it."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file on some file system.
-
-    Args:
-        system: fsspec file system.
-        path: path on it.
-        name: path or URL as shown in messages.
-    """
+    """One file on an fsspec file system; `name` is its path or URL in messages."""
 
     system: Any
     path: str
@@ -52,11 +38,7 @@ class File:
         return self.path if isinstance(self.system, LocalFileSystem) else None
 
     def open(self) -> Any:
-        """Open for reading bytes.
-
-        Raises:
-            DataError: the file cannot be read.
-        """
+        """Open for reading bytes; `DataError` if that is impossible."""
         with reading(self.name):
             return self.system.open(self.path, "rb")
 
@@ -80,11 +62,7 @@ def reading(name: str) -> Iterator[None]:
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise unless a path leads to a file or a folder: reading a pipe could wait forever.
-
-    Raises:
-        DataError: it is a pipe, a device or a socket.
-    """
+    """Raise `DataError` if a path leads to a pipe, a device or a socket: reading one could wait forever."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -96,9 +74,8 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 def find_files(sources: Any) -> list[File]:
     """Return the files of a path (text or `PathLike`), glob, URL or list of them; each glob sorted by name.
 
-    Raises:
-        DataError: nothing matches.
-        ConfigError: a URL whose file system is not installed, or a source that is no path.
+    Raises `DataError` if nothing matches, `ConfigError` if the file system of a URL is not installed or a
+    source is no path.
     """
     several = isinstance(sources, Sequence) and not isinstance(sources, str)
     files: list[File] = []
@@ -116,7 +93,6 @@ def find_files(sources: Any) -> list[File]:
 
 def _expand(source: str) -> list[File]:
     system, path = _system(source)
-    remote = "://" in source
     with reading(source):
         if not any(c in path for c in "*?[") or system.exists(path):
             paths = [path]
@@ -130,12 +106,10 @@ def _expand(source: str) -> list[File]:
             raise _not_found(system, path, source)
         for found in paths if isinstance(system, LocalFileSystem) else ():
             check_regular(found)
-    return [File(system, p, system.unstrip_protocol(p) if remote else _shown(p, source)) for p in paths]
-
-
-def _shown(path: str, source: str) -> str:
-    """Show a local path the way the user wrote it: relative stays relative."""
-    return path if os.path.isabs(source) or source.startswith("~") else os.path.relpath(path)
+    shown: Callable[[str], str] = system.unstrip_protocol if "://" in source else str
+    if shown is str and not os.path.isabs(source) and not source.startswith("~"):
+        shown = os.path.relpath  # as the user wrote it: relative stays relative
+    return [File(system, path, shown(path)) for path in paths]
 
 
 def _system(source: str) -> tuple[Any, str]:
@@ -166,16 +140,11 @@ def _not_found(system: Any, path: str, source: str) -> DataError:
 
 
 def guess_format(name: str) -> str:
-    """Return the format that a file name's suffix says.
-
-    Raises:
-        ConfigError: an unknown suffix.
-    """
-    base = name.lower().removesuffix(".gz")
-    suffix = os.path.splitext(base)[1]
-    if suffix not in _SUFFIXES:
-        raise ConfigError(
-            f"cannot tell the format of {name!r} from its name",
-            fix=f"give format: one of {', '.join(FORMATS)}",
-        )
-    return _SUFFIXES[suffix]
+    """Return the format that a file name's suffix means; `ConfigError` if none."""
+    suffix = os.path.splitext(name.lower().removesuffix(".gz"))[1]
+    for kind, suffixes in FORMATS.items():
+        if suffix in suffixes:
+            return kind
+    raise ConfigError(
+        f"cannot tell the format of {name!r} from its name", fix=f"give format: one of {', '.join(FORMATS)}"
+    )

@@ -18,6 +18,7 @@ XXH64 is the 64-bit xxHash by Yann Collet (specification in the xxHash repositor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from satrap.batch import Ids, Offsets
 from satrap.data import canonical
-from satrap.data.columns import as_array, bytes_of, float_values, is_text, valid_mask
+from satrap.data.columns import as_array, bytes_of, is_text
 from satrap.errors import DataError
 from satrap.machine_code import compiled
 from satrap.schema import MISSING_ID
@@ -211,17 +212,10 @@ def _fold(ids: Ids, following: Ids) -> None:
         ids[i] = _mix(ids[i] * _GOLDEN + following[i])
 
 
-def _mix_python(z: int) -> int:
-    mask = 2**64 - 1
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-    return z ^ z >> 31
-
-
 def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
     """Return (what is added to integers, the XXH64 seed) of a salt."""
     mask = 2**64 - 1
-    return U(_mix_python((salt + int(_GOLDEN)) & mask)), U(salt & mask)
+    return U(_mix(U((salt + int(_GOLDEN)) & mask))), U(salt & mask)
 
 
 def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
@@ -247,7 +241,7 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     if pa.types.is_floating(array.type):
-        out = _hash_floats(float_values(array), salt)
+        out = _hash_floats(array.to_numpy(zero_copy_only=False), salt)  # null becomes NaN
     elif pa.types.is_integer(array.type):
         out = np.empty(len(array), np.uint64)
         filled = array.fill_null(0) if array.null_count else array
@@ -256,9 +250,8 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
         array = array if is_text(array.type) else _as_text(array)
         out = np.empty(len(array), np.uint64)
         _hash_text(*bytes_of(array), *salt_key(salt), out)
-    valid = valid_mask(array)
-    if valid is not None:
-        out[~valid] = _MISSING
+    if array.null_count:
+        out[array.is_null().to_numpy(zero_copy_only=False)] = _MISSING
     if len(missing):
         _forget(out, missing)
     return out
@@ -279,16 +272,10 @@ def _as_text(array: pa.Array) -> pa.Array:
         array = array.cast(pa.timestamp(kind.unit))  # the same instant in UTC
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
-    if pa.types.is_duration(kind):
-        raise _no_id(kind)
-    try:
-        return array.cast(pa.string())
-    except pa.ArrowNotImplementedError as error:  # pyarrow's word for a type without such a conversion
-        raise _no_id(kind) from error
-
-
-def _no_id(kind: pa.DataType) -> DataError:
-    return DataError(
+    if not pa.types.is_duration(kind):
+        with suppress(pa.ArrowNotImplementedError):  # pyarrow's word for a type without such a conversion
+            return array.cast(pa.string())
+    raise DataError(
         f"a column of type {kind} cannot be an id",
         why="files write such values in different ways, so one value would get several ids",
         fix="convert the column to numbers or text",
@@ -327,22 +314,14 @@ def _hash_floats(values: npt.NDArray[Any], salt: int) -> Ids:
 def split_ids(
     array: pa.Array, separator: str, limit: int, salt: int, missing: Ids = NOTHING
 ) -> tuple[Ids, Offsets]:
-    """Return the ids of the words of each text and where each row's words begin.
+    """Return the ids of the words of each text, uint64[words], and where each row's begin, int64[n + 1].
 
-    Args:
-        array: pyarrow text array of n rows.
-        separator: the text between words, at least one character. Missing words are dropped.
-        limit: at most this many words per row.
-        salt: as `Schema.salt`.
-        missing: ids of the words that mean missing, besides the empty one.
-
-    Returns:
-        (uint64[words], int64[n + 1]).
+    Missing words are dropped: empty ones, and words whose id is in `missing`. Of a row, the first `limit`
+    words count.
     """
     text, key = bytes_of(array), salt_key(salt)
     sep = np.frombuffer(separator.encode(), np.uint8)
-    valid = valid_mask(array)
-    valid = np.ones(len(array), np.bool_) if valid is None else valid
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
     ends = np.zeros(len(array) + 1, np.int64)
     size, most = len(array) * 4 + 16, int(text[1][-1] - text[1][0]) + 1
     while True:

@@ -10,20 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.data.origin import Origin
-from satrap.data.shuffle import permutation
-from satrap.data.source import Cursor, Piece, Scan
+from satrap.data.source import Cursor, Origin, Piece, Scan, permutation
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of rows that can be read on its own: a Parquet row group, an Arrow record batch, a slice.
+    """Rows that can be read on their own: a Parquet row group, an Arrow record batch, a slice of a table.
 
-    Args:
-        file: index of its file.
-        index: index of the part in the file.
-        file_row: index of its first row in the file.
-        rows: how many rows.
+    `file` is the index of its file, `index` its place in the file, `file_row` the first of its `rows` rows.
     """
 
     file: int
@@ -44,21 +38,18 @@ class IndexedSource(ABC):
         label: short name for messages.
         file_names: name of each file.
         names: columns of the first file.
-        parts: all parts in file order.
+        counts: of each file, the rows of its parts.
     """
 
     def __init__(
-        self, label: str, file_names: Sequence[str], names: Sequence[str], parts: Sequence[Part]
+        self, label: str, file_names: Sequence[str], names: Sequence[str], counts: Sequence[Sequence[int]]
     ) -> None:
-        self.label, self.file_names, self.names = label, file_names, names
-        self._parts = [part for part in parts if part.rows]
-        counts = np.array([part.rows for part in self._parts], np.int64)
-        self._starts = np.cumsum(counts) - counts
-
-    @property
-    def files(self) -> int:
-        """How many files there are."""
-        return len(self.file_names)
+        self.label, self.file_names, self.names, self.files = label, file_names, names, len(file_names)
+        self._parts: list[Part] = []
+        for file, rows in enumerate(counts):
+            starts = np.cumsum([0, *rows]).tolist()
+            self._parts += [Part(file, i, starts[i], rows[i]) for i in range(len(rows)) if rows[i]]
+        self._starts = np.cumsum([0, *(part.rows for part in self._parts)]).tolist()
 
     @abstractmethod
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
@@ -68,19 +59,22 @@ class IndexedSource(ABC):
         """Yield the worker's rows from the start or from a cursor, see `Source.scan`."""
         order = self._order(scan.order)
         low, high = self._share(scan)
-        first = self._ordinals(order, scan)
+        first = self._kept_before(order, scan)
         place, row = cursor or (int(np.searchsorted(first, low, side="right")) - 1, 0)
-        columns = None if scan.raw else scan.names
         while place < len(order) and first[place] < high:
-            part, start = self._parts[order[place]], int(self._starts[order[place]])
+            part, start = self._parts[order[place]], self._starts[order[place]]
             if cursor is None and scan.rows is None:
                 row = max(row, low - int(first[place]))
-            for offset, table in self.read(part, row, columns):
-                ordinal = int(first[place]) + _kept(scan, start, offset)
-                piece = self._piece(scan, part, offset, table, (start, low - ordinal, high - ordinal))
-                if piece is not None:
-                    yield Piece(piece.table, piece.origin, [place, offset], piece.raw)
-                if ordinal + _kept(scan, start + offset, table.num_rows) >= high:
+            for offset, table in self.read(part, row, None if scan.raw else scan.names):
+                before = int(first[place]) + scan.kept_before(start + offset) - scan.kept_before(start)
+                kept = scan.kept(start + offset, table.num_rows)
+                rows = kept[max(low - before, 0) : high - before]
+                if len(rows):
+                    origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
+                    table = table.slice(rows[0], len(rows)) if scan.rows is None else table.take(rows)
+                    raw, table = (table, table.select(scan.names)) if scan.raw else (None, table)
+                    yield Piece(table, origin, [place, offset], raw)
+                if before + len(kept) >= high:
                     return
             place, row = place + 1, 0
 
@@ -91,9 +85,8 @@ class IndexedSource(ABC):
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
         """Return the share of the worker's rows before the cursor."""
-        order = self._order(scan.order)
         low, high = self._share(scan)
-        done = int(self._ordinals(order, scan)[cursor[0]]) + cursor[1] - low
+        done = int(self._kept_before(self._order(scan.order), scan)[cursor[0]]) + cursor[1] - low
         return min(1.0, max(0.0, done / max(1, high - low)))
 
     def _order(self, seeds: tuple[int, int] | None) -> npt.NDArray[np.int64]:
@@ -101,38 +94,15 @@ class IndexedSource(ABC):
             return np.arange(len(self._parts), dtype=np.int64)
         files = np.array([part.file for part in self._parts], np.int64)
         groups = [np.flatnonzero(files == file) for file in permutation(self.files, *seeds)]
-        inside = [group[permutation(len(group), *seeds, i + 1)] for i, group in enumerate(groups)]
-        return np.concatenate(inside) if inside else np.empty(0, np.int64)
+        return np.concatenate(
+            [group[permutation(len(group), *seeds, i + 1)] for i, group in enumerate(groups)]
+        )
 
-    def _ordinals(self, order: npt.NDArray[np.int64], scan: Scan) -> npt.NDArray[np.int64]:
+    def _kept_before(self, order: npt.NDArray[np.int64], scan: Scan) -> npt.NDArray[np.int64]:
         """Return, for each part in pass order and the end, how many kept rows come before it."""
-        counts = [_kept(scan, int(self._starts[i]), self._parts[i].rows) for i in order]
+        counts = [scan.kept_before(self._starts[i + 1]) - scan.kept_before(self._starts[i]) for i in order]
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
     def _share(self, scan: Scan) -> tuple[int, int]:
-        total = sum(part.rows for part in self._parts)
-        total = int(scan.rows.before(total)) if scan.rows else total
+        total = scan.kept_before(self._starts[-1])
         return total * scan.worker // scan.workers, total * (scan.worker + 1) // scan.workers
-
-    def _piece(
-        self, scan: Scan, part: Part, offset: int, table: pa.Table, window: tuple[int, int, int]
-    ) -> Piece | None:
-        start, low, high = window
-        low = max(low, 0)
-        if scan.rows is None:
-            table = table.slice(low, max(0, high - low))
-            rows = np.arange(low, low + table.num_rows, dtype=np.int64)
-        else:
-            rows = scan.rows.select(start + offset, table.num_rows)[low : max(low, high)]
-            table = table.take(rows)
-        if not table.num_rows:
-            return None
-        origin = Origin(self.file_names[part.file], part.file_row + offset + rows)
-        values = table.select(scan.names) if scan.raw else table
-        return Piece(values, origin, [], table if scan.raw else None)
-
-
-def _kept(scan: Scan, start: int, count: int) -> int:
-    if scan.rows is None:
-        return count
-    return int(scan.rows.before(start + count) - scan.rows.before(start))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from satrap.data.columns import as_array
 from satrap.data.csv import CsvOptions
 from satrap.data.encode import Missing
 from satrap.data.hashing import hash_ids
-from satrap.data.origin import check_columns
-from satrap.data.source import Scan, Source
+from satrap.data.source import Scan, Source, check_columns
 from satrap.errors import ConfigError, DataError
 from satrap.schema import MISSING_ID
 
@@ -42,15 +42,7 @@ class Join:
 
 
 class SideTable:
-    """A side table in memory, ready to be joined.
-
-    Args:
-        join: what to join.
-        source: its opened source.
-
-    Raises:
-        DataError: a column is missing, or a key appears twice.
-    """
+    """A side table in memory, ready to be joined; `DataError` if a column is missing or a key comes twice."""
 
     def __init__(self, join: Join, source: Source) -> None:
         key = join.key or join.on
@@ -62,7 +54,7 @@ class SideTable:
             raise DataError("the side table has no rows", where=source.label)
         table = pa.concat_tables(tables, promote_options="permissive")
         self.on, self._missing = join.on, Missing((join.csv or CsvOptions()).missing, 0).ids
-        hashed = hash_ids(table.column(key).combine_chunks(), missing=self._missing)
+        hashed = hash_ids(table.column(key), missing=self._missing)
         self._order = np.argsort(hashed, kind="stable")
         self._keys = hashed[self._order]
         _refuse_duplicates(self._keys, self._order, table.column(key), f"{source.label}, column {key!r}")
@@ -73,7 +65,7 @@ class SideTable:
         wanted = [name for name in names if name in self.columns]
         if not wanted:
             return table
-        keys = hash_ids(table.column(self.on).combine_chunks(), missing=self._missing)
+        keys = hash_ids(table.column(self.on), missing=self._missing)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         missing = (self._keys[place] != keys) | (keys == np.uint64(MISSING_ID))
         indices = pa.array(self._order[place].astype(np.int32), mask=missing)
@@ -85,8 +77,7 @@ class SideTable:
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+    array = as_array(column)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 

@@ -49,11 +49,7 @@ class _Asked:
 
     @classmethod
     def from_dict(cls, text: Mapping[str, Any]) -> _Asked:
-        """Build it from the text of a request.
-
-        Raises:
-            ConfigError: something is missing or impossible.
-        """
+        """Build it from the text of a request; `ConfigError` if something is missing or impossible."""
         try:
             schema = Schema.from_dict(text["schema"])
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -73,13 +69,9 @@ class LoaderService(SerialHandler):
 
     A worker opens a pass (`Kind.OPEN`: part, schema, share, epoch, position) and asks for one batch after
     another (`Kind.NEXT`). A thread per worker reads up to `AHEAD` batches ahead. Errors in the data travel in
-    answers, so the user sees them as if the worker had read the files itself.
-
-    Args:
-        open: given "train", "validation" or "test" and a schema, returns that data set or None.
-
-    Attributes:
-        batches, samples: handed out so far.
+    answers, so the user sees them as if the worker had read the files itself. `open` is given "train",
+    "validation" or "test" and a schema, and returns that data set or None. `batches` and `samples` count what
+    was handed out.
     """
 
     role = "loader"
@@ -161,7 +153,11 @@ class LoaderService(SerialHandler):
         parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
         if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
             self._end(client)
-            return [pack_text({"error": error_values(_too_large(size))})]
+            refused = ConfigError(
+                f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}",
+                fix="set data.batch_size lower",
+            )
+            return [pack_text({"error": error_values(refused)})]
         self.batches, self.samples = self.batches + 1, self.samples + batch.size
         return parts
 
@@ -170,9 +166,3 @@ class LoaderService(SerialHandler):
         if stream is not None:
             stream.batches.close()
         return []
-
-
-def _too_large(size: int) -> ConfigError:
-    return ConfigError(
-        f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}", fix="set data.batch_size lower"
-    )

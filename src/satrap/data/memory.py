@@ -16,20 +16,12 @@ SLICE_ROWS = 8192
 
 
 class MemorySource(IndexedSource):
-    """Rows of a table in memory, read in slices without a copy.
-
-    Args:
-        table: the rows.
-        label: what to call it in messages.
-    """
+    """Rows of a table in memory, read in slices without a copy; `label` names it in messages."""
 
     def __init__(self, table: pa.Table, label: str) -> None:
         self._table = table
-        parts = [
-            Part(0, i, start, min(SLICE_ROWS, table.num_rows - start))
-            for i, start in enumerate(range(0, table.num_rows, SLICE_ROWS))
-        ]
-        super().__init__(label, [label], table.column_names, parts)
+        rows = [min(SLICE_ROWS, table.num_rows - i) for i in range(0, table.num_rows, SLICE_ROWS)]
+        super().__init__(label, [label], table.column_names, [rows])
 
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         """Yield the rest of the slice."""
@@ -40,11 +32,8 @@ class MemorySource(IndexedSource):
 def to_table(values: Any) -> tuple[pa.Table, str] | None:
     """Return (table, name for messages) of an object in memory, or None if it is something else.
 
-    Args:
-        values: pyarrow Table or RecordBatch, pandas DataFrame, or dict of columns (arrays or lists).
-
-    Raises:
-        DataError: columns of unequal length or of mixed types.
+    Tables are pyarrow Tables and RecordBatches, pandas DataFrames, and dicts of columns (arrays or lists).
+    Raises `DataError` for columns of unequal length or of mixed types.
     """
     if isinstance(values, pa.Table):
         return values, "pyarrow.Table"

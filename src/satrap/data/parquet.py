@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from satrap.data.files import File
 from satrap.data.indexed import IndexedSource, Part
-from satrap.data.origin import check_columns
+from satrap.data.source import check_columns
 from satrap.errors import DataError
 
 READ_ROWS = 32768
@@ -34,26 +34,19 @@ def _decoding(file: File, kind: str) -> Iterator[None]:
 class ParquetSource(IndexedSource):
     """Parquet files; a part is a row group, decoded `READ_ROWS` at a time with bounded buffers.
 
-    Args:
-        files: the files, in order.
-
-    Raises:
-        DataError: a file is no Parquet file.
+    Raises `DataError` if a file is no Parquet file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
         self._files = files
-        parts: list[Part] = []
+        counts: list[list[int]] = []
         names: list[str] = []
-        for i, file in enumerate(files):
+        for file in files:
             with _opened(file) as reader:
                 names = names or list(reader.schema_arrow.names)
-                start = 0
-                for group in range(reader.metadata.num_row_groups):
-                    rows = reader.metadata.row_group(group).num_rows
-                    parts.append(Part(i, group, start, rows))
-                    start += rows
-        super().__init__(files[0].name, [file.name for file in files], names, parts)
+                groups = map(reader.metadata.row_group, range(reader.metadata.num_row_groups))
+                counts.append([group.num_rows for group in groups])
+        super().__init__(files[0].name, [file.name for file in files], names, counts)
 
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         """Yield the row group from `row` on; rows before it are decoded and dropped."""
@@ -89,28 +82,20 @@ def _opened(file: File) -> Iterator[Any]:
 class ArrowSource(IndexedSource):
     """Arrow IPC files (Feather version 2); a part is a record batch.
 
-    Args:
-        files: the files, in order.
-
-    Raises:
-        DataError: a file is no Arrow file.
+    Raises `DataError` if a file is no Arrow file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
         self._files = files
-        parts: list[Part] = []
+        counts: list[list[int]] = []
         names: list[str] = []
-        for i, file in enumerate(files):
+        for file in files:
             with _opened_arrow(file, None) as reader:
                 names = names or list(reader.schema.names)
             # Batches tell their length only when read: one narrow column is enough.
             with _opened_arrow(file, names[:1]) as reader, _decoding(file, "Arrow"):
-                start = 0
-                for index in range(reader.num_record_batches):
-                    rows = reader.get_batch(index).num_rows
-                    parts.append(Part(i, index, start, rows))
-                    start += rows
-        super().__init__(files[0].name, [file.name for file in files], names, parts)
+                counts.append([reader.get_batch(i).num_rows for i in range(reader.num_record_batches)])
+        super().__init__(files[0].name, [file.name for file in files], names, counts)
 
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         """Yield the record batch from `row` on, `READ_ROWS` at a time."""

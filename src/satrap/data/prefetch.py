@@ -8,7 +8,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
 _POLL_SECONDS = 0.1
@@ -32,11 +33,11 @@ def _end_all() -> None:
         thread.join(max(0.0, limit - time.monotonic()))
 
 
+@dataclass(frozen=True, slots=True)
 class _End:
-    """The end of the items, with the error that ended them, if any."""
+    """The end of the items: `StopIteration`, or the error that ended them."""
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    error: BaseException
 
 
 class Prefetcher(Generic[T]):
@@ -57,36 +58,25 @@ class Prefetcher(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if self._done:
-            raise StopIteration
-        return self._taken(self._queue.get())
-
-    def _taken(self, item: T | _End) -> T:
-        if not isinstance(item, _End):
-            return item
-        self.close()
-        if item.error is not None:
-            raise item.error
-        raise StopIteration
+        return cast(T, self.take(None))
 
     @property
     def ready(self) -> int:
         """Number of items held ready."""
         return self._queue.qsize()
 
-    def take(self, seconds: float) -> T | None:
-        """Return the next item, or None if there is none within some seconds.
-
-        Raises:
-            StopIteration: there are no more.
-        """
+    def take(self, seconds: float | None) -> T | None:
+        """Return the next item, or None if none comes within some seconds; `StopIteration` after the last."""
         if self._done:
             raise StopIteration
         try:
             item = self._queue.get(timeout=seconds)
         except queue.Empty:
             return None
-        return self._taken(item)
+        if isinstance(item, _End):
+            self.close()
+            raise item.error
+        return item
 
     def __enter__(self) -> Prefetcher[T]:
         return self
@@ -109,19 +99,18 @@ class Prefetcher(Generic[T]):
 
 
 def _produce(items: Iterable[T], out: queue.Queue[T | _End], stop: threading.Event) -> None:
-    error: BaseException | None = None
+    end: BaseException = StopIteration()
     iterator = iter(items)
     try:
         for item in iterator:
             if not _put(out, item, stop):
                 break
     except BaseException as raised:  # noqa: BLE001 - every error belongs to the consumer
-        error = raised
+        end = raised
     finally:
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            close()
-    _put(out, _End(error), stop)
+        if hasattr(iterator, "close"):
+            iterator.close()
+    _put(out, _End(end), stop)
 
 
 def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> bool:

@@ -124,14 +124,9 @@ def _copy_stripped(
 def find_records(
     data: Bytes, quote: int, separator: int, comment: Bytes, *, final: bool
 ) -> tuple[Offsets, Offsets, int, int, bool]:
-    """Find the complete records in a block of bytes.
+    """Find the complete records in a block of bytes that begins with a line; the rules are those of `blocks`.
 
-    Args:
-        data: uint8[n], starting at the start of a line.
-        quote: the quote byte, or -1 for none.
-        separator: the separator byte.
-        comment: bytes that start a line to skip, possibly empty.
-        final: whether the data ends here, so that the last line needs no line end.
+    `final`: the data ends here, so the last line needs no line end.
 
     Returns:
         (int64[records] starts, int64[records] ends without the line end, lines, bytes consumed, whether a
@@ -153,13 +148,9 @@ def find_records(
 
 
 def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, int] | None) -> Any:
-    """Return the records one after another, each with a line end, as a buffer.
+    """Return the records of a block one after another, each with a line end, as a buffer.
 
-    Args:
-        data: the block the records are in.
-        starts: int64[records].
-        ends: int64[records].
-        strip: (quote byte or -1, separator byte) to drop blanks around fields, or None.
+    `strip`: (quote byte or -1, separator byte) to drop blanks around fields, or None.
     """
     out = np.empty(int((ends - starts).sum()) + len(starts), np.uint8)
     if strip is None:
@@ -171,15 +162,11 @@ def copy_records(data: Bytes, starts: Offsets, ends: Offsets, strip: tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive records of a file.
+    """Consecutive records of a file, at least one.
 
-    Args:
-        data: uint8[n], bytes that hold them.
-        starts: int64[records], at least one, where each record starts in `data`.
-        ends: int64[records], where each ends, without the line end.
-        lines: number of lines, more than records where some are blank or comments.
-        offset: byte offset of `data` in the (decompressed) file.
-        row: index in the file of the first record.
+    They stand in `data`, uint8[n], from `starts` to `ends`, int64[records], without their line ends. `lines`
+    also counts blank lines and comments. `offset` is the place of `data` in the (decompressed) file, `row`
+    the index of the first record there.
     """
 
     data: Bytes
@@ -188,13 +175,6 @@ class Block:
     lines: int
     offset: int
     row: int
-
-    def after(self, record: int) -> int:
-        """Return where the line after a record starts in `data`."""
-        end = int(self.ends[record])
-        while end < len(self.data) and self.data[end] != _LINE:
-            end += 1
-        return min(end + 1, len(self.data))
 
 
 _MAX_RECORD = 1 << 26
@@ -205,16 +185,9 @@ def blocks(
 ) -> Iterator[Block]:
     """Yield the records of a stream in blocks of about `size` bytes; blocks without records are left out.
 
-    Args:
-        stream: standing at the start of a line.
-        quote: the quote byte, or -1.
-        separator: the separator byte.
-        comment: bytes that start a line to skip.
-        row: index of the first record.
-        size: bytes read at once.
-
-    Raises:
-        DataError: a quote that never closes, or a row of more than 64 MiB.
+    The stream stands at the start of a line, before the record number `row`. `quote` is a byte, or -1 for
+    none. Lines that start with `comment`, if it is not empty, are skipped. Raises `DataError` for a quote
+    that never closes, or a row of more than 64 MiB.
     """
     # Where a block ends depends only on where it starts, so a resumed scan cuts the same blocks.
     ahead, want, final, offset = b"", size, False, stream.offset

@@ -28,17 +28,10 @@ class RemoteData:
 
     Positions are those of the `Dataset`, so either can continue a pass of the other. At most `AHEAD` batches
     are on their way, and as many are ready in the loader. If the loader restarts at the same address, the
-    pass continues after the last batch. If it does not answer within the deadline, the pass ends with an
-    `ExchangeError` that names it.
+    pass continues after the last batch. If it does not answer within its deadline, the pass ends with an
+    `ExchangeError` that gives its name.
 
-    Args:
-        name: of the loader, for errors.
-        address: HOST:PORT of the loader.
-        part: "train", "validation" or "test".
-        schema: labels and features, measured.
-        worker: which share of the rows.
-        workers: how many share them.
-        options: key, deadline and heartbeat; see `ClientOptions`.
+    The loader is at `address`, HOST:PORT; `part` is "train", "validation" or "test". The schema is measured.
     """
 
     def __init__(
@@ -81,11 +74,9 @@ class RemoteData:
         return next((share for place, share in list(self._places) if place is position), None)
 
     def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
-        """Yield the batches of one pass, or those after `position`; see `Dataset.batches`.
+        """Yield the batches of one pass, or the ones after `position`; see `Dataset.batches`.
 
-        Raises:
-            DataError, ConfigError: as `Dataset.batches`.
-            ExchangeError: the loader is lost.
+        Raises `DataError` and `ConfigError` as it does, and `ExchangeError` if the loader is lost.
         """
         while True:
             try:

@@ -1,14 +1,16 @@
-"""Slicing, joining and reordering the rows of batches."""
+"""Slicing, joining and reordering the rows of batches; `Rows`, a stream of rows that knows its place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch, Jagged
+from satrap.data.source import Cursor
 from satrap.machine_code import compiled
 
 Indices = npt.NDArray[np.int64]
@@ -16,24 +18,22 @@ _DENSE = ("numeric", "labels", "label_mask", "weights", "groups")
 
 
 @compiled(nogil=True)
-def _take_jagged(values: Any, offsets: Any, indices: Any, ends: Any, out: Any) -> None:
+def _take_values(values: Any, offsets: Any, indices: Any, out: Any) -> None:
     position = 0
-    for i in range(len(indices)):
-        for k in range(offsets[indices[i]], offsets[indices[i] + 1]):
+    for i in indices:
+        for k in range(offsets[i], offsets[i + 1]):
             out[position] = values[k]
             position += 1
-        ends[i + 1] = position
 
 
 def take_jagged(jagged: Jagged, indices: Indices) -> Jagged:
     """Return the samples at `indices`, in that order."""
     if jagged.offsets is None:
         return Jagged(jagged.values[indices])
-    counts = jagged.offsets[indices + 1] - jagged.offsets[indices]
-    ends = np.zeros(len(indices) + 1, np.int64)
-    out = np.empty(int(counts.sum()), np.uint64)
-    _take_jagged(jagged.values, jagged.offsets, indices, ends, out)
-    return Jagged(out, ends)
+    offsets = np.append(0, np.cumsum(jagged.offsets[indices + 1] - jagged.offsets[indices]))
+    out = np.empty(offsets[-1], np.uint64)
+    _take_values(jagged.values, jagged.offsets, indices, out)
+    return Jagged(out, offsets)
 
 
 def slice_jagged(jagged: Jagged, start: int, stop: int) -> Jagged:
@@ -50,9 +50,7 @@ def concat_jagged(parts: Sequence[Jagged]) -> Jagged:
     if parts[0].offsets is None:
         return Jagged(values)
     counts = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    offsets = np.zeros(sum(map(len, counts)) + 1, np.int64)
-    np.cumsum(np.concatenate(counts), out=offsets[1:])
-    return Jagged(values, offsets)
+    return Jagged(values, np.append(0, np.cumsum(np.concatenate(counts))))
 
 
 def _rebuilt(
@@ -90,3 +88,57 @@ def concat_rows(parts: Sequence[Batch]) -> Batch:
     if len(parts) == 1:
         return parts[0]
     return _rebuilt(sum(part.size for part in parts), parts, concat_jagged, np.concatenate)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place between two rows of a pass: `skip` rows after the piece at `cursor` (None: the pass) starts.
+
+    The shuffle buffer number `buffer` (from 0) starts there, and `batch` of its batches were yielded already.
+    """
+
+    cursor: Cursor | None = None
+    skip: int = 0
+    buffer: int = 0
+    batch: int = 0
+
+
+class Rows:
+    """Pieces of a pass, each (rows, cursor), as one run of rows. It begins at `start`, in the first piece."""
+
+    def __init__(self, pieces: Iterator[tuple[Batch, Cursor]], start: Mark) -> None:
+        self._pieces, self._skip = pieces, start.skip
+        self._held: list[tuple[Batch, Cursor, int]] = []
+        self._last = Mark(start.cursor, start.skip)
+
+    @property
+    def mark(self) -> Mark:
+        """Position of the next row."""
+        return Mark(*self._held[0][1:]) if self._held else self._last
+
+    def fill(self, count: int) -> None:
+        """Read ahead until at least `count` rows are held, or the pass ends."""
+        held = sum(batch.size - done for batch, _, done in self._held)
+        while held < count and (found := next(self._pieces, None)) is not None:
+            batch, cursor = found
+            done = min(self._skip, batch.size)
+            self._skip -= done
+            if done < batch.size:
+                self._held.append((batch, cursor, done))
+                held += batch.size - done
+
+    def take(self, count: int) -> Batch | None:
+        """Return the next `count` rows, fewer at the end of the pass, or None when there are none left."""
+        self.fill(count)
+        parts: list[Batch] = []
+        while self._held and count:
+            batch, cursor, done = self._held[0]
+            stop = min(done + count, batch.size)
+            parts.append(slice_rows(batch, done, stop))
+            count -= stop - done
+            self._last = Mark(cursor, stop)
+            if stop == batch.size:
+                self._held.pop(0)
+            else:
+                self._held[0] = (batch, cursor, stop)
+        return concat_rows(parts) if parts else None

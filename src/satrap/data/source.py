@@ -1,8 +1,9 @@
-"""The protocol of all sources of rows, and which rows one pass reads."""
+"""The protocol of all sources of rows: which rows a pass reads, in which order, and where each came from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.data.origin import Origin
-from satrap.errors import ConfigError
+from satrap.data.hashing import hash_ids
+from satrap.errors import ConfigError, DataError
 
 Cursor = list[int]
 """Where a scan stands, as plain numbers whose meaning is the source's own."""
@@ -86,16 +87,35 @@ class Scan:
         """All columns, each once."""
         return list(dict.fromkeys([*self.ids, *self.numbers]))
 
+    def kept_before(self, index: int) -> int:
+        """Return how many rows with an index below `index` are kept."""
+        return index if self.rows is None else int(self.rows.before(index))
+
+    def kept(self, start: int, count: int) -> npt.NDArray[np.int64]:
+        """Return which of rows start..start+count are kept, as offsets from `start`."""
+        return np.arange(count, dtype=np.int64) if self.rows is None else self.rows.select(start, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the rows of a chunk came from: the name of the file (or object in memory), and row numbers.
+
+    `rows` is int64[n], counted from 0 without header, comments and blank lines.
+    """
+
+    file: str
+    rows: npt.NDArray[np.int64]
+
+    def at(self, row: int, column: str) -> str:
+        """Return the place of a value for an error message; rows count from 1 there."""
+        return f"{self.file}, row {int(self.rows[row]) + 1}, column {column!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some consecutive rows of a scan.
+    """Some consecutive rows of a scan: the columns it names and, if it asks for them, all in `raw`.
 
-    Args:
-        table: the columns of the scan.
-        origin: where the rows came from.
-        cursor: `Source.scan` from here yields this piece again first.
-        raw: all original columns, when asked for.
+    `Source.scan` from `cursor` yields this piece again first.
     """
 
     table: pa.Table
@@ -105,19 +125,17 @@ class Piece:
 
 
 class Source(Protocol):
-    """A list of files, or an object in memory, that can be scanned any number of times."""
+    """A list of files, or an object in memory, that can be scanned any number of times.
 
-    @property
-    def label(self) -> str:
-        """Short name for messages."""
+    Attributes:
+        label: short name for messages.
+        names: columns of the first file.
+        files: how many files there are; 1 in memory.
+    """
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Column names (of the first file)."""
-
-    @property
-    def files(self) -> int:
-        """How many files there are; 1 in memory."""
+    label: str
+    names: Sequence[str]
+    files: int
 
     def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
         """Yield pieces from the start or from a piece's cursor; always the same rows in the same order."""
@@ -127,3 +145,30 @@ class Source(Protocol):
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
         """Return the share of the pass before `cursor`, 0..1, or None when it is not known."""
+
+
+def check_columns(needed: Iterable[str], columns: Sequence[str], file: str) -> None:
+    """Raise `DataError` for the first needed column that a file lacks, naming the nearest one it has."""
+    there = set(columns)
+    for column in needed:
+        if column not in there:
+            near = difflib.get_close_matches(column, columns, 1, 0.5)
+            shown = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
+            raise DataError(
+                f"column {column!r} is missing" + (f"; did you mean {near[0]!r}?" if near else ""),
+                where=file,
+                why="the schema needs it",
+                fix=f"name one of the columns: {shown}",
+            )
+
+
+def permutation(count: int, *seeds: int) -> npt.NDArray[np.int64]:
+    """Return a permutation of 0..count-1 that depends only on `seeds`.
+
+    It is equal on every machine and with every NumPy version: each index is hashed with the seeds (a
+    bijection, so no two keys are equal) and the keys are sorted. The order of the seeds matters.
+    """
+    key = 0
+    for seed in seeds:
+        key = int(hash_ids(np.array([seed % 2**64], np.uint64), key)[0])
+    return np.argsort(hash_ids(np.arange(count, dtype=np.int64), key)).astype(np.int64, copy=False)

@@ -10,19 +10,14 @@ from typing import Any
 from satrap.data.files import File, reading
 from satrap.errors import DataError
 
-_BOM = codecs.BOM_UTF8
 _STEP = 1 << 20
 
 
 class TextStream:
-    """Reads a file forward. Use as a context manager.
+    """Reads a file forward, as UTF-8. Use as a context manager.
 
-    Args:
-        file: the file; a name ending in .gz, or gzip's first two bytes, means gzip.
-        encoding: its text encoding; anything but UTF-8 is converted.
-
-    Raises:
-        DataError: unreadable file, broken gzip, text that is not in the encoding.
+    A name that ends in .gz, or gzip's first two bytes, means gzip. Raises `DataError` for an unreadable file,
+    broken gzip, or text that is not in the encoding.
     """
 
     def __init__(self, file: File, encoding: str) -> None:
@@ -35,13 +30,10 @@ class TextStream:
         self._bytes: Any = gzip.GzipFile(fileobj=self._handle) if self.compressed else self._handle
         plain = codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
         self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
-        self._ahead = b""
-        self.offset = self._encoded = 0
-        head = self._read(3)
-        if head == _BOM:
-            self.offset = 3
-        else:
-            self._ahead = head
+        self._encoded = 0
+        self._ahead = self._read(3)
+        self.offset = 3 if self._ahead == codecs.BOM_UTF8 else 0
+        self._ahead = b"" if self.offset else self._ahead
 
     def __enter__(self) -> TextStream:
         return self
@@ -53,13 +45,10 @@ class TextStream:
     def read(self, size: int) -> bytes:
         """Return `size` bytes of UTF-8; fewer only at the end of the file."""
         parts, missing = [self._ahead], size - len(self._ahead)
-        while missing > 0:
-            part = self._read(missing)
-            if not part:
-                break
+        while missing > 0 and (part := self._read(missing)):
             parts.append(part)
             missing -= len(part)
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data = b"".join(parts)
         data, self._ahead = data[:size], data[size:]
         self.offset += len(data)
         return data
@@ -86,10 +75,8 @@ class TextStream:
             ) from error
         except OSError as error:
             raise DataError(f"cannot read the file: {error}", where=self.file.name) from error
-        return data if self._decoder is None else self._converted(data)
-
-    def _converted(self, data: bytes) -> bytes:
-        assert self._decoder is not None
+        if self._decoder is None:
+            return data
         held = len(self._decoder.getstate()[0])  # bytes of a character that was read only in part
         try:
             text = self._decoder.decode(data, final=not data).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,7 @@ def unmeasured(feature: Numeric) -> int | None:
 def compile_steps(feature: Numeric, name: str, count: int | None = None) -> Callable[[Doubles], Doubles]:
     """Return one function float64[n] -> float64[n] that applies the first `count` steps (default: all).
 
-    Raises:
-        ConfigError: an unknown step, impossible arguments, or "standardize" without statistics.
+    Raises `ConfigError` for an unknown step, impossible arguments, or "standardize" without statistics.
     """
     functions = [_compile(step, f"feature {name!r}") for step in steps_of(feature)[:count]]
 
@@ -96,9 +94,5 @@ def _standardize(arguments: Any, where: str) -> Callable[[Doubles], Doubles]:
         raise ConfigError(f"{where}: standardize needs {{mean: m, std: s}}, got {arguments!r}") from error
     if not (np.isfinite(mean) and np.isfinite(std) and std >= 0):
         raise ConfigError(f"{where}: standardize needs a finite mean and std >= 0, got {arguments!r}")
-    return partial(_scale, mean=mean, std=std or 1.0)
-
-
-def _scale(values: Doubles, *, mean: float, std: float) -> Doubles:
-    """Return (values - mean) / std; a constant column (std 0) becomes zeros."""
-    return (values - mean) / std
+    divisor = std or 1.0  # a constant column becomes zeros
+    return lambda values: (values - mean) / divisor
