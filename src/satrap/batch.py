@@ -40,21 +40,18 @@ class Jagged:
     def __post_init__(self) -> None:
         if self.values.dtype != np.uint64 or self.values.ndim != 1:
             raise DataError(f"ids must be uint64[n], got {self.values.dtype}{list(self.values.shape)}")
-        if self.offsets is not None:
-            _check_offsets(self.offsets, len(self.values))
+        offsets, count = self.offsets, len(self.values)
+        if offsets is not None:
+            if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 1:
+                raise DataError(f"offsets must be int64[batch + 1], got {offsets.dtype}{list(offsets.shape)}")
+            if offsets[0] != 0 or offsets[-1] != count or np.any(np.diff(offsets) < 0):
+                raise DataError(f"offsets must ascend from 0 to the number of ids ({count})")
         if self.weights is not None and self.weights.shape != self.values.shape:
-            raise DataError(f"{len(self.values)} ids but weights of shape {list(self.weights.shape)}")
+            raise DataError(f"{count} ids but weights of shape {list(self.weights.shape)}")
 
     def __len__(self) -> int:
         """Return the number of samples."""
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
-
-
-def _check_offsets(offsets: Offsets, count: int) -> None:
-    if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 1:
-        raise DataError(f"offsets must be int64[batch + 1], got {offsets.dtype}{list(offsets.shape)}")
-    if offsets[0] != 0 or offsets[-1] != count or np.any(np.diff(offsets) < 0):
-        raise DataError(f"offsets must ascend from 0 to the number of ids ({count})")
 
 
 @dataclass(slots=True)

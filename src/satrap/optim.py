@@ -317,7 +317,7 @@ Kind = TypeVar("Kind", type[Optimizer], type[Schedule])
 
 
 def _kind(settings: Mapping[str, Any], kinds: tuple[Kind, ...], what: str) -> tuple[Kind, dict[str, Any]]:
-    """Return the class that settings name, and their other entries, which are arguments of it."""
+    """Return the class that settings name, and their other entries, its arguments."""
     arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     name = arguments.pop("name", None)
     for kind in kinds:

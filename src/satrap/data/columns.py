@@ -40,19 +40,13 @@ def as_array(values: Any) -> pa.Array:
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether values are text or bytes with Arrow's offsets layout."""
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-    )
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
     """Return (all bytes, offsets[n + 1] into them) of a text array, without a copy."""
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets, data = array.buffers()
-    kind = np.int64 if large else np.int32
+    kind = np.int64 if array.type in (pa.large_string(), pa.large_binary()) else np.int32
     if offsets is None or offsets.size == 0:
         return np.empty(0, np.uint8), np.zeros(len(array) + 1, kind)
     window = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1]

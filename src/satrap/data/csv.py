@@ -140,20 +140,19 @@ class CsvSource:
     def _header(self, index: int) -> tuple[list[str], int]:
         """Return (column names, byte offset of what follows the header) of a file."""
         if index not in self._headers:
-            with TextStream(self._files[index], self._options.encoding) as stream:
-                self._headers[index] = self._read_header(stream)
+            file = self._files[index]
+            with TextStream(file, self._options.encoding) as stream:
+                if self._options.columns is not None:
+                    self._headers[index] = list(self._options.columns), stream.offset
+                    return self._headers[index]
+                first = next(blocks(stream, *self._marks, row=0, size=_HEADER_BYTES), None)
+            if first is None:
+                fix = "give a file with a header line and rows"
+                raise DataError("the file is empty", where=file.name, fix=fix)
+            data, end = bytes(first.data), int(first.ends[0])
+            after = data.find(b"\n", end) + 1 or len(data)
+            self._headers[index] = self._names(data[first.starts[0] : end], file), first.offset + after
         return self._headers[index]
-
-    def _read_header(self, stream: TextStream) -> tuple[list[str], int]:
-        if self._options.columns is not None:
-            return list(self._options.columns), stream.offset
-        first = next(iter(blocks(stream, *self._marks, row=0, size=_HEADER_BYTES)), None)
-        if first is None:
-            fix = "give a file with a header line and rows"
-            raise DataError("the file is empty", where=stream.file.name, fix=fix)
-        data, end = bytes(first.data), int(first.ends[0])
-        after = data.find(b"\n", end) + 1 or len(data)
-        return self._names(data[first.starts[0] : end], stream.file), first.offset + after
 
     def _names(self, line: bytes, file: File) -> list[str]:
         options = self._options

@@ -61,11 +61,11 @@ class Dataset:
         ...
     ```
 
-    The object has no state: any number of passes may run at once. Order: without shuffle, that of the
-    files. With shuffle, files, then row groups (Parquet), record batches (Arrow) or slices of 8192 rows
-    (memory) inside each file are permuted, and the rows of each run of `buffer_rows` rows are permuted;
-    all of it a function of (seed, epoch). A pass holds at most two such buffers and the pieces being read.
-    A position holds no rows: resuming reads the current buffer's rows again.
+    The object has no state: any number of passes may run at once. Without shuffle, rows come in the order of
+    the files. With shuffle, files, then row groups (Parquet), record batches (Arrow) or slices of 8192 rows
+    (memory) inside each file are permuted, and the rows of each run of `buffer_rows` rows are permuted; all
+    of it a function of (seed, epoch). A pass holds at most two such buffers and the pieces being read. A
+    position holds no rows: resuming reads the current buffer's rows again.
 
     Args:
         source: where rows come from.

@@ -55,13 +55,20 @@ class SideTable:
         table = pa.concat_tables(tables, promote_options="permissive")
         self.on, self._missing = join.on, Missing((join.csv or CsvOptions()).missing, 0).ids
         hashed = hash_ids(table.column(key), missing=self._missing)
-        self._order = np.argsort(hashed, kind="stable")
-        self._keys = hashed[self._order]
-        _refuse_duplicates(self._keys, self._order, table.column(key), f"{source.label}, column {key!r}")
+        self._order = order = np.argsort(hashed, kind="stable")
+        self._keys = keys = hashed[order]
+        twice = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != np.uint64(MISSING_ID)))
+        if len(twice):
+            raise DataError(
+                f"key {table.column(key)[int(order[twice[0]])].as_py()!r} appears more than once",
+                where=f"{source.label}, column {key!r}",
+                why="a row can be joined with only one row of the side table",
+                fix="remove the duplicates from the side table",
+            )
         self.columns = {join.prefix + name: _flat(table.column(name)) for name in columns}
 
     def attach(self, table: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Return the table with those of the joined columns that `names` lists, dictionary-encoded."""
+        """Return the table with the joined columns that `names` lists, dictionary-encoded."""
         wanted = [name for name in names if name in self.columns]
         if not wanted:
             return table
@@ -79,17 +86,6 @@ class SideTable:
 def _flat(column: pa.ChunkedArray) -> pa.Array:
     array = as_array(column)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def _refuse_duplicates(keys: Any, order: Any, column: pa.ChunkedArray, where: str) -> None:
-    twice = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != np.uint64(MISSING_ID)))
-    if len(twice):
-        raise DataError(
-            f"key {column[int(order[twice[0]])].as_py()!r} appears more than once",
-            where=where,
-            why="a row can be joined with only one row of the side table",
-            fix="remove the duplicates from the side table",
-        )
 
 
 def check_joins(tables: Sequence[SideTable], names: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ def _copy_stripped(
 def find_records(
     data: Bytes, quote: int, separator: int, comment: Bytes, *, final: bool
 ) -> tuple[Offsets, Offsets, int, int, bool]:
-    """Find the complete records in a block of bytes that begins with a line; the rules are those of `blocks`.
+    """Find the complete records in a block of bytes that begins with a line, see `blocks`.
 
     `final`: the data ends here, so the last line needs no line end.
 

@@ -26,9 +26,9 @@ REMEMBERED = 64
 class RemoteData:
     """A worker's share of the data, read and batched by a loader: the same batches as from a `Dataset`.
 
-    Positions are those of the `Dataset`, so either can continue a pass of the other. At most `AHEAD` batches
-    are on their way, and as many are ready in the loader. If the loader restarts at the same address, the
-    pass continues after the last batch. If it does not answer within its deadline, the pass ends with an
+    A position is the same as the `Dataset` gives, so either can continue a pass of the other. At most `AHEAD`
+    batches are on their way, and as many are ready in the loader. If the loader restarts at the same address,
+    the pass continues after the last batch. If it does not answer within its deadline, the pass ends with an
     `ExchangeError` that gives its name.
 
     The loader is at `address`, HOST:PORT; `part` is "train", "validation" or "test". The schema is measured.

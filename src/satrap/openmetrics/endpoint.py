@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from email import message_from_bytes
-from functools import partial
 from importlib.metadata import version
 from time import monotonic, sleep
 from typing import Any
@@ -35,6 +34,14 @@ _TICK = 0.25
 """Seconds between looks at connections that take too long."""
 
 
+class _Caller:
+    """A connection whose socket does not block."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket, self.until = sock, monotonic() + REQUEST_SECONDS
+        self.head, self.answer = b"", memoryview(b"")
+
+
 class Endpoint:
     """Serves the metrics of one role at http://HOST:PORT/metrics, in a thread that ends with the process.
 
@@ -53,20 +60,25 @@ class Endpoint:
     """
 
     def __init__(self, host: str, port: int, values: Callable[[], Values]) -> None:
-        registry = CollectorRegistry()
-        registry.register(_Values(values))
-        ProcessCollector(registry=registry)
+        self._registry = CollectorRegistry()
+        self._registry.register(_Values(values))
+        ProcessCollector(registry=self._registry)
         try:
-            self._server = _Server(host, port, registry)
+            self._socket = _listening(host, port)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"the metrics endpoint cannot listen on {host}:{port}: {error}",
                 fix="choose another address, or port 0 for a free port",
             ) from error
-        self._thread = threading.Thread(target=self._server.run, name="satrap-metrics", daemon=True)
-        self._thread.start()
         shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._server.port}"
+        self.address = f"{shown}:{self._socket.getsockname()[1]}"
+        self._open: dict[_Caller, None] = {}
+        self._asking: list[_Caller] = []
+        self._poller: Poller[_Caller | None] = Poller()
+        self._poller.watch(self._socket, READ, None)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="satrap-metrics", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> Endpoint:
         return self
@@ -76,46 +88,12 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.stop()
-        self._thread.join()
-
-
-class _Caller:
-    """A connection whose socket does not block."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket, self.until = sock, monotonic() + REQUEST_SECONDS
-        self.head, self.answer = b"", memoryview(b"")
-
-
-class _Server:
-    """Answers each connection once, and never waits for one of them."""
-
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((host, port))
-            self._socket.listen(4 * CONNECTIONS)
-            self._socket.setblocking(False)
-        except (OSError, OverflowError):
-            self._socket.close()
-            raise
-        self.port = self._socket.getsockname()[1]
-        self._registry, self._stopping = registry, False
-        self._open: dict[_Caller, None] = {}
-        self._asking: list[_Caller] = []
-        self._poller: Poller[_Caller | None] = Poller()
-        self._poller.watch(self._socket, READ, None)
-
-    def stop(self) -> None:
-        """Make `run` return soon; any thread may call it."""
         self._stopping = True
         self._poller.ring()
+        self._thread.join()
 
-    def run(self) -> None:
-        """Serve until `stop`."""
+    def _run(self) -> None:
+        """Answer each connection once, and never wait for one of them."""
         while not self._stopping:
             for caller, _ in self._poller.wait(_TICK):
                 if caller is None:
@@ -170,20 +148,20 @@ class _Server:
         self._poller.watch(caller.socket, WRITE if caller.answer else READ, caller)
 
     def _answer(self) -> None:
-        """Answer all complete requests with the same metrics."""
+        """Answer all complete requests with the same metrics: the values are read once for each format."""
         encoded: dict[str, bytes] = {}
+
+        def content(accept: str) -> tuple[bytes, str]:
+            encode, kind = choose_encoder(accept)
+            if kind not in encoded:
+                encoded[kind] = encode(self._registry)
+            return encoded[kind], kind
+
         for caller in self._asking:
-            caller.answer = memoryview(_answer(caller.head, partial(self._content, encoded)))
+            caller.answer = memoryview(_answer(caller.head, content))
             caller.until = monotonic() + REQUEST_SECONDS
             self._go_on(caller)
         self._asking.clear()
-
-    def _content(self, encoded: dict[str, bytes], accept: str) -> tuple[bytes, str]:
-        """Return the metrics and their content type; reads the values once."""
-        encode, kind = choose_encoder(accept)
-        if kind not in encoded:
-            encoded[kind] = encode(self._registry)
-        return encoded[kind], kind
 
     def _end_oldest(self) -> None:
         for caller in self._open:
@@ -196,11 +174,24 @@ class _Server:
         caller.socket.close()
 
 
-def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
-    """Answer a GET of /metrics or / with the metrics, and anything else with an error.
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(4 * CONNECTIONS)
+        listener.setblocking(False)
+    except (OSError, OverflowError):
+        listener.close()
+        raise
+    return listener
 
-    The head of the request may not be whole. `content` is given the accepted types, and returns what to serve
-    and its type.
+
+def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
+    """Answer a GET of /metrics or / with the metrics, and anything else, or half a head, with an error.
+
+    `content` is given the accepted types, and returns what to serve and its type.
     """
     request, _, rest = head.partition(b"\r\n")
     words = request.split(b" ")
@@ -215,7 +206,7 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
         try:
             accept = str(message_from_bytes(rest)["accept"] or "")
             (body, kind), status = content(accept), "200 OK"
-        except Exception as error:  # noqa: BLE001 -- whoever asks is told, others are served
+        except Exception as error:  # noqa: BLE001 -- the client gets it, the others are served
             body, status = type(error).__name__.encode(), "500 Internal Server Error"
     start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return start.encode() + b"Connection: close\r\n\r\n" + body
