@@ -42,7 +42,7 @@ PLACES = (
     ("rows to 32 bits (in receive)", f"{SERVERS}.calls:Lookup", "answer"),
     ("wait for rows", "satrap.train.run:Run", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
-    ("backward and dense step", "satrap.dense.step:DenseStep", "step"),
+    ("backward and dense step", "satrap.dense.data_parallel:DataParallel", "step"),
     ("hand over push", f"{SERVERS}.client:ServersExchange", "update"),
     ("whole step", "satrap.train.loop:Loop", "_step"),
     ("progress", "satrap.train.run:Run", "after_step"),

@@ -94,7 +94,8 @@ class Left:
 
     def __init__(self, trainer: Trainer, result: Result, rows: Any) -> None:
         self.result, self.rows, self.dense = result, rows, dense(trainer)
-        state = trainer.dense.state_dict().get("state", {})
+        optimizer = trainer.dense.optimizer  # type: ignore[attr-defined]
+        state = {} if optimizer is None else optimizer.state_dict()["state"]
         self.optimizer = {
             (i, key): torch.as_tensor(value).numpy().tobytes()
             for i, e in state.items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch
 from satrap.checkpoint import Checkpoint
 from satrap.dense import Workers
 from satrap.metrics import BinaryMetrics
-from satrap.train.merge import merged, pack_worker, shared, shared_with_extras, unpack_worker
+from satrap.train.merge import merged, pack_worker, shared, unpack_worker
 from tests.dense.threads import together
 
 
@@ -69,21 +67,19 @@ def checkpoint() -> Checkpoint:
 
 
 def test_all_workers_get_the_checkpoint_of_rank_0_and_only_rank_0_its_rows() -> None:
-    def work(workers: Workers) -> tuple[Checkpoint, Any]:
-        return shared_with_extras(checkpoint() if workers.rank == 0 else None, workers)
+    def work(workers: Workers) -> Checkpoint:
+        return shared(checkpoint() if workers.rank == 0 else None, workers)
 
-    for rank, (found, extras) in enumerate(together(3, work)):
+    for rank, found in enumerate(together(3, work)):
         assert found.settings == checkpoint().settings
         assert torch.equal(found.model["weight"], checkpoint().model["weight"])
         assert found.optimizer["param_groups"] == [{"lr": 0.5, "params": [0]}]
         assert found.optimizer["state"][0]["step"] == 3
         assert found.chunks == (("chunk",) if rank == 0 else ())
-        assert [int(extra["own"]) for extra in extras] == [0, 1, 2]
+        assert [int(extra["own"]) for extra in (found.extra, *found.others)] == [0, 1, 2]
 
 
 def test_one_worker_keeps_its_own() -> None:
     own = checkpoint()
     assert shared(own, Workers()) is own
-    found, extras = shared_with_extras(own, Workers())
-    assert found is own
-    assert [int(extra["own"]) for extra in extras] == [0, 1, 2]
+    assert [int(extra["own"]) for extra in (own.extra, *own.others)] == [0, 1, 2]

@@ -53,7 +53,7 @@ class Places(Rows):
 class Two(Workers):
     """One of two workers, the other of which has 30 rows."""
 
-    world = 2
+    size = 2
 
     def count(self, values: Any) -> list[float]:
         return [value + 30 for value in values]

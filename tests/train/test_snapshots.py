@@ -99,7 +99,7 @@ def make_trainer(**arguments: Any) -> Trainer:
 
 def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     """All that a run leaves: two runs are the same if this is equal, to the bit."""
-    state = trainer.state.describe()
+    state = trainer.dense.state()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
         for table, chunk in trainer.exchange.snapshot()
@@ -110,7 +110,7 @@ def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
         for key, value in entry.items()
     }
     return {
-        "model": {name: tensor.numpy().tobytes() for name, tensor in state.model.items()},
+        "model": {name: tensor.numpy().tobytes() for name, tensor in state.weights.items()},
         "optimizer": optimizer,
         "rows": rows,
         "random": torch.get_rng_state().numpy().tobytes(),

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
-from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.dense import pack_optimizer
+from satrap.dense import DataParallel, DenseState, Workers
+from satrap.train import Checkpointing
+from satrap.train.schedule import Sync
+from tests.dense.threads import together
 from tests.train.plain import Batches, make_batches
 from tests.train.test_trainer import all_rows, make_trainer
 
@@ -58,6 +64,44 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
     assert trainer.control.lr_scale == 0.125
     trainer.state.best.close()
     trainer.close()
+
+
+class Halves(DataParallel):
+    """Each of two processes gives every other weight, with its optimizer state, to a checkpoint."""
+
+    def state(self) -> DenseState:
+        assert self.optimizer is not None
+        mine = [name for i, name in enumerate(self.model.state_dict()) if i % 2 == self.workers.rank]
+        optimizer = self.optimizer.state_dict()
+        optimizer["state"] = {i: e for i, e in optimizer["state"].items() if i % 2 == self.workers.rank}
+        return DenseState({name: self.model.state_dict()[name] for name in mine}, optimizer)
+
+
+@pytest.mark.parametrize("kind", ["model", "snapshot"])
+def test_no_process_needs_to_hold_all_weights(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(workers: Workers, place: str) -> None:
+        for rank in range(workers.size):  # one after the other: the seed is the process's
+            if workers.rank == rank:
+                trainer = make_trainer(mode="sync", workers=workers)
+            workers.meet("built")
+        plan = Checkpointing(place, every_steps=10) if kind == "snapshot" else None
+        trainer.fit(Batches(make_batches(10, seed=workers.rank)), checkpoint=plan)
+        if plan is None:
+            trainer.save(place)
+        trainer.close()
+
+    saved = []
+    for backend in (DataParallel, Halves):
+        place = str(tmp_path / backend.__name__)
+        monkeypatch.setattr(Sync, "dense", lambda _, *arguments, backend=backend: backend(*arguments[:4]))
+        together(2, lambda workers, place=place: work(workers, place))
+        saved.append(read_checkpoint(place if kind == "model" else Series(place).place(10)))
+    whole, parts = saved
+    assert parts.model.keys() == whole.model.keys()
+    assert all(torch.equal(parts.model[name], tensor) for name, tensor in whole.model.items())
+    assert pack_optimizer(parts.optimizer) == pack_optimizer(whole.optimizer)
 
 
 def test_in_async_a_second_fit_goes_on_with_the_optimizer_state_of_the_network() -> None:

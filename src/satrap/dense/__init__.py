@@ -1,15 +1,18 @@
-"""The dense network's step, and the workers that take it together."""
+"""The dense network's steps and states, and the workers that train it together."""
 
+from satrap.dense.backend import DenseBackend, DenseState, Stepped
 from satrap.dense.connected import ConnectedGroup, ConnectedWorkers
+from satrap.dense.data_parallel import DataParallel, MakeOptimizer
 from satrap.dense.remote import DENSE_TABLE, RemoteStep
-from satrap.dense.step import DenseStep, MakeOptimizer, Stepped
 from satrap.dense.workers import Group, Workers
 
 __all__ = [
     "DENSE_TABLE",
     "ConnectedGroup",
     "ConnectedWorkers",
-    "DenseStep",
+    "DataParallel",
+    "DenseBackend",
+    "DenseState",
     "Group",
     "MakeOptimizer",
     "RemoteStep",

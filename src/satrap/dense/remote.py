@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from satrap import optim
-from satrap.dense.step import DenseStep, MakeOptimizer, Rows
+from satrap.dense.backend import Rows
+from satrap.dense.data_parallel import DataParallel, MakeOptimizer
+from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LocalExchange, Request, TableGroup
 from satrap.schema import Table
@@ -25,7 +27,7 @@ ROW = 64
 """Numbers per row, or the next width that no other table has: the rows then form a group of their own."""
 
 
-class RemoteStep(DenseStep):
+class RemoteStep(DataParallel):
     """Pulls the weights along with the rows of a batch, and pushes both gradients together.
 
     The store executes the given optimizer row by row: `torch.optim.SGD`, `Adagrad`, `Adam` and `AdamW` mean
@@ -38,18 +40,24 @@ class RemoteStep(DenseStep):
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
         dims: row widths of the other tables.
+        workers: all workers, default this one alone; none steps together with another.
 
     Raises:
         ConfigError: an optimizer that the store cannot execute.
     """
 
     def __init__(
-        self, model: nn.Module, make: MakeOptimizer | None, clip_norm: float | None, dims: Collection[int]
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        dims: Collection[int],
+        workers: Workers | None = None,
     ) -> None:
-        super().__init__(model, make, clip_norm)
+        super().__init__(model, make, clip_norm, workers)
+        self.partners = Workers()
         self._dim = next(dim for dim in range(ROW, ROW + len(dims) + 1) if dim not in dims)
         self._rows = -(-sum(p.numel() for p in self.parameters) // self._dim)
-        self._requests: list[Request] = []
         if self.optimizer is not None:
             rule = row_optimizer(self.optimizer)
             self.tables = (Table(DENSE_TABLE, dim=self._dim, optimizer=rule, initial_scale=0.0),)
@@ -60,12 +68,7 @@ class RemoteStep(DenseStep):
         for group in groups:
             if DENSE_TABLE in group.tables:
                 ids = np.arange(self._rows, dtype=np.uint64)
-                self._requests = [Request(group.index, ids, np.array([0, self._rows], np.int64))]
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """All rows of the reserved table."""
-        return self._requests
+                self.requests = [Request(group.index, ids, np.array([0, self._rows], np.int64))]
 
     def seed(self, exchange: Exchange) -> None:
         """Put the present weights into the store, with fresh optimizer state.
@@ -74,13 +77,14 @@ class RemoteStep(DenseStep):
         """
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
         with closing(LocalExchange(Shard(self.tables, seed=0))) as fresh:
-            fresh.lookup([replace(request, group=0) for request in self._requests], create=True).result()
+            fresh.lookup([replace(request, group=0) for request in self.requests], create=True).result()
             for table, chunk in fresh.snapshot():
                 exchange.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
 
-    def refresh(self, exchange: Exchange) -> None:
-        """Pull the newest weights."""
-        self.pull(exchange.lookup(self._requests, create=False).result() if self._requests else ())
+    def settle(self, exchange: Exchange) -> None:
+        """Pull the newest weights; take over the buffers of the first copy."""
+        self.pull(exchange.lookup(self.requests, create=False).result() if self.requests else ())
+        super().settle(exchange)
 
     def pull(self, rows: Sequence[Rows]) -> None:
         """Take over pulled weights, float32[rows, dim]."""
@@ -96,7 +100,7 @@ class RemoteStep(DenseStep):
     def push(self) -> list[Rows]:
         """Return the gradients as rows."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        return [_rows(gradients, self._rows, self._dim)] if self._requests else []
+        return [_rows(gradients, self._rows, self._dim)] if self.requests else []
 
 
 def _rows(tensors: Sequence[Tensor], rows: int, dim: int) -> Rows:

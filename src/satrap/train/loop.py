@@ -65,7 +65,7 @@ class Loop:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
         batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
         weight = known_weight if self._loss is binary_cross_entropy else _size
-        partners = self._schedule.partners(self._state.workers)
+        partners = self._state.dense.partners
         return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
 
     def _look_up(self, turn: Turn) -> Pending | None:

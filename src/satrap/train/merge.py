@@ -11,7 +11,7 @@ from torch import Tensor
 
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
-from satrap.dense import Workers
+from satrap.dense import DenseState, Workers
 from satrap.metrics import BinaryMetrics
 
 
@@ -45,37 +45,31 @@ def unpack_worker(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return json.loads(data[8:end]), unpack_tensors(data[end:])
 
 
-def shared_with_extras(
-    checkpoint: Checkpoint | None, workers: Workers
-) -> tuple[Checkpoint, list[Mapping[str, Tensor]]]:
-    """Return the checkpoint of rank 0 on all workers, without rows, and the state of each worker, by rank.
-
-    Args:
-        checkpoint: on rank 0; None elsewhere.
-        workers: all workers.
-    """
-    given = [] if checkpoint is None else [checkpoint.extra, *checkpoint.others]
-    if workers.size == 1:
-        assert checkpoint is not None
-        return checkpoint, given
-    made = shared(checkpoint, workers)
-    count = 1 + len(made.settings["peers"])
-    extras = [workers.share(pack_tensors(given[i]) if given else b"") for i in range(count)]
-    return made, [unpack_tensors(extra) for extra in extras]
+def joined(part: DenseState, workers: Workers) -> DenseState:
+    """Return, in process 0, the parts of the network that all processes give; elsewhere the given part."""
+    weights, optimizer, others = dict(part.weights), part.optimizer, workers.rank > 0
+    for packed in workers.gather(pack_tensors(weights) if others else b"")[1:]:
+        weights |= unpack_tensors(packed)
+    for packed in workers.gather(pack_optimizer(optimizer) if others else b"")[1:]:
+        if found := unpack_optimizer(packed):
+            optimizer = found | {"state": optimizer.get("state", {}) | found["state"]}
+    return DenseState(weights, optimizer)
 
 
 def shared(checkpoint: Checkpoint | None, workers: Workers) -> Checkpoint:
-    """Return the checkpoint of rank 0 on all workers; the others get no rows.
+    """Return the checkpoint of process 0 to all workers; the others get no rows.
 
     Args:
-        checkpoint: on rank 0; None elsewhere.
+        checkpoint: in process 0; None elsewhere.
         workers: all workers.
     """
     if workers.size == 1:
         assert checkpoint is not None
         return checkpoint
     given = checkpoint or Checkpoint({}, {}, {}, ())
-    settings = json.loads(workers.share(json.dumps(given.settings).encode()))
+    extras = [pack_tensors(extra) for extra in (given.extra, *given.others)]
+    settings, count = json.loads(workers.share(json.dumps([given.settings, len(extras)]).encode()))
     model = unpack_tensors(workers.share(pack_tensors(given.model)))
     optimizer = unpack_optimizer(workers.share(pack_optimizer(given.optimizer)))
-    return Checkpoint(settings, model, optimizer, given.chunks)
+    extra, *others = (unpack_tensors(workers.share(extras[i] if checkpoint else b"")) for i in range(count))
+    return Checkpoint(settings, model, optimizer, given.chunks, extra, others)

@@ -15,10 +15,11 @@ from torch import Tensor
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.manifest import understood
+from satrap.dense import DenseState
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
-from satrap.train.merge import pack_worker, shared_with_extras, unpack_worker
+from satrap.train.merge import joined, pack_worker, shared, unpack_worker
 from satrap.train.predictor import Data
 from satrap.train.state import TrainingState
 
@@ -92,7 +93,6 @@ class Snapshots:
         self._state, self._plan, self._workers, self._series = state, plan, state.workers, state.series
         self._writer = Background()
         self._due = self._full = False
-        self._apart = not state.schedule.together and self._workers.size > 1
         self._called_at = 0.0
 
     def pass_begins(self) -> None:
@@ -155,7 +155,7 @@ class Snapshots:
         self._due |= self._is_time(self._plan.delta_every_steps)
         if self._is_time(self._plan.every_steps):
             self._due = self._full = True
-        if self._apart:
+        if self._state.apart:
             self._stepped_apart(stop)
         elif stop:
             raise StopRequested
@@ -195,7 +195,7 @@ class Snapshots:
 
     def pass_trained(self) -> None:
         """In `async`, wait until the others reach the end of the pass, and answer their calls meanwhile."""
-        if self._apart and self._plan is not None:
+        if self._state.apart and self._plan is not None:
             self._workers.meet("end of the pass", meanwhile=self._answer_calls)
 
     def _answer_calls(self) -> None:
@@ -259,9 +259,12 @@ class Snapshots:
         state.exchange.flush()
         workers.meet("cut")
         cut = state.exchange.cut(delta=self._as_delta()) if workers.rank == 0 else None
+        dense = joined(state.dense.state(), workers)
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
-        checkpoint = None if cut is None else self._whole(cut, run, extra, others)
+        checkpoint = (
+            None if cut is None else self._whole(cut, dense, [(run, extra), *map(unpack_worker, others)])
+        )
         state.run.pauses.append(time.perf_counter() - begun)
         if cut is None or checkpoint is None:
             return None
@@ -275,23 +278,14 @@ class Snapshots:
         return not full and self._series.followable(self._state.run.steps)
 
     def _whole(
-        self, cut: Cut, run: dict[str, Any], extra: dict[str, Tensor], others: Sequence[bytes]
+        self, cut: Cut, dense: DenseState, workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]]
     ) -> Checkpoint:
-        described = self._state.describe()
-        peers = [unpack_worker(data) for data in others]
-        described.settings |= {"run": run, "peers": [peer for peer, _ in peers], COUNTS: dict(cut.counts)}
+        (run, *peers), (extra, *others) = zip(*workers, strict=True)
+        settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
-            described.settings["best"] = best
-        return Checkpoint(
-            described.settings,
-            _cloned(described.model),
-            _cloned(described.optimizer),
-            (),
-            extra,
-            [tensors for _, tensors in peers],
-            cut.write,
-            cut.deleted,
-        )
+            settings["best"] = best
+        weights, optimizer = _cloned(dense.weights), _cloned(dense.optimizer)
+        return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:
         """Restore the state from the newest snapshot.
@@ -311,16 +305,15 @@ class Snapshots:
                     fix="train without resume, or name the place of its snapshots",
                 )
             step, whole = series.read()
-            _check_same(whole.settings, state.describe().settings, series.place(step))
+            _check_same(whole.settings, state.settings(), series.place(step))
         assert series is not None
         assert plan is not None
-        checkpoint, extras = shared_with_extras(whole, workers)
-        settings = checkpoint.settings
+        checkpoint = shared(whole, workers)
         with understood(series.url):
-            place = series.place(int(settings["steps"]))
+            place = series.place(int(checkpoint.settings["steps"]))
         state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
         with understood(place):
-            state.restore_worker(settings.get("best"), [settings["run"], *settings["peers"]], extras)
+            state.restore_worker(checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

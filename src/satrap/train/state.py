@@ -15,11 +15,11 @@ from torch import Tensor
 from satrap import models
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.manifest import understood
-from satrap.dense import DENSE_TABLE, DenseStep
+from satrap.dense import DENSE_TABLE, DenseBackend, DenseState
 from satrap.errors import CheckpointError
 from satrap.train.best import Best
 from satrap.train.control import PlateauControl
-from satrap.train.merge import shared
+from satrap.train.merge import joined, shared
 from satrap.train.observer import Observer
 from satrap.train.position import Position
 from satrap.train.predictor import Predictor
@@ -52,7 +52,7 @@ class TrainingState:
     def __init__(
         self,
         predictor: Predictor,
-        dense: DenseStep,
+        dense: DenseBackend,
         control: PlateauControl,
         schedule: Schedule,
         arguments: Mapping[str, Any],
@@ -83,9 +83,10 @@ class TrainingState:
         with self.run.watching(self.exchange, data), closing(self.best):
             yield
 
-    def share_network(self) -> None:
-        """Give all copies of the network the weights of the first."""
-        self.workers.data.broadcast(list(self.model.state_dict().values()))
+    @property
+    def apart(self) -> bool:
+        """Whether workers take their steps without waiting for each other."""
+        return self.dense.partners.size < self.workers.size
 
     def seed_rows(self) -> None:
         """Put the network's weights into the store, if they are rows that it does not have yet."""
@@ -100,30 +101,24 @@ class TrainingState:
         """Wait until all workers are here and all their updates are applied; then networks are equal."""
         self.exchange.flush()
         self.workers.meet(stage)
-        self.dense.refresh(self.exchange)
-        self.workers.data.broadcast(list(self.model.buffers()))
+        self.dense.settle(self.exchange)
 
     def total_up(self) -> None:
         """Sum the samples of all workers, if each has counted its own."""
-        if not self.schedule.together:
+        if self.apart:
             self.run.total_up()
 
-    def describe(self) -> Checkpoint:
-        """Return the trained state without rows; its tensors are not copies."""
-        return Checkpoint(
-            settings={
-                **self._arguments,
-                "schema": self.predictor.schema.to_dict(),
-                "model": models.describe(self.model),
-                "mode": self.schedule.mode,
-                "staleness": self.schedule.staleness,
-                "steps": self.run.steps,
-                "lr_scale": self.control.lr_scale,
-            },
-            model=dict(self.model.state_dict()),
-            optimizer=self.dense.state_dict(),
-            chunks=(),
-        )
+    def settings(self) -> dict[str, Any]:
+        """Return what a checkpoint says about the training, as plain data."""
+        return {
+            **self._arguments,
+            "schema": self.predictor.schema.to_dict(),
+            "model": models.describe(self.model),
+            "mode": self.schedule.mode,
+            "staleness": self.schedule.staleness,
+            "steps": self.run.steps,
+            "lr_scale": self.control.lr_scale,
+        }
 
     def save(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
         """Write a checkpoint to the first of some places that can be written to.
@@ -139,8 +134,8 @@ class TrainingState:
 
         def write() -> None:
             nonlocal kept
+            checkpoint = Checkpoint(self.settings(), dense.weights, dense.optimizer, ())
             for place in places:
-                checkpoint = self.describe()
                 try:
                     checkpoint.rows = self.exchange.snapshot().write
                     write_checkpoint(place, checkpoint)
@@ -151,6 +146,7 @@ class TrainingState:
                     return
 
         self.settle("before saving")
+        dense = joined(self.dense.state(), self.workers)
         self.workers.solo("saving", write)
         return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
 
@@ -164,8 +160,7 @@ class TrainingState:
             follow: see `Exchange.read`.
         """
         with understood(place):
-            self.model.load_state_dict(checkpoint.model)
-            self.dense.load_state_dict(checkpoint.optimizer)
+            self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             self.control.lr_scale = float(checkpoint.settings["lr_scale"])
         if place:
             self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
@@ -202,8 +197,7 @@ class TrainingState:
         extra: dict[str, Tensor] = {"random.cpu": torch.get_rng_state()}
         if (device := self.predictor.embeddings.device).type == "cuda":
             extra["random.cuda"] = torch.cuda.get_rng_state(device)
-        if self.workers.rank:  # rank 0's are in the model
-            extra |= {f"buffer.{name}": t.detach().cpu().clone() for name, t in self.model.named_buffers()}
+        extra |= {f"buffer.{name}": tensor for name, tensor in self.dense.own().items()}
         run, window = self.run.state()
         position, in_flight = self.position.state(self.predictor.plan, self.exchange)
         for part, arrays in (("run", window), ("ahead", in_flight)):
@@ -211,16 +205,10 @@ class TrainingState:
         run |= {"control": [self.control.best, self.control.bad], **position}
         return {**run, "kept_is_current": self.best.step == run["progress"]["step"]}, extra
 
-    def restore_worker(
-        self, best: str | None, runs: Sequence[Mapping[str, Any]], extras: Sequence[Mapping[str, Tensor]]
-    ) -> None:
-        """Take over what only this worker knew or, if the number of workers changed, what all have in common.
-
-        Args:
-            best: name of the best weights, None if none are kept.
-            runs: plain data of every worker, in order of rank, as `of_worker` returned it.
-            extras: its tensors.
-        """
+    def restore_worker(self, snapshot: Checkpoint) -> None:
+        """Take over what only this worker knew or, with another number of workers, what all had in common."""
+        runs = [snapshot.settings["run"], *snapshot.settings["peers"]]
+        extras, best = [snapshot.extra, *snapshot.others], snapshot.settings.get("best")
         rank, shares = self.workers.rank, _shares(runs)
         same = (len(runs), len(shares)) == (self.workers.size, self.workers.data.size)
         run, extra = (runs[rank], extras[rank]) if same else (self._common(shares), extras[0])
@@ -233,15 +221,12 @@ class TrainingState:
         if rank < len(runs):
             self._restore_random(extras[rank])
         if same:
-            buffers = dict(self.model.named_buffers())
-            with torch.no_grad():
-                for name, value in _part(extra, "buffer.").items():
-                    buffers[name].copy_(torch.from_numpy(value))
+            self.dense.restore_own({k: torch.from_numpy(v) for k, v in _part(extra, "buffer.").items()})
 
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the account of a worker after the number of workers changed, from one run per share."""
         run = {**runs[0], "progress": dict(runs[0]["progress"])}
-        if not self.schedule.together:  # each counts its own
+        if self.apart:  # each counts its own
             samples = sum(one["progress"]["samples"] for one in runs)
             run["progress"]["samples"] = 0 if self.workers.data.rank else samples
         return run

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from satrap.checkpoint import read_checkpoint
-from satrap.dense import DenseStep, MakeOptimizer, RemoteStep
+from satrap.dense import MakeOptimizer
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -106,11 +106,8 @@ class Trainer:
         self.model = model.to(chosen)
         dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        self.dense = (
-            DenseStep(model, dense_optimizer, clip_norm, self.workers)
-            if schedule.together
-            else RemoteStep(model, dense_optimizer, clip_norm, {table.dim for table in tables})
-        )
+        widths = {table.dim for table in tables}
+        self.dense = schedule.dense(model, dense_optimizer, clip_norm, self.workers, widths)
         tables += self.dense.tables
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
@@ -174,7 +171,7 @@ class Trainer:
         if resume:
             snapshots.resume()
         else:
-            self.state.share_network()
+            self.dense.share()
         self.state.seed_rows()
         with self.state.watched(data), snapshots:
             loop = Loop(self.state, self.loss, self.training.lr_schedule, snapshots)

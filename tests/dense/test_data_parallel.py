@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import DenseStep, Stepped, Workers
+from satrap.dense import DataParallel, Stepped, Workers
 from tests.dense.threads import together
 
 
@@ -35,7 +35,7 @@ def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[Stepped
     """A step of a worker with SIZES[rank] samples; return it, the weights and the rows' gradient."""
     model, size = network(), SIZES[workers.rank]
     factor = arguments.pop("factor", 1.0)
-    step = DenseStep(model, sgd, arguments.pop("clip_norm", None), workers)
+    step = DataParallel(model, sgd, arguments.pop("clip_norm", None), workers)
     x, y = data(workers.rank, size)
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
     loss = ((model(x + leaf) - y) ** 2).mean() * factor if size else None
@@ -49,7 +49,7 @@ def joined(clip_norm: float | None = None) -> tuple[Stepped, Tensor, Tensor]:
     parts = [data(rank, size) for rank, size in enumerate(SIZES)]
     x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
     leaf = torch.full((1, 3), 0.25, requires_grad=True)
-    step = DenseStep(model, sgd, clip_norm)
+    step = DataParallel(model, sgd, clip_norm)
     done = step.step(((model(x + leaf) - y) ** 2).mean(), [leaf], 1.0)
     assert leaf.grad is not None
     return done, model.weight.detach().clone(), leaf.grad
@@ -95,13 +95,13 @@ def test_the_mean_is_over_copies_of_the_network_not_over_processes() -> None:
     def work(workers: Workers) -> Tensor:
         model = network()
         x, y = data(workers.data.rank, 4)  # two processes hold each copy, and read the same samples
-        step = DenseStep(model, sgd, None, workers)
+        step = DataParallel(model, sgd, None, workers)
         assert step.step(((model(x) - y) ** 2).mean(), [], 1.0).accepted
         return model.weight.detach()
 
     reference = network()
     x, y = (torch.cat(columns) for columns in zip(data(0, 4), data(1, 4), strict=True))
-    DenseStep(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
+    DataParallel(reference, sgd, None).step(((reference(x) - y) ** 2).mean(), [], 1.0)
     for weight in together(4, work, copies=2):
         torch.testing.assert_close(weight, reference.weight.detach())
 
@@ -114,7 +114,7 @@ def test_a_parameter_that_no_worker_used_does_not_move() -> None:
 
     def work(workers: Workers) -> list[Any]:
         model = Two()
-        step = DenseStep(model, lambda p: torch.optim.Adam(p, weight_decay=0.1), None, workers)
+        step = DataParallel(model, lambda p: torch.optim.Adam(p, weight_decay=0.1), None, workers)
         step.step((model.used if workers.rank == 0 else model.other).sum(), [], 1.0)
         return [None if p.grad is None else p.grad.tolist() for p in model.parameters()] + [
             model.idle.detach().tolist()
@@ -143,7 +143,7 @@ def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
     def step(workers: Workers, factor: float) -> tuple[Stepped, Tensor]:
         model = nn.Linear(70_000, 1, bias=False).to(dtype)
         nn.init.zeros_(model.weight)
-        dense = DenseStep(model, sgd, None, workers)
+        dense = DataParallel(model, sgd, None, workers)
         loss = (model.weight.float() * factor).sum()
         return dense.step(loss, [], 1.0), model.weight.detach().double()
 

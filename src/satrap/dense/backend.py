@@ -1,0 +1,136 @@
+"""The face of every way to spread the network over processes and devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from satrap.dense.workers import Workers
+from satrap.exchange import Exchange, Request, TableGroup
+from satrap.schema import Table
+
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The result of a step; equal on all workers that step together.
+
+    Args:
+        accepted: False if loss or a gradient of any worker was not finite; then nothing has changed.
+        loss: mean over the samples of all workers.
+        stop: whether any worker was asked to stop.
+    """
+
+    accepted: bool
+    loss: float
+    stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DenseState:
+    """The trained network, or the part of it that one process gives to a checkpoint.
+
+    Args:
+        weights: name -> tensor, as in the `state_dict` of the whole network.
+        optimizer: `state_dict` of its optimizer, with base learning rates and with parameters numbered as in
+            the whole network; empty if it has none here.
+    """
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+class DenseBackend(ABC):
+    """How the network takes its steps, and which process holds which of its weights.
+
+    Each worker makes a backend of its network. The loop computes the loss and leaves the rest to the backend.
+    `DataParallel` has a whole network in each process; `RemoteStep` has the weights in the store. A new
+    backend keeps these promises, which `tests/dense/test_backend.py` checks for all:
+
+    - A step changes the weights of all `partners`, by the mean gradient over the samples of all, or of none,
+      because a loss or a gradient was not finite. A partner without a batch takes part.
+    - After `share` and `settle`, all workers score with the same network.
+    - The parts that all processes return as `state` hold each weight, and each state of the optimizer,
+      exactly once. `restore` takes what this process needs from the whole; `restore_own` the rest.
+    - Weights that are rows are in `tables`; the loop looks `requests` up with each batch, and pushes.
+
+    Attributes:
+        trainable: whether it was made with an optimizer.
+        partners: the workers with which this one takes each step.
+        tables: tables that it needs in the store.
+    """
+
+    trainable: bool
+    partners: Workers
+    tables: Sequence[Table] = ()
+    requests: Sequence[Request] = ()
+
+    def attach(self, groups: Sequence[TableGroup]) -> None:  # noqa: B027 - by default, no weight is a row
+        """Find `tables` among the exchange's groups."""
+
+    def seed(self, exchange: Exchange) -> None:  # noqa: B027 - by default, no weight is a row
+        """Put the present weights into the store, where `tables` hold them; in process 0 only."""
+
+    def pull(self, rows: Sequence[Rows]) -> None:  # noqa: B027 - by default, no weight is a row
+        """Take over the answers to `requests`."""
+
+    def push(self) -> list[Rows]:
+        """Return the gradients for `requests`, after an accepted `step`."""
+        return []
+
+    @abstractmethod
+    def share(self) -> None:
+        """Give all workers the same network, before the first step."""
+
+    @abstractmethod
+    def settle(self, exchange: Exchange) -> None:
+        """Bring the network of each worker up to date; no step is under way, and all updates are applied."""
+
+    @abstractmethod
+    def step(
+        self,
+        loss: Tensor | None,
+        rows: Sequence[Tensor],
+        lr_scale: float,
+        *,
+        share: float = 1.0,
+        stop: bool = False,
+        finite: Callable[[], bool] | None = None,
+    ) -> Stepped:
+        """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
+
+        Args:
+            loss: mean loss of this worker's batch; None without a batch.
+            rows: embedding leaves; their gradients take part in the check and in the clipping norm.
+            lr_scale: factor on the optimizer's learning rates.
+            share: factor on the loss that makes the mean over workers the mean over all samples.
+            stop: whether this worker was asked to stop.
+            finite: returns, after the backward pass, whether the gradients of `rows` are finite; default:
+                checked here.
+        """
+
+    @abstractmethod
+    def state(self) -> DenseState:
+        """Return what this process gives to a checkpoint, not copied; all call it at the same time."""
+
+    @abstractmethod
+    def restore(self, whole: DenseState) -> None:
+        """Take over a saved network, joined from the parts of all processes; each process gets it whole.
+
+        A backend without an optimizer ignores the optimizer's state.
+        """
+
+    @abstractmethod
+    def own(self) -> dict[str, Tensor]:
+        """Return copies of what only this process has and `state` leaves out, such as batch statistics."""
+
+    @abstractmethod
+    def restore_own(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `own` returned."""

@@ -1,0 +1,159 @@
+"""What every dense backend is asked to do; as a program, one of two processes that do it together."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from satrap import optim
+from satrap.checkpoint import Checkpoint
+from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, DenseState, RemoteStep, Workers
+from satrap.exchange import LocalExchange
+from satrap.schema import Table
+from satrap.store import Shard
+from satrap.train.merge import joined, shared
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.02),
+}
+SPLITS = ((3, 5), (4, 4), (8, 0), (1, 7), (5, 3), (0, 8))
+"""Samples of each process in each step; a process alone has the samples of both."""
+
+RATES = (1.0, 1.0, 0.5, 0.5, 2.0, 1.0)
+BAD, HALF, CLIP = 3, 3, 0.05
+"""The step that is refused if one is, the step of the checkpoint, the norm where gradients are clipped."""
+
+
+def network(seed: int) -> nn.Module:
+    """A network with buffers; it is not in training mode, because one sample has no statistics."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)).eval()
+
+
+def samples(step: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(step)
+    return torch.randn(8, 3, generator=random), torch.randn(8, 1, generator=random)
+
+
+class Party:
+    """A process with its network and backend; it trains as the loop does."""
+
+    def __init__(
+        self, kind: str, workers: Workers, optimizer: str, clip_norm: float | None = None, seed: int = 0
+    ) -> None:
+        self.workers, make = workers, OPTIMIZERS[optimizer]
+        self.model = network(seed + workers.rank)
+        self.dense: DenseBackend = (
+            RemoteStep(self.model, make, clip_norm, {4}, workers)
+            if kind == "remote"
+            else DataParallel(self.model, make, clip_norm, workers)
+        )
+        ids = Table("ids", dim=4, optimizer=optim.SGD(lr=1.0))
+        self.use(LocalExchange(Shard([ids, *self.dense.tables], seed=0)))
+
+    def use(self, exchange: LocalExchange) -> None:
+        self.exchange = exchange
+        self.dense.attach(exchange.groups)
+
+    def begin(self) -> Party:
+        self.dense.share()
+        self.dense.seed(self.exchange)
+        return self
+
+    def train(self, first: int, last: int, *, bad: bool = False, stop: bool = False) -> list[Any]:
+        said = []
+        for step in range(first, last):
+            x, y = samples(step)
+            if self.workers.size > 1:
+                x, y = (column.split(SPLITS[step])[self.workers.rank] for column in (x, y))
+            requests = list(self.dense.requests)
+            if requests:
+                self.dense.pull(self.exchange.lookup(requests, create=True).result())
+            loss = nn.functional.mse_loss(self.model(x), y) if len(x) else None
+            if loss is not None and bad and step == BAD:
+                loss = loss * float("nan")
+            share = self.workers.size * len(x) / 8
+            done = self.dense.step(loss, [], RATES[step], share=share, stop=stop and step == BAD)
+            if requests:
+                gradients = self.dense.push() if done.accepted else []
+                self.exchange.update(requests if done.accepted else [], gradients, lr_scale=RATES[step])
+            said.append([done.accepted, done.loss, done.stop])
+        self.exchange.flush()
+        self.dense.settle(self.exchange)
+        return said
+
+    def whole(self) -> DenseState:
+        """What a checkpoint has of the network, as each process gets it back."""
+        mine = joined(self.dense.state(), self.workers)
+        written = Checkpoint({}, mine.weights, mine.optimizer, ()) if self.workers.rank == 0 else None
+        found = shared(written, self.workers)
+        return DenseState(found.model, found.optimizer)
+
+    def numbers(self) -> list[float]:
+        return nn.utils.parameters_to_vector(self.model.parameters()).tolist()
+
+
+def answers(kind: str, workers: Workers) -> dict[str, Any]:
+    """Do all that a backend promises, and return what came out."""
+    found: dict[str, Any] = {}
+    last = len(RATES)
+    for name in OPTIMIZERS:
+        party = Party(kind, workers, name).begin()
+        with closing(party.exchange):
+            losses = [loss for _, loss, _ in party.train(0, last)]
+            found[f"trained {name}"] = {"weights": party.numbers(), "losses": losses}
+            whole = party.whole()
+            state = whole.optimizer.get("state", {})
+            found[f"state {name}"] = {
+                "weights": {key: tensor.tolist() for key, tensor in whole.weights.items()},
+                "optimizer": {f"{i} {k}": v.tolist() for i, e in state.items() for k, v in e.items()},
+            }
+        party = Party(kind, workers, name).begin()
+        with closing(party.exchange):
+            party.train(0, HALF)
+            whole, other = party.whole(), Party(kind, workers, name, seed=5)
+            other.exchange.close()
+            other.use(party.exchange)
+            other.dense.restore(whole)
+            other.train(HALF, last)
+            found[f"resumed {name}"] = other.numbers()
+    for name, clip, how in (("refused", None, "bad"), ("clipped", CLIP, ""), ("stopped", None, "stop")):
+        party = Party(kind, workers, "momentum", clip).begin()
+        with closing(party.exchange):
+            # Only the last process has the bad loss, or is asked to stop.
+            flags = {how: workers.rank == workers.size - 1} if how else {}
+            found[name] = {"said": party.train(0, last, **flags), "weights": party.numbers()}
+    found["own"] = own(kind, workers)
+    return found
+
+
+def own(kind: str, workers: Workers) -> list[float]:
+    """Return this process's buffer after it went through what `own` and `state` give."""
+    party, other = (Party(kind, workers, "adam", seed=seed).begin() for seed in (0, 5))
+    with closing(party.exchange), closing(other.exchange):
+        for name, buffer in party.model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer += workers.rank + 1.0
+        other.dense.restore(party.whole())
+        other.dense.restore_own(party.dense.own())
+        return dict(other.model.named_buffers())["1.running_mean"].tolist()
+
+
+def main() -> None:
+    store, rank = sys.argv[1:]
+    workers = ConnectedWorkers(store, int(rank), 2)
+    print(json.dumps(answers("data parallel", workers)), flush=True)
+    workers.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
