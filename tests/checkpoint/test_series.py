@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk
 from satrap.checkpoint.manifest import Link
 from satrap.errors import CheckpointError
@@ -54,7 +54,7 @@ def test_the_newest_stay(place: str, tmp_path: Path) -> None:
 
 def test_best_weights_stay_as_long_as_a_snapshot_names_them(tmp_path: Path) -> None:
     series = Series(str(tmp_path), keep=1)
-    series.write(5, make_checkpoint(5), best=True)
+    write_checkpoint(series.place(5, best=True), make_checkpoint(5))
     state = make_checkpoint(10)
     state.settings["best"] = "best-00000005"
     series.write(10, state)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -82,15 +81,15 @@ def read_deleted(storage: Storage, manifest: Manifest) -> dict[str, Ids]:
     return {table: np.sort(np.concatenate(parts)) for table, parts in found.items()}
 
 
-def open_chain(url: str, **options: Any) -> Chain:
+def open_chain(url: str) -> Chain:
     """Return a checkpoint with the snapshots it builds on; reads their manifests only.
 
     Raises CheckpointError if there is none, or a delta is missing, copied, renamed, or of another chain.
     """
-    storage = Storage(url.rstrip("/"), **options)
+    storage = Storage(url.rstrip("/"))
     members = [(storage, read_manifest(storage))]
     while (link := members[0][1].delta) is not None:
-        members.insert(0, _followed(members[0][0], link, options))
+        members.insert(0, _followed(members[0][0], link))
     return Chain(tuple(members))
 
 
@@ -99,10 +98,10 @@ def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
     return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))
 
 
-def _followed(storage: Storage, link: Link, options: Mapping[str, Any]) -> tuple[Storage, Manifest]:
+def _followed(storage: Storage, link: Link) -> tuple[Storage, Manifest]:
     """Return the snapshot before a delta; raise unless the delta is in its own folder and follows it."""
     above = storage.absolute.rstrip("/").rsplit("/", 1)[0]
-    before = Storage(f"{above}/{link.previous}", **options)
+    before = Storage(f"{above}/{link.previous}")
     name = storage.root.rstrip("/").rsplit("/", 1)[-1]
     if link.name != name:
         raise _refused(f"{name} is a copy of delta {link.name}", storage, "bring it back under its own name")

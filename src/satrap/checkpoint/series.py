@@ -1,7 +1,6 @@
 """The numbered snapshots of one run."""
 
 import re
-from typing import Any
 
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
@@ -25,14 +24,12 @@ class Series:
     A snapshot with `Checkpoint.deleted` is a delta: it follows the last one that this object wrote or read.
     `keep` counts full snapshots, each with the deltas after it.
 
-    The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800", which
-    `write` wrote with `best=True`. They are kept as long as a snapshot names them.
-    `options` go to the file system.
+    The `settings["best"]` of a snapshot may name the best weights so far, such as "best-00000800" beside it.
+    They are kept as long as a snapshot names them.
     """
 
-    def __init__(self, url: str, *, keep: int = 2, **options: Any) -> None:
-        self.url, self.keep, self._options = url.rstrip("/"), keep, options
-        self._storage = Storage(url, **options)
+    def __init__(self, url: str, *, keep: int = 2) -> None:
+        self.url, self.keep, self._storage = url.rstrip("/"), keep, Storage(url)
         self._last: tuple[str, Manifest] | None = None
 
     def place(self, step: int, *, best: bool = False) -> str:
@@ -52,18 +49,17 @@ class Series:
         """Return the step of the newest committed snapshot, or None."""
         return max(self.steps(), default=None)
 
-    def write(self, step: int, checkpoint: Checkpoint, *, best: bool = False) -> Manifest:
+    def write(self, step: int, checkpoint: Checkpoint) -> Manifest:
         """Commit a snapshot, then remove the oldest ones and what dead attempts left behind.
 
         If it cannot be written, or is a delta that follows none, raises CheckpointError; the older ones stay.
         """
         link = None if checkpoint.deleted is None else self._link(step)
-        manifest = write_checkpoint(self.place(step, best=best), checkpoint, link=link, **self._options)
-        if not best:
-            self.prune()
+        manifest = write_checkpoint(self.place(step), checkpoint, link=link)
+        self.prune()
         hit("checkpoint.pruned")
-        if not best:  # only now: after an error above, the caller assumes that there is no such snapshot
-            self._last = name_of(step), manifest
+        # Only now: after an error above, the caller assumes that there is no such snapshot.
+        self._last = name_of(step), manifest
         return manifest
 
     def unfollow(self) -> None:
@@ -95,19 +91,19 @@ class Series:
         chosen = self.latest() if step is None else step
         if chosen is None:
             raise CheckpointError("there are no snapshots", where=self.url)
-        checkpoint = read_checkpoint(self.place(chosen), **self._options)
+        checkpoint = read_checkpoint(self.place(chosen))
         self._last = name_of(chosen), self.manifest(chosen)
         return chosen, checkpoint
 
     def manifest(self, step: int) -> Manifest:
         """Return the manifest of a snapshot."""
-        return read_manifest(Storage(self.place(step), **self._options))
+        return read_manifest(Storage(self.place(step)))
 
     def verify(self, step: int, *, known: set[str] | None = None) -> Manifest:
         """Verify a snapshot, the snapshots it builds on, and the best weights it names, see `verify`."""
-        manifest = verify(self.place(step), known=known, **self._options)
+        manifest = verify(self.place(step), known=known)
         if best := manifest.settings.get("best"):
-            verify(f"{self.url}/{best}", known=known, **self._options)
+            verify(f"{self.url}/{best}", known=known)
         return manifest
 
     def repair(self) -> tuple[int | None, dict[int, CheckpointError]]:

@@ -66,15 +66,13 @@ class Checkpoint:
     deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
 
 
-def write_checkpoint(
-    url: str, checkpoint: Checkpoint, *, link: Link | None = None, **options: Any
-) -> Manifest:
+def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = None) -> Manifest:
     """Write a checkpoint to a folder or fsspec URL; replace an older one there in one step.
 
-    Its chunks are consumed. `link` is the place of a delta in its chain; `options` go to the file system. If
-    it cannot be written, it raises CheckpointError, and the older one is untouched.
+    Its chunks are consumed. `link` is the place of a delta in its chain. If it cannot be written, raises
+    CheckpointError, and the older one is untouched.
     """
-    storage = Storage(url, **options)
+    storage = Storage(url)
     try:
         new = not storage.exists(MANIFEST)
         with data_folder(storage) as folder:
@@ -145,13 +143,13 @@ def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[s
     return files | write_tables(storage, folder, (chunk for _, chunk in checkpoint.chunks))
 
 
-def read_checkpoint(url: str, **options: Any) -> Checkpoint:
+def read_checkpoint(url: str) -> Checkpoint:
     """Open a checkpoint. Every byte is verified when it is read; rows while `chunks` is consumed.
 
     A delta is merged with the snapshots it builds on, so its rows are complete. Raises CheckpointError: no
     checkpoint there, an unknown format, a delta without the one before, or damage, named by file and bytes.
     """
-    chain = open_chain(url, **options)
+    chain = open_chain(url)
     storage, manifest = chain.members[-1]
 
     def tensors(name: str) -> dict[str, Tensor]:
@@ -178,13 +176,13 @@ def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:
     return storage.read(f"{manifest.data}/{name}", manifest.files[name])
 
 
-def verify(url: str, *, known: set[str] | None = None, **options: Any) -> Manifest:
+def verify(url: str, *, known: set[str] | None = None) -> Manifest:
     """Read a checkpoint and the snapshots it builds on; return its manifest, or raise the first damage found.
 
     The data folders in `known` are not read again; newly verified ones are added.
     """
     good = set() if known is None else known
-    chain = open_chain(url, **options)
+    chain = open_chain(url)
     for storage, manifest in chain.members:
         if storage.path(manifest.data) not in good:
             _verify_files(storage, manifest)

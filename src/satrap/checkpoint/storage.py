@@ -219,14 +219,14 @@ def unreachable(where: str, error: OSError) -> UnreachableError:
 class Storage:
     """A folder of files, at a local path or fsspec URL; names are relative, with "/".
 
-    `options` go to the file system. Raises CheckpointError if the URL's protocol is unknown.
+    Raises CheckpointError if the URL's protocol is unknown.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
         try:
             with only_os_errors():
-                fs, self.root = fsspec.core.url_to_fs(url, **options)
+                fs, self.root = fsspec.core.url_to_fs(url)
         except OSError as error:
             raise CheckpointError(
                 f"cannot use {url!r}: {error}", fix="give a path or an fsspec URL"

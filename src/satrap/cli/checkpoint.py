@@ -1,7 +1,5 @@
 """`satrap checkpoint`: commands on the files of a saved run."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`satrap config`."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """`satrap embedding-worker`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

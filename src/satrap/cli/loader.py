@@ -1,7 +1,5 @@
 """`satrap loader`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
@@ -20,7 +18,7 @@ def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics:
     Workers ask for a part, a share and a position of the data. When the loader is ready, it prints its
     address in one line.
     """
-    from satrap.launch.loader import loader_service
+    from satrap.launch.datasets import loader_service
     from satrap.openmetrics import metrics_of
     from satrap.rpc import read_key
     from satrap.rpc.server.process import serve

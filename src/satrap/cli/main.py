@@ -1,7 +1,5 @@
 """The `satrap` command: its subcommands, and its exit codes: 0 done, 1 failed, 2 wrong input."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -44,11 +42,7 @@ for command in (quickstart, train, evaluate, predict, config, checkpoint, shard,
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; errors are at most four lines on standard error.
-
-    Args:
-        arguments: default those of the process.
-    """
+    """Run the command line and exit; errors are at most four lines on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     if not debug:

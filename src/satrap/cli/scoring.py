@@ -1,7 +1,5 @@
 """`satrap evaluate` and `satrap predict`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 
@@ -14,8 +12,7 @@ MANY_UNSEEN = 0.5
 
 
 def _warn_of_unseen(shares: Mapping[str, float]) -> None:
-    many = [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]
-    if many:
+    if many := [f"{table} {share:.0%}" for table, share in shares.items() if share > MANY_UNSEEN]:
         click.echo(
             f"warning: most ids have never been trained: {', '.join(many)}\n"
             "  why it matters: the model knows nothing about them, so the scores say little\n"

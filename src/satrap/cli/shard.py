@@ -1,7 +1,5 @@
 """`satrap shard`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

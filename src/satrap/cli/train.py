@@ -44,11 +44,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
     """Train with a progress line; print the metrics of the result, or how to continue a stopped run.
 
-    Args:
-        recipe: what to do; None with `resume`: the recipe in the run folder.
-        output: the run folder; None: `runs/<name>-<n>`.
-        name: default the recipe's.
-        resume: continue from the run's newest snapshot.
+    The arguments are those of `satrap.launch.train`.
     """
     from satrap import launch
     from satrap.report import ProgressLine

@@ -1,7 +1,5 @@
 """Makes recipe keys from the dataclasses they fill, so that name, type, default and text exist once."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import types
@@ -42,10 +40,8 @@ Sources = Annotated[list[str], BeforeValidator(as_list)]
 class Choice:
     """Annotation of a field whose mapping one of several models checks.
 
-    Args:
-        select: returns the key of `models` that belongs to a mapping, or any other value if none does.
-        models: tag -> model; error locations write it `<tag>` to tell it from keys.
-        key: the key in the mapping that decides.
+    `select` returns the tag of the model for a mapping, or any other value if there is none. Error locations
+    write a tag `<tag>` to tell it from keys. `key` is the key in the mapping that decides.
     """
 
     select: Callable[[Mapping[str, Any]], object]
@@ -88,10 +84,8 @@ def _plain(annotation: Any) -> Any:
 def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any]]) -> type[Keys]:
     """Return the recipe keys that fill a dataclass: same names, defaults and documentation.
 
-    Args:
-        source: a dataclass; it and its bases document their fields under `Args:`.
-        title: name of the returned class.
-        replaced: field -> (annotation, default), added or used instead of the dataclass's own.
+    The dataclass and its bases document their fields under `Args:`. `replaced` maps fields to (annotation,
+    default), added or used instead of the dataclass's own.
     """
     docs: dict[str, str] = {}
     for base in reversed(source.__mro__):
@@ -100,14 +94,11 @@ def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any]]) -
     members: dict[str, Any] = dict(replaced)
     for field in fields(source):
         if field.name not in replaced:
-            default = ... if field.default is MISSING else _as_plain(field.default)
+            default = ... if field.default is MISSING else field.default
+            default = list(default) if isinstance(default, tuple) else default
             described = Field(default, description=docs[field.name])
             members[field.name] = (_plain(hints[field.name]), described)
     return create_model(title, __base__=Keys, **members)
-
-
-def _as_plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def literal(value: str | bool, description: str) -> tuple[Any, Any]:

@@ -1,7 +1,5 @@
 """Explains errors in recipe keys: where, what was probably meant, what is allowed."""
 
-from __future__ import annotations
-
 import difflib
 import types
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Every key of a recipe, with its type, default and meaning. The text below a key documents it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

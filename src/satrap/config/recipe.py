@@ -1,7 +1,5 @@
 """A complete, checked configuration of a run."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +30,7 @@ class Recipe:
     recipe.sections.data.batch_size, recipe.schema(), recipe.origin(("training", "mode"))
     ```
 
-    Args:
-        sections: the values, defaults filled in.
-        source: what was written, and where.
+    `sections` are the values with defaults filled in, `source` is what was written, and where.
     """
 
     sections: Sections
@@ -46,11 +42,7 @@ class Recipe:
         return Path(self.source.file).stem
 
     def schema(self) -> Schema:
-        """Return labels and features as a `Schema`.
-
-        Raises:
-            ConfigError: an impossible feature, label or table.
-        """
+        """Return labels and features as a `Schema`; raise ConfigError for impossible ones."""
         features = {name: _feature(keys) for name, keys in self.sections.features.items()}
         labels = [_fill(Label, keys) for keys in self.sections.labels]
         top = self.sections
@@ -109,8 +101,7 @@ class Recipe:
 
         `load` reads it back, from any folder, to an equal recipe.
         """
-        sections = self.sections
-        plain = _dump(sections)
+        plain = _dump(self.sections)
         data = plain["data"]
         for part in ("train", "validation", "test"):
             if part in data:
@@ -130,14 +121,10 @@ class Recipe:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read and check a recipe.
+    """Read and check a recipe, a YAML file; paths in it are relative to its folder.
 
-    Args:
-        path: a YAML file; paths in it are relative to its folder.
-        overrides: `section.key=value` texts, applied after the file; values are YAML.
-
-    Raises:
-        ConfigError: the file, a key or a value is wrong; the message names file, line and key.
+    Overrides are `section.key=value` texts, applied after the file; values are YAML. If the file, a key or a
+    value is wrong, it raises ConfigError with file, line and key.
     """
     source = read(path, overrides)
     try:

@@ -1,7 +1,5 @@
 """Recipes and their keys as text, for `satrap config` and run folders."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Mapping

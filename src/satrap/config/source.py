@@ -1,7 +1,5 @@
 """Reads a recipe file: plain values, and the line of each key."""
 
-from __future__ import annotations
-
 import os
 import stat
 import warnings
@@ -38,12 +36,9 @@ def dotted(path: KeyPath) -> str:
 
 @dataclass(slots=True)
 class Source:
-    """Values of a recipe file with overrides applied.
+    """Values of a recipe file, as the user named it, with overrides applied.
 
-    Args:
-        file: name of the file as the user gave it.
-        values: nested dicts, lists and scalars.
-        places: key path -> "recipe.yaml:12" or "--set data.train".
+    `places` maps key paths to "recipe.yaml:12" or "--set data.train".
     """
 
     file: str
@@ -64,11 +59,7 @@ class Source:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
-    """Read a YAML file and apply `key.path=value` overrides.
-
-    Raises:
-        ConfigError: no such file, not YAML, too long for a recipe, a key twice, an impossible override.
-    """
+    """Read a YAML file and apply `key.path=value` overrides; whatever is wrong raises ConfigError."""
     source = Source(str(path))
     try:
         text = _text(path)

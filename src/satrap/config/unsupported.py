@@ -1,7 +1,5 @@
 """Refuses recipe values that this version does not support, and impossible numbers of processes."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 
@@ -26,13 +24,12 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
     for path, working in ONLY.items():
         value: Any = reduce(getattr, path, sections)
         if value not in working:
-            choices = [str(v).lower() if isinstance(v, bool) else str(v) for v in working if v is not None]
+            choices = [str(v).lower() if isinstance(v, bool) else str(v) for v in working]
             raise ConfigError(
-                f"{dotted(path)} is not supported in this version"
-                + (f" with the value {str(value).lower()}" if choices else ""),
+                f"{dotted(path)} is not supported in this version with the value {str(value).lower()}",
                 where=source.where(path),
                 why="the run would not be what the recipe describes",
-                fix=f"use {' or '.join(choices)}" if choices else "remove the key",
+                fix=f"use {' or '.join(choices)}",
             )
 
 

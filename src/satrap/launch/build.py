@@ -1,7 +1,5 @@
 """The objects that a recipe describes: model, trainer, optimizers, bounds of the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,15 +55,9 @@ HERE = Site()
 
 
 def make_trainer(recipe: Recipe, schema: Schema, site: Site = HERE) -> Trainer:
-    """Return the untrained trainer of a recipe.
+    """Return the untrained trainer of a recipe and a measured schema.
 
-    Args:
-        recipe: model, optimizers and schedule.
-        schema: labels and features, measured.
-        site: where the rows and the other workers are.
-
-    Raises:
-        ConfigError: the model or the device is impossible; the message names the recipe's line.
+    A ConfigError about the model or the device names the recipe's line.
     """
     sections = recipe.sections
     training = sections.training
@@ -135,11 +127,7 @@ def tier_of(recipe: Recipe) -> Tier | None:
 
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
-    """Return the untrained network of a recipe: the same weights in every process.
-
-    Raises:
-        ConfigError: the model is unknown or impossible; the message names the recipe's line.
-    """
+    """Return the untrained network of a recipe: the same weights in every process."""
     sections = recipe.sections
     torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}

@@ -1,7 +1,5 @@
 """Exports rows and weights from a checkpoint, and imports them: Parquet and safetensors."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,20 +27,11 @@ from satrap.store import Chunk, Shard
 
 
 def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
-    """Write a checkpoint as files that other programs can read, in bounded memory.
+    """Write a checkpoint as files that other programs can read, in bounded memory; return the files.
 
-    Args:
-        url: of the checkpoint.
-        output: a new or empty folder. It gets `<table>.parquet` for each table, with columns id (uint64),
-            weights (list of float) and, with `state`, state; and the network's `model.safetensors`.
-        state: also write the optimizer state of the rows, and `optimizer.safetensors`.
-
-    Returns:
-        The files.
-
-    Raises:
-        ConfigError: the folder is not empty.
-        CheckpointError: the checkpoint is damaged.
+    The output, a new or empty folder, gets `<table>.parquet` for each table, with columns id (uint64) and
+    weights (list of float), and the network's `model.safetensors`; with `state`, also the column state and
+    `optimizer.safetensors`.
     """
     folder = Path(output)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -54,12 +43,9 @@ def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
         (folder / name).write_bytes(read_part(*chain.members[-1], name))
         files.append(folder / name)
     for number, table in enumerate(chain.tables):
-        safe = (
-            table
-            if all(c.isalnum() or c in "-_." for c in table) and table[0] != "."
-            else f"table-{number:03d}"
-        )
-        files.append(_export_table(chain, table, folder / f"{safe}.parquet", state))
+        plain = all(c.isalnum() or c in "-_." for c in table) and table[0] != "."
+        path = folder / f"{table if plain else f'table-{number:03d}'}.parquet"
+        files.append(_export_table(chain, table, path, state))
     return files
 
 
@@ -86,25 +72,19 @@ def _lists(values: Floats) -> pa.Array:
 def import_rows(
     url: str, table: str, file: str | Path, *, tensor: str | None = None, raw: bool = False
 ) -> int:
-    """Put rows from a file into a table of a checkpoint; existing rows are replaced.
+    """Put rows from a file into a table of a checkpoint, in one step; return their number.
 
-    Rows without a state in the file start with the optimizer's initial state.
+    They replace existing rows. Rows without a state in the file start with the optimizer's initial state. A
+    file that cannot be read or does not fit is a DataError.
 
     Args:
-        url: of the checkpoint, which is replaced in one step.
+        url: of the checkpoint.
         table: name of the table.
         file: Parquet with columns id, weights and optionally state, as `export` writes it; or safetensors
             with a matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed like integers
             in the data.
         tensor: name of the matrix; default the only one in the file.
         raw: the ids in a Parquet file are values as in the data and are to be hashed.
-
-    Returns:
-        The number of rows imported.
-
-    Raises:
-        DataError: the file cannot be read or does not fit.
-        CheckpointError: the checkpoint is damaged.
     """
     chain = open_chain(url)
     salt, optimizer, dims = _described(chain, table)
@@ -149,12 +129,7 @@ def _initial_state(table: Table) -> Floats:
 
 
 def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
-    """Return what a checkpoint says about a table: the salt of ids, the optimizer, the possible row widths.
-
-    Raises:
-        DataError: there is no such table.
-        CheckpointError: the checkpoint is damaged.
-    """
+    """Return what a checkpoint says about a table: salt of the ids, optimizer, possible row widths."""
     storage, manifest = chain.members[-1]
     with understood(storage.url):
         schema = manifest.settings.get("schema", {})
@@ -174,18 +149,14 @@ def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:
     """Remove every trace of a row from all checkpoints in a folder, and the journals of a run that died.
 
+    Returns name of the checkpoint -> rows removed. If one is damaged or cannot be written, earlier ones are
+    done. A delta without the snapshots it builds on, and a run that is still active, are refused.
+
     Args:
         url: a run folder, a folder of snapshots, or a checkpoint.
         table: name of the table.
-        value: the id as in the data.
-        hashed: `value` is the row's id itself, a 64-bit number.
-
-    Returns:
-        Name of the checkpoint -> rows removed.
-
-    Raises:
-        CheckpointError: a checkpoint is damaged or cannot be written; earlier ones are done.
-        ConfigError: not an id; a delta without the snapshots it builds on; a run that is still active.
+        value: the id as in the data; if `hashed`, the row's id itself, a 64-bit number.
+        hashed: see `value`.
     """
     removed, places = {}, find(url)
     if url.rstrip("/") in places.values() and read_manifest(Storage(url)).delta is not None:
@@ -201,27 +172,19 @@ def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False)
             continue
         salt = read_manifest(Storage(place)).settings.get("schema", {}).get("salt", 0)
         removed[name] = forget(place, table, _number(value) if hashed else int(hash_ids([value], salt)[0]))
-    if not any(removed.values()) and table not in _tables(url):
-        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(_tables(url))}")
+    tables = list(dict.fromkeys(name for place in places.values() for name in open_chain(place).tables))
+    if not any(removed.values()) and table not in tables:
+        raise ConfigError(f"there is no table {table!r}", where=url, fix=f"tables: {', '.join(tables)}")
     return removed
 
 
 def remove_journals(url: str) -> None:
-    """Remove the journals that shards of a dead run have left, since no run resumes from them.
-
-    Raises:
-        ConfigError: the run is still active.
-    """
+    """Remove the journals that shards of a dead run have left, since no run resumes from them."""
     folder = RunFolder(Path(url)).journals
     for one in sorted(folder.glob("*")) if folder.is_dir() else ():
         with suppress(CheckpointError):  # damaged: it is removed anyway
             Journal(one).close()  # refused while a shard uses it
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _tables(url: str) -> list[str]:
-    found = [open_chain(place).tables for place in find(url).values()]
-    return list(dict.fromkeys(table for rows in found for table in rows))
 
 
 def _number(value: str) -> int:

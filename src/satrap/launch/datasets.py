@@ -1,15 +1,14 @@
 """The data sets that a recipe names."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from satrap import data
-from satrap.config import Recipe
+from satrap.config import Recipe, load
 from satrap.data.files import guess_format
+from satrap.data.loader import LoaderService
 from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
@@ -20,18 +19,7 @@ PARTS = ("train", "validation", "test")
 def open_part(
     recipe: Recipe, schema: Schema, part: str, *, worker: int = 0, workers: int = 1
 ) -> data.Dataset | None:
-    """Return the training, validation or test rows; None if the recipe has none.
-
-    Args:
-        recipe: names files and split.
-        schema: labels and features to read.
-        part: "train", "validation" or "test".
-        worker: which share of the rows, 0..workers - 1.
-        workers: how many share them.
-
-    Raises:
-        DataError: a file or column is missing.
-    """
+    """Return a worker's share of the rows of one of the `PARTS`; None if the recipe has none."""
     keys = recipe.sections.data
     sources, rows = getattr(keys, part), None
     if keys.split is not None:
@@ -99,6 +87,18 @@ def _read(
     )
     seed, buffer_rows = recipe.sections.training.seed, keys.buffer_rows
     return recipe.located(("data",), found.with_options, seed=seed, buffer_rows=buffer_rows)
+
+
+def loader_service(recipe: Path) -> LoaderService:
+    """Return the service of a loader: it reads the rows of a recipe's file in batches for workers."""
+    loaded = load(recipe)
+
+    def open_(part: str, schema: Schema) -> data.Dataset | None:
+        if part not in PARTS:
+            raise ConfigError(f"there is no part {part!r} of the data", fix=f"use one of {', '.join(PARTS)}")
+        return open_part(loaded, schema, part)
+
+    return LoaderService(open_)
 
 
 def measured(recipe: Recipe, schema: Schema) -> Schema:

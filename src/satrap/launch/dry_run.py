@@ -1,7 +1,5 @@
 """One step of a recipe in this process, before other processes are started for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from satrap.config import Recipe
@@ -23,13 +21,6 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
 
     This finds errors in the input while the recipe's lines are known. It also compiles the kernels once,
     instead of in every process while others wait for it.
-
-    Args:
-        recipe: what to train.
-        schema: labels and features, measured.
-
-    Raises:
-        ConfigError, DataError: the user's input.
     """
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None

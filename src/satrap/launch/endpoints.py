@@ -1,7 +1,5 @@
 """Where the processes of a run publish their metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -13,12 +11,7 @@ from satrap.train import Trainer
 
 
 def metrics_address(keys: Cluster, number: int) -> str | None:
-    """Return HOST:PORT of a process's endpoint, None if it has none.
-
-    Args:
-        keys: of the recipe.
-        number: of the process among all processes of the run, shards first.
-    """
+    """Return HOST:PORT of the endpoint of a process, None if it has none; `number` counts shards first."""
     if keys.metrics_port is None:
         return None
     host = f"[{keys.metrics_host}]" if ":" in keys.metrics_host else keys.metrics_host
@@ -28,16 +21,7 @@ def metrics_address(keys: Cluster, number: int) -> str | None:
 def worker_endpoint(
     recipe: Recipe, trainer: Trainer, notice: Callable[[str], None]
 ) -> AbstractContextManager[object]:
-    """Return the endpoint of a worker, to be used as a context; it does nothing if the recipe asks for none.
-
-    Args:
-        recipe: of the run.
-        trainer: of this worker.
-        notice: called with the address.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
+    """Return the endpoint of a worker as a context; it does nothing if the recipe asks for none."""
     keys, rank = recipe.sections.cluster, trainer.workers.rank
     if keys.metrics_port is None:
         return nullcontext()

@@ -1,7 +1,5 @@
 """What a worker reports about its training, and how observers in another process follow it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,11 +68,7 @@ class Trained(TrainingEvent):
 
 
 class Forward(Observer):
-    """Reports what a trainer sends to its observers.
-
-    Args:
-        report: sends an event.
-    """
+    """Reports what a trainer sends to its observers."""
 
     def __init__(self, report: Report) -> None:
         self._report, self._sent_at, self._epoch = report, 0.0, -1

@@ -1,7 +1,5 @@
 """What each training process does: train a recipe, save the model, score the test rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 

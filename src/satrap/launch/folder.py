@@ -1,14 +1,12 @@
 """The run folder: recipe, metrics, history, curves and model of one run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from satrap.config import Recipe, load, to_yaml
 from satrap.errors import ConfigError
@@ -22,7 +20,7 @@ OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "
 
 
 class RunFolder:
-    """One run on disk.
+    """One run on disk; `claim` makes a new folder, `open` checks that it holds a run.
 
     | file | holds |
     | --- | --- |
@@ -33,9 +31,6 @@ class RunFolder:
     | `model/` | network, tables and optimizer state |
     | `journals/` | what each shard has done since the newest snapshot, during a run with journals |
     | `checkpoints/` | snapshots to resume from, unless the recipe names another place |
-
-    Args:
-        path: the folder; `claim` makes a new one, `open` checks that it holds a run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,16 +47,11 @@ class RunFolder:
         return str(self.path)
 
     @classmethod
-    def claim(cls, recipe: Recipe, output: str | Path | None = None, *, name: str = "") -> RunFolder:
+    def claim(cls, recipe: Recipe, output: str | Path | None = None, *, name: str = "") -> Self:
         """Make the folder of a new run and write its recipe there.
 
-        Args:
-            recipe: the recipe of the run.
-            output: the folder; default the first free `runs/<name>-<n>`.
-            name: default the recipe's.
-
-        Raises:
-            ConfigError: the folder already holds a run, or cannot be made.
+        Default is the first free `runs/<name>-<n>`, with the recipe's name if none is given. A folder that
+        already holds a run, or cannot be made, is a ConfigError.
         """
         if output is not None:
             folder = cls(Path(output))
@@ -97,19 +87,14 @@ class RunFolder:
         return True
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
-        """Return the folder of a run that has finished or left a snapshot.
-
-        Raises:
-            ConfigError: there is no run in it, or it has neither finished nor left a snapshot.
-        """
+    def open(cls, path: str | Path) -> Self:
+        """Return the folder of a run that has finished or left a snapshot; others are a ConfigError."""
         folder = cls(Path(path))
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
-        if missing == [folder.model] and (
+        snapshots = missing == [folder.model] and (
             folder.checkpoints.exists() or folder.recipe().sections.checkpoint.url
-        ):
-            missing = []
-        if missing:
+        )
+        if missing and not snapshots:
             raise ConfigError(
                 f"not a run folder: it has no {missing[0].name}",
                 where=str(path),
@@ -135,9 +120,7 @@ class RunFolder:
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""
-        partial = self.metrics_file.with_suffix(".partial")
-        partial.write_text(json.dumps(finite(values), indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, self.metrics_file)
+        write_whole(self.metrics_file, json.dumps(finite(values), indent=2) + "\n")
 
     def discard(self) -> None:
         """Remove what this run wrote, if nothing was measured or saved; other files stay."""
@@ -150,6 +133,13 @@ class RunFolder:
         for folder in (self.path, self.path.parent):
             if folder == self.path or folder == Path(RUNS):
                 _remove_if_empty(folder)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _remove_if_empty(folder: Path) -> None:

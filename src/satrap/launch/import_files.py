@@ -1,7 +1,5 @@
 """Row files of other programs, Parquet or safetensors; unsuitable files are refused before they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,12 +28,9 @@ ID_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the rows must look like.
+    """What the rows of a table must look like.
 
-    Args:
-        table: name of their table.
-        states: number of weights that a row may have -> number of state values it then has.
-        salt: of the ids.
+    `states` maps the numbers of weights that a row may have to the number of state values it then has.
     """
 
     table: str
@@ -44,15 +39,9 @@ class Wanted:
 
 
 def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
-    """Return (ids, weights) of a matrix such as the weight of an `nn.Embedding`; row n gets the id of n.
+    """Return (ids, weights) of a safetensors matrix such as the weight of an `nn.Embedding`.
 
-    Args:
-        path: safetensors.
-        wanted: what the rows must look like.
-        tensor: name of the matrix; default the only one in the file.
-
-    Raises:
-        DataError: the file cannot be read, or the matrix does not fit.
+    Row n gets the id of n. The default is the only matrix in the file.
     """
     check_regular(path)
     try:
@@ -81,13 +70,8 @@ def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[
 def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids, Floats, Floats | None]:
     """Return (ids, weights, state or None) of a Parquet file with these columns.
 
-    Args:
-        path: of the file.
-        wanted: what the rows must look like.
-        raw: the ids are values as in the data and are to be hashed.
-
-    Raises:
-        DataError: the file cannot be read or does not fit; no more rows than it declares were decoded.
+    With `raw`, ids are values as in the data, and are hashed. If the file does not fit, no more rows than it
+    declares are decoded.
     """
     check_regular(path)
     with _reading(path), pq.ParquetFile(path, pre_buffer=False) as file:

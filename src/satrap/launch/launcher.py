@@ -1,7 +1,5 @@
 """The interface of a launcher, which starts the processes of a run on one machine or many."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum

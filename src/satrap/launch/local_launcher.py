@@ -1,7 +1,5 @@
 """Roles as processes on this machine; none outlives the program that started it."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import signal

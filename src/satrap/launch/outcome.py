@@ -1,7 +1,5 @@
 """What a run achieved, or that it was stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +12,7 @@ from satrap.train import Result
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run achieved.
-
-    Args:
-        folder: where it is kept.
-        result: of the trainer.
-        test: metrics of the test rows; empty without any.
-    """
+    """What a run achieved: the trainer's result, and the metrics of the test rows, if any."""
 
     folder: RunFolder
     result: Result

@@ -1,13 +1,11 @@
 """Rewrites the row files of a checkpoint for another number of shards."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
-from satrap.checkpoint.manifest import Manifest, read_manifest
+from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import of_buckets, read_chunks, write_table
 from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import rewrite_rows
@@ -17,26 +15,16 @@ from satrap.store import Chunk, bucket_of
 
 
 def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
-    """Rewrite every checkpoint in a folder for a number of shards, each in one step.
+    """Rewrite every checkpoint in a folder for a number of shards, each in one step; return name -> rows.
 
     A run can resume with any number of shards anyway: each reads the files that hold its buckets. After this,
-    each shard finds its rows in its own files. Memory is bounded.
-
-    Args:
-        url: a run folder, a folder of snapshots, or a checkpoint.
-        shards: how many.
-
-    Returns:
-        Name of the checkpoint -> its rows.
-
-    Raises:
-        ConfigError: an impossible number of shards.
-        CheckpointError: a checkpoint is damaged or cannot be written; earlier ones are done.
+    each shard finds its rows in its own files. Memory is bounded. If a checkpoint is damaged or cannot be
+    written, this raises CheckpointError, and earlier ones are done.
     """
     shard_map, done = ShardMap(shards), {}
     for name, place in find(url).items():
-        rewrite_rows(place, lambda storage, folder, old: _write(storage, folder, old, shard_map))
-        done[name] = sum(read_manifest(Storage(place)).rows().values())
+        manifest = rewrite_rows(place, lambda storage, folder, old: _write(storage, folder, old, shard_map))
+        done[name] = sum(manifest.rows().values())
     return done
 
 
@@ -56,5 +44,4 @@ def _pieces(storage: Storage, old: Manifest, table: str, shard_map: ShardMap) ->
     for _, chunk in read_chunks(storage, old, table):
         shards = shard_map.owners[bucket_of(table, chunk.ids)]
         for shard in np.unique(shards).tolist():
-            rows = np.flatnonzero(shards == shard)
-            yield shard, Chunk(table, chunk.ids[rows], chunk.weights[rows], chunk.state[rows])
+            yield shard, chunk.pick(shards == shard)

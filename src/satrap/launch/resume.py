@@ -1,9 +1,6 @@
 """Resuming a run that was killed or stopped: its folder, its snapshots, its history."""
 
-from __future__ import annotations
-
 import json
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +13,11 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import understood
 from satrap.config import Recipe, load, to_yaml
 from satrap.errors import ConfigError
-from satrap.launch.folder import RUNS, RunFolder
+from satrap.launch.folder import RUNS, RunFolder, write_whole
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
+
+Handler = Callable[[int, FrameType | None], Any]
 
 KEPT = 2
 """Snapshots kept if the recipe does not say."""
@@ -58,24 +57,15 @@ def refuse_mixing(recipe: Recipe, plan: Checkpointing) -> None:
 
 
 def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[RunFolder, Recipe]:
-    """Return the folder and the recipe of the run to resume.
+    """Return the folder and the recipe of the run to resume; by default the newest `runs/<name>-<n>`.
 
-    Args:
-        recipe: given by the user; None for the one in the folder.
-        output: the run folder; default the newest `runs/<name>-<n>`.
-        name: default the recipe's.
-
-    Raises:
-        ConfigError: there is nothing to resume, or the recipe is not the run's.
+    Raises ConfigError if there is nothing to resume, or the given recipe is not the run's.
     """
     path = Path(output) if output is not None else _newest(name or (recipe.name if recipe else ""))
     folder = RunFolder(path)
     if not folder.recipe_file.exists():
-        if (
-            recipe is None
-            or not recipe.sections.checkpoint.url
-            or not Series(recipe.sections.checkpoint.url).steps()
-        ):
+        elsewhere = recipe and recipe.sections.checkpoint.url
+        if recipe is None or not elsewhere or not Series(elsewhere).steps():
             raise nothing_to_resume(f"there is no run in {path}")
         return RunFolder.claim(recipe, path), recipe  # another machine: the snapshots are all it needs
     kept = load(folder.recipe_file)
@@ -85,9 +75,7 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
         raise nothing_to_resume(f"the run in {path} is complete")
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot")
-    partial = folder.recipe_file.with_suffix(".partial")
-    partial.write_text(to_yaml(chosen.resolved()), encoding="utf-8")
-    os.replace(partial, folder.recipe_file)
+    write_whole(folder.recipe_file, to_yaml(chosen.resolved()))
     return folder, chosen
 
 
@@ -148,62 +136,49 @@ def rewind(history: History, plan: Checkpointing) -> None:
         if entry["event"] == "validation":
             history.validation = {k: v for k, v in entry.items() if k not in ("event", "step", "epoch")}
         lines.append(line + "\n")
-    partial = history.path.with_suffix(".partial")
-    partial.write_text("".join(lines), encoding="utf-8")
-    os.replace(partial, history.path)
+    write_whole(history.path, "".join(lines))
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Make SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that unfinished work is cleaned up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[Mapping[int, Any]]:
+    """Set signal handlers and yield those before; only the main thread may set them, others get none."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, one) for number, one in handlers.items()} if main else {}
     try:
-        yield
+        yield before
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-class Termination:
-    """Signals while this context is open: SIGTERM and Ctrl-C ask the run to save and end.
+@contextmanager
+def stop_at_signals() -> Iterator[Callable[[Trainer], None]]:
+    """Let SIGTERM and Ctrl-C ask the run to save and end; yield the function that sets its trainer.
 
     They take effect after the step, or during an evaluation. Python would raise KeyboardInterrupt at any
     moment, even where a library swallows it or holds a lock: then the run would continue or hang. A second
     signal of the same kind ends the run at once.
     """
+    trainers: list[Trainer] = []
+    terminated = False
 
-    def __init__(self) -> None:
-        self._terminated = False
-        self._trainer: Trainer | None = None
-        self._before: dict[int, Any] = {}
-        self._main = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> Termination:
-        if self._main:
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
-            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _terminate(self, number: int, _: FrameType | None) -> None:
+    def terminate(number: int, _: FrameType | None) -> None:
+        nonlocal terminated
         signal.signal(number, signal.SIG_DFL)
-        self._terminated = True
-        if self._trainer is not None:
-            self._trainer.request_stop()
-
-    def _interrupt(self, number: int, _: FrameType | None) -> None:
-        signal.signal(number, self._before[number])
-        if self._trainer is None or not self._trainer.state.fitting:
-            raise KeyboardInterrupt
-        self._trainer.request_stop()
-
-    def watch(self, trainer: Trainer) -> None:
-        """Set the trainer that signals will stop."""
-        self._trainer = trainer
-        if self._terminated:
+        terminated = True
+        for trainer in trainers:
             trainer.request_stop()
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        signal.signal(number, before[number])
+        if not any(trainer.state.fitting for trainer in trainers):
+            raise KeyboardInterrupt
+        trainers[0].request_stop()
+
+    def watch(trainer: Trainer) -> None:
+        trainers.append(trainer)
+        if terminated:
+            trainer.request_stop()
+
+    with signal_handlers({signal.SIGTERM: terminate, signal.SIGINT: interrupt}) as before:
+        yield watch

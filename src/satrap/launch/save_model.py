@@ -1,7 +1,5 @@
 """Saves the trained model of a run in its folder or, if that cannot be written, elsewhere."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import tempfile
@@ -17,12 +15,7 @@ from satrap.train import Trainer
 def save_model(trainer: Trainer, folder: RunFolder) -> None:
     """Save the model of a run, in the system's temporary folder if the run folder cannot be written.
 
-    Args:
-        trainer: holds the trained model.
-        folder: of the run.
-
-    Raises:
-        CheckpointError: the folder cannot be written; it says where the result is and how to restore it.
+    Then it raises CheckpointError, which says where the result is and how to restore it.
     """
     kept, error = trainer.state.save(_places(folder))
     if error is None:

@@ -1,7 +1,5 @@
 """Scores of a trained model: metrics of files, and predictions from files to a file, in bounded memory."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,15 +30,8 @@ SCORING_KEYS = ("embedding.memory", "embedding.eviction", "embedding.tier", "tra
 TellShares = Callable[[Mapping[str, float]], object]
 
 
-def _ignore(_: Mapping[str, float]) -> None: ...
-
-
 def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
-    """Return the recipe of a run, with overrides of keys that do not change its model.
-
-    Raises:
-        ConfigError: another key, or a wrong value.
-    """
+    """Return the recipe of a run, with overrides; a key that changes the model is a ConfigError."""
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not any(key == known or key.startswith(f"{known}.") for known in SCORING_KEYS):
@@ -53,11 +44,8 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
 def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    Rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`.
-
-    Raises:
-        CheckpointError: the saved model cannot be read.
-        ConfigError: its rows do not fit.
+    Rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`. If they do not fit,
+    raises ConfigError.
     """
     memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
     ended = folder.model.exists() and folder.stopped != "stopped"
@@ -102,7 +90,7 @@ def evaluate(
     sources: Sequence[str] = (),
     overrides: Sequence[str] = (),
     *,
-    shares: TellShares = _ignore,
+    shares: TellShares = lambda _: None,
 ) -> dict[str, float]:
     """Return the metrics of a trained model.
 
@@ -111,12 +99,7 @@ def evaluate(
         sources: files with labels, relative to the current folder; default the recipe's test rows, else
             its validation rows.
         overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        shares: called with the share of unseen ids by table, see `unseen`; default: not called.
-
-    Raises:
-        ConfigError: the recipe names neither; the model's rows do not fit; an impossible override.
-        DataError: the data cannot be read.
-        CheckpointError: the saved model cannot be read.
+        shares: called with the share of unseen ids by table, see `unseen`.
     """
     recipe = scoring_recipe(folder, overrides)
     predictor = load_predictor(folder, recipe)
@@ -147,25 +130,13 @@ def predict(
     output: str | Path,
     overrides: Sequence[str] = (),
     *,
-    shares: TellShares = _ignore,
+    shares: TellShares = lambda _: None,
 ) -> int:
-    """Score files with a trained model: input columns plus one `<label>_probability` column per label.
+    """Score files with a trained model; return the number of rows.
 
-    The output appears under its name only when it is complete.
-
-    Args:
-        folder: of the run.
-        sources: files, which need no labels, relative to the current folder.
-        output: a new file ending in .parquet, .csv or .csv.gz.
-        overrides, shares: as for `evaluate`.
-
-    Returns:
-        The number of rows written.
-
-    Raises:
-        ConfigError: the output exists or has another ending; the model's rows do not fit.
-        DataError: the input cannot be read, is empty, or already has a probability column.
-        CheckpointError: the saved model cannot be read.
+    The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and one
+    `<label>_probability` column per label. It appears under its name only when it is complete. The sources,
+    relative to the current folder, need no labels; `overrides` and `shares` are as for `evaluate`.
     """
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
@@ -202,12 +173,7 @@ def _checked(output: Path) -> Path:
 def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatch]:
     """Yield the input as tables with a probability column per label, in the order of the data.
 
-    Args:
-        predictor: of the trained model; reads a few batches ahead.
-        rows: the input.
-
-    Raises:
-        DataError: the input already has such a column.
+    The predictor reads a few batches ahead.
     """
     waiting: deque[pa.RecordBatch] = deque()
 

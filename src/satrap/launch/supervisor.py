@@ -1,7 +1,5 @@
 """Decides what to do when roles of a run start, report, end or fail; others carry it out."""
 
-from __future__ import annotations
-
 import signal
 from collections import deque
 from collections.abc import Iterable

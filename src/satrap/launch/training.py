@@ -1,7 +1,6 @@
 """From a recipe to a run folder, wherever the run happens."""
 
-from __future__ import annotations
-
+import signal
 from collections.abc import Callable, Sequence
 
 from satrap.config import Recipe
@@ -10,11 +9,11 @@ from satrap.launch.datasets import changed_files, measured
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.resume import Termination, checkpointing, refuse_mixing, reopen, sigterm_interrupts
+from satrap.launch.resume import checkpointing, refuse_mixing, reopen, signal_handlers, stop_at_signals
 from satrap.train import Observer
 
 
-@sigterm_interrupts()
+@signal_handlers({signal.SIGTERM: signal.default_int_handler})  # so that unfinished work is cleaned up
 def train(
     recipe: Recipe | None,
     output: str | None = None,
@@ -58,14 +57,14 @@ def train(
             refuse_mixing(recipe, plan)
         if recipe.sections.cluster.exchange != "local":
             return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
-        with Termination() as termination:
+        with stop_at_signals() as watch:
             return fit(
                 recipe,
                 schema,
                 folder,
                 observers=observers,
                 notice=notice,
-                started=termination.watch,
+                started=watch,
                 resume=resume,
             )
     except (Exception, KeyboardInterrupt) as error:

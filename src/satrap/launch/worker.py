@@ -1,7 +1,5 @@
 """The process of one worker: it reads its assignment, trains, and reports to the launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -10,7 +8,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -74,12 +71,7 @@ class Assignment:
 
 
 def connect(recipe: Recipe, assignment: Assignment) -> Site:
-    """Return the shards and the other workers of an assignment.
-
-    Raises:
-        ConfigError: there are fewer devices than workers.
-        ExchangeError: a worker is missing.
-    """
+    """Return the shards and the other workers of an assignment."""
     sections = recipe.sections
     cluster, training = sections.cluster, sections.training
     workers, device = Workers(), _device(training.device, assignment)
@@ -170,11 +162,7 @@ def _device(device: str, assignment: Assignment) -> str:
 
 
 def work(assignment: Assignment, report: Report) -> None:
-    """Train.
-
-    Raises:
-        SatrapError: see `fit`.
-    """
+    """Train, see `fit`."""
     folder = RunFolder(Path(assignment.folder))
     recipe = load(folder.recipe_file)
     site = connect(recipe, assignment)
@@ -184,7 +172,7 @@ def work(assignment: Assignment, report: Report) -> None:
         if first:
             report(Notice(text))
         else:
-            _log(text)
+            print(text, file=sys.stderr, flush=True)
 
     outcome = fit(
         recipe,
@@ -201,16 +189,9 @@ def work(assignment: Assignment, report: Report) -> None:
     site.workers.close()
 
 
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _stop_at_signals(trainer: Trainer) -> None:
-    def stop(_: int, __: FrameType | None) -> None:
-        trainer.request_stop()
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: trainer.request_stop())
 
 
 def _end_with_launcher() -> None:
