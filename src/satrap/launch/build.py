@@ -32,7 +32,7 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run happens, as one of its workers sees it.
+    """Where a run happens, as one of its workers sees it; by default one process that holds everything.
 
     Args:
         workers: the processes that train together; default this one alone.
@@ -50,11 +50,7 @@ class Site:
     data: OpenData | None = None
 
 
-HERE = Site()
-"""One process that holds everything."""
-
-
-def make_trainer(recipe: Recipe, schema: Schema, site: Site = HERE) -> Trainer:
+def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer:
     """Return the untrained trainer of a recipe and a measured schema.
 
     A ConfigError about the model or the device names the recipe's line.

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from satrap.config import Recipe
 from satrap.dense import Workers
-from satrap.launch.build import HERE, Site, make_trainer
+from satrap.launch.build import Site, make_trainer
 from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
@@ -24,7 +24,7 @@ def fit(
     schema: Schema,
     folder: RunFolder,
     *,
-    site: Site = HERE,
+    site: Site = Site(),
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
     started: Callable[[Trainer], None] = lambda _: None,
