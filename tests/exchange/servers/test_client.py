@@ -90,3 +90,19 @@ def test_another_run_is_refused_until_the_first_has_ended() -> None:
         with pytest.raises(ConfigError, match="the shard is held by run 'other'"):
             connect([server.address])
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"tables": [Table("a", dim=4)]}, "table 'a' has no optimizer"),
+        ({"rank": 2, "world": 2}, "rank must be 0 to world - 1, got rank 2, world 2"),
+        ({"mode": "fast"}, "mode 'fast' is unknown"),
+        ({"deadline": 0.0}, "the deadline must be > 0 seconds, got 0.0"),
+    ],
+)
+def test_impossible_arguments_are_refused_before_anything_is_sent(
+    arguments: dict[str, object], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        connect(["127.0.0.1:1"], **arguments)
