@@ -16,9 +16,10 @@ import torch
 import satrap
 from satrap.batch import Batch, Jagged
 from satrap.dense import Workers
-from satrap.exchange.servers import ClientOptions, Limits, ServersExchange, ShardServer, Wire, WorkerId
-from satrap.store import Eviction, StoreConfig, Tier
+from satrap.exchange.servers import Limits, ServersExchange, ShardServer, Wire
+from satrap.store import Eviction, Tier
 from satrap.train import Observer, Place, Progress, Result, Trainer
+from tests.contract import parties
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 
@@ -54,15 +55,8 @@ def connecting(
     exchange_mode = "sync" if mode == "sync" else "hybrid"
 
     def connect(tables: Any) -> ServersExchange:
-        return ServersExchange(
-            addresses,
-            tables,
-            store=StoreConfig(**bounds),
-            wire=EXACT,
-            mode=exchange_mode,
-            worker=WorkerId(rank, world),
-            options=ClientOptions(deadline=deadline),
-        )
+        chosen = {"mode": exchange_mode, "rank": rank, "world": world, "deadline": deadline, **bounds}
+        return ServersExchange(addresses, tables, wire=EXACT, **parties.grouped(**chosen))
 
     return connect
 
