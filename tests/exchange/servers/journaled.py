@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,8 @@ from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer
 from satrap.rpc.server.sessions import Counters, Limits, Sessions
 from satrap.rpc.server.turns import Turns
-from satrap.rpc.wire.frames import Buffer, Header, Kind, digest, encode
-from satrap.rpc.wire.text import pack_text
+from satrap.rpc.wire.frames import FAILURE, Buffer, Header, Kind, digest, encode
+from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Table
 from satrap.store import StoreConfig
 
@@ -31,6 +33,9 @@ TABLES = [
     Table("b", dim=8, optimizer=Adam(lr=0.1)),
 ]
 DIMS = (4, 8)
+ONE_ID = np.zeros(1, np.uint64)
+ONE = np.array([0, 1], np.int64)
+"""The splits of `ONE_ID`."""
 
 
 class Bench:
@@ -161,3 +166,34 @@ def traffic(rng: np.random.Generator, clients: int, count: int, *, sync: bool = 
         place[c] += 1
         step[c] += sync and kind == Kind.UPDATE
     return messages
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    with TemporaryDirectory() as folder:
+        made = Bench(Path(folder))
+        yield made
+        made.die()
+
+
+def text_of(answer: Answer) -> dict[str, Any]:
+    return unpack_text(answer.parts[0])
+
+
+def refused(bench: Bench, kind: Kind, parts: list[Any], **fields: Any) -> dict[str, Any]:
+    """Send a request that is to be refused before anything is written; return the error."""
+    session = bench.sessions.known.get(1)
+    sequence = 0 if session is None else session.next
+    before, size, updates = bench.everything()["rows"], bench.journal.size, bench.service.remember()
+    answer = bench.send(Header(kind, 1, 1, sequence, sequence, **fields), parts)
+    assert answer is not None
+    assert answer.header.kind == FAILURE, text_of(answer)
+    assert bench.journal.size == size
+    assert bench.everything()["rows"] == before
+    assert bench.service.remember() == updates
+    return text_of(answer)
+
+
+def gradients(rows: Any, group: int = 0, scale: float = 1.0) -> Section:
+    raw = np.array([rows], np.float32)
+    return Section(group, ONE, ONE_ID, CODES["float32"], raw.shape[1], scale, raw.view(np.uint8)[0])

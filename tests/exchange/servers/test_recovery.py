@@ -303,7 +303,7 @@ def test_a_hello_that_is_refused_leaves_the_journal_as_it_was(tmp_path: Path) ->
     bench.die()
     bench = Bench(tmp_path)
     assert bench.rows() == rows
-    assert bench.service.generation == 0
+    assert bench.service.members.generation == 0
     answer = bench.send(header, [pack_text(plain)])
     assert answer is not None
     assert answer.header.kind != FAILURE

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,60 +13,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.wire import CODES
-from satrap.rpc.server.session import Answer
 from satrap.rpc.wire.frames import FAILURE, Code, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
-from tests.exchange.servers.journaled import Bench, hello, sections
+from tests.exchange.servers.journaled import (
+    ONE,
+    ONE_ID,
+    Bench,
+    bench,
+    gradients,
+    hello,
+    refused,
+    sections,
+)
 from tests.exchange.servers.requests import misplace
 
 HUGE = 10**400
-ID = np.zeros(1, np.uint64).view(np.uint8)
 COLUMNS = {"ids": ["<u8", -1], "weights": ["<f4", 4], "state": ["<f4", 4]}
-SPLITS = np.array([0, 1], np.int64)
-
-
-@contextmanager
-def bench() -> Iterator[Bench]:
-    with TemporaryDirectory() as folder:
-        made = Bench(Path(folder))
-        yield made
-        made.die()
-
-
-def text_of(answer: Answer) -> dict[str, Any]:
-    return unpack_text(answer.parts[0])
-
-
-def refused(bench: Bench, kind: Kind, parts: list[Any], **fields: Any) -> dict[str, Any]:
-    """Send a request that is to be refused before anything is written; return the error."""
-    session = bench.sessions.known.get(1)
-    sequence = 0 if session is None else session.next
-    before, size, updates = bench.everything()["rows"], bench.journal.size, bench.service.remember()
-    answer = bench.send(Header(kind, 1, 1, sequence, sequence, **fields), parts)
-    assert answer is not None
-    assert answer.header.kind == FAILURE, text_of(answer)
-    assert bench.journal.size == size
-    assert bench.everything()["rows"] == before
-    assert bench.service.remember() == updates
-    return text_of(answer)
 
 
 def chunk(**changes: Any) -> list[Any]:
-    row = np.zeros(4, np.float32).view(np.uint8)
-    return [pack_text({"table": "a", "rows": 1, "columns": COLUMNS} | changes), ID, row, row]
+    ids, row = ONE_ID.view(np.uint8), np.zeros(4, np.float32).view(np.uint8)
+    return [pack_text({"table": "a", "rows": 1, "columns": COLUMNS} | changes), ids, row, row]
 
 
 def no_rows(rows: object, width: object = 0) -> list[Any]:
     columns = {"ids": ["<u8", width], "weights": ["<f4", width], "state": ["<f4", width]}
     return [pack_text({"table": "a", "rows": rows, "columns": columns}), b"", b"", b""]
-
-
-def gradients(rows: Any, group: int = 0, scale: float = 1.0) -> Section:
-    raw = np.array([rows], np.float32)
-    return Section(
-        group, SPLITS, ID.view(np.uint64), CODES["float32"], raw.shape[1], scale, raw.view(np.uint8)[0]
-    )
 
 
 REQUESTS: dict[str, tuple[Kind, list[Any]]] = {
@@ -100,8 +69,8 @@ REQUESTS: dict[str, tuple[Kind, list[Any]]] = {
     "of an embedding worker": (Kind.RECALL, [pack_text({"number": 1})]),
     "text of a million brackets": (Kind.EXPORT, [b"[" * 1_000_000]),
     "lookup without parts": (Kind.LOOKUP, []),
-    "lookup of group 9": (Kind.LOOKUP, pack([Section(9, SPLITS, ID.view(np.uint64))])),
-    "update without gradients": (Kind.UPDATE, pack([Section(0, SPLITS, ID.view(np.uint64))])),
+    "lookup of group 9": (Kind.LOOKUP, pack([Section(9, ONE, ONE_ID)])),
+    "update without gradients": (Kind.UPDATE, pack([Section(0, ONE, ONE_ID)])),
     "update of another width": (Kind.UPDATE, pack([gradients([1.0])])),
     "update of NaN": (Kind.UPDATE, pack([gradients([1, 1, 1, np.nan])])),
     "second update of NaN": (Kind.UPDATE, pack([gradients([1.0] * 4), gradients([np.nan] * 8, 1)])),
@@ -119,109 +88,6 @@ def test_an_absurd_request_is_refused_and_in_no_journal(name: str) -> None:
         answer = shard.send(Header(Kind.FLUSH, 1, 1, 3, 3))
         assert answer is not None
         assert answer.header.kind != FAILURE
-
-
-@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e300, -1e40, 3e38 * 20])
-def test_a_factor_that_would_destroy_rows_is_refused(scale: float) -> None:
-    with bench() as shard:
-        shard.send(*hello(1))
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
-        refused(shard, Kind.UPDATE, pack([gradients([1.0] * 4)]), lr_scale=scale)
-
-
-def test_a_step_whose_sum_overflows_is_refused_whole() -> None:
-    """Each share is finite; the rows of the other group must not take a step without it."""
-    with bench() as shard:
-        for client in (1, 2):
-            shard.send(*hello(client, rank=client - 1, world=2, mode="sync"))
-        ids = pack([gradients([0.0] * 4), gradients([0.0] * 8, 1)])
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), ids)
-        before = shard.rows()
-        parts = pack([gradients([1.0] * 4), gradients([3e38] * 8, 1)])
-        first = shard.send(Header(Kind.UPDATE, 1, 1, 2, 2), parts)
-        last = shard.send(Header(Kind.UPDATE, 1, 2, 1, 1), parts)
-        assert first is not None
-        assert last is not None
-        assert (first.header.kind, last.header.kind) == (Kind.UPDATE | 0x80, FAILURE)
-        assert "NaN or infinite" in text_of(last)["what"]
-        assert shard.rows() == before
-
-
-def greet(shard: Bench, client: int, run: str, **changes: Any) -> Answer:
-    """Say hello as a worker of a run."""
-    header, [text] = hello(client)
-    answer = shard.send(header, [pack_text(unpack_text(text) | {"run": run} | changes)])
-    assert answer is not None
-    return answer
-
-
-def test_a_shard_serves_one_run_at_a_time(tmp_path: Path) -> None:
-    """With equal tables and seed, too, and also after it has come back; a newer generation does not help."""
-    shard = Bench(tmp_path)
-    assert greet(shard, 1, "first run").header.kind != FAILURE
-    shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
-    rows = shard.rows()
-    for step in range(2):
-        for other, changes in (("second run", {}), ("second run", {"generation": 1}), ("", {})):
-            refusal = greet(shard, 2, other, **changes)
-            assert refusal.header.kind == FAILURE
-            told = text_of(refusal)
-            assert told["code"] == Code.CONFIG
-            assert "held by run 'first ru'" in told["what"]
-            assert "1 of its workers" in told["why"]
-        assert shard.rows() == rows
-        loaded = [chunk for name in "ab" for chunk in shard.service.store.export(name)]
-        shard.rotate(step)
-        shard.journal.forget(step)  # what it remembers at a snapshot names the run, too
-        shard.die()
-        shard = Bench(tmp_path, loaded=loaded)
-    assert greet(shard, 3, "first run").header.kind != FAILURE
-    shard.die()
-
-
-def test_a_run_that_has_ended_makes_room_for_the_next_one(tmp_path: Path) -> None:
-    """Until then its rows stay, for itself; the next one begins without any, with tables of its own."""
-    shard = Bench(tmp_path)
-    for client in (1, 2):
-        greet(shard, client, "first")
-    shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
-    rows = shard.rows()
-    shard.send(Header(Kind.BYE, 1, 1, 2, 2))
-    assert greet(shard, 3, "second").header.kind == FAILURE
-    shard.send(Header(Kind.BYE, 1, 2, 1, 1))
-    assert greet(shard, 4, "first").header.kind != FAILURE
-    assert shard.rows() == rows
-    shard.send(Header(Kind.BYE, 1, 4, 1, 1))
-    assert greet(shard, 5, "second", seed=8).header.kind != FAILURE
-    assert not any(shard.rows().values())
-    assert greet(shard, 6, "first").header.kind == FAILURE
-    before = shard.everything()["service"]
-    shard.die()
-    shard = Bench(tmp_path)
-    assert shard.everything()["service"] == before
-    shard.die()
-
-
-def test_a_run_whose_clients_are_gone_makes_room_and_lets_its_cut_go() -> None:
-    with bench() as shard:
-        greet(shard, 1, "first")
-        shard.send(Header(Kind.LOOKUP, 1, 1, 1, 1), pack([gradients([0.0] * 4)]))
-        shard.send(Header(Kind.CUT, 1, 1, 2, 2), [pack_text({"number": 5})])
-        shard.service.forget(lambda client: client != 1)
-        assert greet(shard, 2, "second").header.kind == FAILURE
-        assert cuts(shard) == 1
-        shard.service.forget(lambda client: client == 1)
-        gc.collect()
-        assert cuts(shard) == 0
-        assert greet(shard, 3, "second").header.kind != FAILURE
-        late = shard.send(Header(Kind.UPDATE, 1, 1, 3, 3), pack([gradients([1.0] * 4)]))
-        assert late is not None
-        assert "of a run that is over" in text_of(late)["what"]
-
-
-def cuts(shard: Bench) -> int:
-    """Return how many cuts the first table group copies rows for."""
-    return len(shard.service.store.groups[0]._cuts)
 
 
 def table(**changes: Any) -> dict[str, Any]:
@@ -297,24 +163,6 @@ def test_an_absurd_hello_is_refused_and_the_next_one_taken(name: str) -> None:
         answer = shard.send(*hello(2))
         assert answer is not None
         assert answer.header.kind != FAILURE
-
-
-def test_only_a_generation_that_may_come_next_makes_an_end_of_the_one_before() -> None:
-    _, [text] = hello(1)
-
-    def of(generation: int) -> list[Any]:
-        return [pack_text(unpack_text(text) | {"generation": generation})]
-
-    with bench() as shard:
-        shard.send(*hello(9))
-        shard.send(Header(Kind.LOOKUP, 1, 9, 1, 1), sections(np.random.default_rng(0), gradients=False))
-        for generation in (101, 1 << 50):
-            told = refused(shard, Kind.HELLO, of(generation))
-            assert told["what"] == f"generation {generation} of the workers cannot follow 0"
-        answer = shard.send(Header(Kind.HELLO, 1, 2), of(3))  # of the two before it no worker got here
-        assert answer is not None
-        assert answer.header.kind != FAILURE
-        assert shard.service.generation == 3
 
 
 NUMBERS = st.sampled_from(

@@ -1,0 +1,198 @@
+"""What a shard does with requests about rows: lookups, updates, exports and loads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import SatrapError, StoreError
+from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
+from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
+from satrap.exchange.servers.wire import CODES, from_wire, to_wire
+from satrap.rpc.server.handler import Work
+from satrap.rpc.server.session import Session
+from satrap.rpc.wire.frames import Buffer, Header, Kind
+from satrap.rpc.wire.text import pack_text
+from satrap.store import Chunk, Shard
+from satrap.store.shard import check_lookups
+from satrap.store.types import check_rows, plain
+
+Rows = npt.NDArray[np.float32]
+EXPORT_ROWS, EXPORT_BYTES = 65536, 32 << 20
+"""Rows per exported chunk, and about how many bytes, at most."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class RowRequests:
+    """Checks requests against the tables of a store; the work that it returns executes them there.
+
+    Args:
+        store: holds the rows.
+        board: collects the shares of a step in `sync`.
+        max_bytes: largest answer; a lookup that would need more is refused before anything is allocated.
+
+    Attributes:
+        updates: shares that were applied.
+    """
+
+    def __init__(self, store: Shard, board: StepBoard, max_bytes: int) -> None:
+        self.store, self._board, self._max_bytes = store, board, max_bytes
+        self.updates = 0
+        self._exports: dict[int, Iterator[Chunk]] = {}
+        self._scratch = np.empty(0, np.float32)
+
+    def expect(self, parts: Sequence[Buffer]) -> None:
+        """Have rows read from a disk that a lookup which waits, or is yet to come, will need."""
+        if self.store.ahead.useful:
+            with contextlib.suppress(SatrapError):  # what is wrong with it is said when it is executed
+                for s in self._sections(parts):
+                    if s.ids is not None:
+                        self.store.ahead.prefetch(s.group, s.ids, s.splits)
+
+    def lookup(self, session: Session, header: Header, parts: Sequence[Buffer], code: int) -> Work:
+        """Check a LOOKUP or PEEK; `code`: number format of its answer."""
+        sections = self._sections(parts)
+        self._check(sections, ITEM[code])
+        if header.kind == Kind.LOOKUP:
+            check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
+        return Work(partial(self._look_up, session, header, sections, code))
+
+    def _look_up(
+        self, session: Session, header: Header, sections: Sequence[Section], code: int
+    ) -> list[Buffer]:
+        create = header.kind == Kind.LOOKUP
+        if member_of(session).ordered and create:
+            self._board.look(session.rank, header.step)
+        answer = []
+        for s in sections:
+            assert s.ids is not None
+            dim = self.store.groups[s.group].dim
+            if code == CODES["float32"]:
+                rows = np.empty((s.count, dim), np.float32)
+            else:
+                rows = self._buffer(s.count, dim)
+            if create:
+                self.store.lookup_group(s.group, s.ids, s.splits, rows)
+            else:
+                self.store.peek_group(s.group, s.ids, s.splits, rows)
+            count = np.array([0, s.count], np.int64)
+            answer.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
+        return pack(answer)
+
+    def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
+        """Check an UPDATE: it is applied whole or not at all."""
+        sections = self._sections(parts)
+        self._check(sections, 0)
+        rates = [self.store.groups[s.group].optimizer.lr for s in sections]
+        if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
+            raise StoreError(f"lr_scale must be finite, also times the learning rate, got {header.lr_scale}")
+        sizes = [s.count * s.dim for s in sections]
+        whole = np.empty(sum(sizes), np.float32) if session.gated else self._buffer(sum(sizes), 1)
+        pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
+        share = Share([_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale)
+        self._check_gradients(share)
+        return Work(partial(self._push if session.gated else self._apply_own, session, header, share))
+
+    def _check_gradients(self, share: Share) -> None:
+        """Refuse all groups if one cannot be applied."""
+        self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
+
+    def _apply_own(self, session: Session, _: Header, share: Share) -> list[Buffer]:
+        self._apply(share)
+        member_of(session).updates += 1
+        self.updates += 1
+        return []
+
+    def _push(self, session: Session, header: Header, share: Share) -> list[Buffer]:
+        """Add a share to the open step of `sync`; the last one completes it."""
+        shares = self._board.offer(session.rank, header.step, share)
+        member = member_of(session)
+        member.updates, member.open_step = member.updates + 1, header.step
+        if shares is not None:
+            self.updates += len(shares)
+            merged = Share(merge(shares), shares[0].lr_scale)
+            self._check_gradients(merged)  # finite numbers may have a sum that is not
+            self._apply(merged)
+        return []
+
+    def _apply(self, share: Share) -> None:
+        for u in share.updates:
+            self.store.update_group(
+                u.group, u.ids, u.splits, u.gradients, lr_scale=share.lr_scale, checked=True
+            )
+
+    def _sections(self, parts: Sequence[Buffer]) -> list[Section]:
+        """Return the sections of a message, at most one per table group."""
+        return unpack(parts, most=len(self.store.groups))
+
+    def _check(self, sections: Sequence[Section], item: int) -> None:
+        """Refuse what does not fit the tables; item: bytes per number of the answer, 0 for an update."""
+        groups, size = self.store.groups, 0
+        for s in sections:
+            if s.group >= len(groups) or s.ids is None:
+                raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
+            group = groups[s.group]
+            size += s.count * group.dim * item
+            if len(s.splits) != len(group.tables) + 1:
+                raise StoreError(f"group {s.group} has {len(group.tables)} tables")
+            if not item and (s.format == NO_ROWS or s.dim != group.dim):
+                raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
+        if size > self._max_bytes:
+            raise StoreError(
+                f"the answer would take {size} bytes, the limit is {self._max_bytes}",
+                fix="look up fewer ids at once",
+            )
+
+    def _buffer(self, rows: int, dim: int) -> Rows:
+        if len(self._scratch) < rows * dim:
+            self._scratch = np.empty(rows * dim * 5 // 4, np.float32)
+        return self._scratch[: rows * dim].reshape(rows, dim)
+
+    def load(self, parts: Sequence[Buffer]) -> Work:
+        """Check a LOAD: rows of the width and type of their table."""
+        chunk = unpack_chunk(parts)
+        group, rows = self.store.groups[self.store.group_of(chunk.table)[0]], len(chunk.ids)
+        check_rows(chunk.weights, rows, group.dim, "weights")
+        check_rows(chunk.state, rows, group.plan.width, "state")
+        plain(chunk.ids, np.uint64, 1, "ids")
+        return Work(partial(self._load, chunk))
+
+    def _load(self, chunk: Chunk) -> list[Buffer]:
+        self.store.load(chunk.table, chunk)
+        return []
+
+    def export(self, client: int, table: str | None) -> Work:
+        """Check an EXPORT; table: begin with its rows; None: go on with the client's export."""
+        if table is not None:
+            self.store.group_of(table)
+        elif client not in self._exports:
+            raise StoreError(
+                "the export has ended, or was lost when the shard was restarted", fix="begin anew"
+            )
+        return Work(partial(self._next_chunk, client, table))
+
+    def _next_chunk(self, client: int, table: str | None) -> list[Buffer]:
+        if table is not None:
+            dim = self.store.groups[self.store.group_of(table)[0]].dim
+            rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
+            self._exports[client] = self.store.export(table, chunk_rows=rows)
+        chunk = next(self._exports[client], None)
+        if chunk is None:
+            del self._exports[client]
+            return [pack_text({"end": True})]
+        return pack_chunk(chunk)
+
+    def forget(self, gone: Callable[[int], bool]) -> None:
+        """Let exports of clients that are gone end: each keeps rows as they were."""
+        for client in filter(gone, list(self._exports)):
+            del self._exports[client]
+
+
+def _gradients(s: Section, out: Rows) -> GroupUpdate:
+    assert s.ids is not None
+    return GroupUpdate(s.group, s.ids, s.splits, from_wire(s, out.reshape(s.count, s.dim)))
