@@ -265,9 +265,17 @@ def _check(schema: Schema) -> None:
     names = schema.label_names
     if len(set(names)) != len(names):
         raise ConfigError(f"label names are not unique: {list(names)}")
+    dims: dict[str, tuple[str, int]] = {}
     for name, feature in schema.categorical.items():
         _check_categorical(name, feature)
-    _check_tables(schema)
+        table = schema.table_of(name)
+        first, dim = dims.setdefault(table, (name, feature.dim))
+        if dim != feature.dim:
+            raise ConfigError(
+                f"features {first!r} and {name!r} share table {table!r}: dims {dim} and {feature.dim} differ",
+                why="a table holds rows of one width",
+                fix="give both the same dim, or separate tables",
+            )
 
 
 def _check_categorical(name: str, feature: Categorical) -> None:
@@ -290,16 +298,3 @@ def _check_categorical(name: str, feature: Categorical) -> None:
         value = getattr(feature, key)
         if value is not None and value < 1:
             raise ConfigError(f"feature {name!r}: {key} must be >= 1, got {value}")
-
-
-def _check_tables(schema: Schema) -> None:
-    dims: dict[str, tuple[str, int]] = {}
-    for name, feature in schema.categorical.items():
-        table = schema.table_of(name)
-        first, dim = dims.setdefault(table, (name, feature.dim))
-        if dim != feature.dim:
-            raise ConfigError(
-                f"features {first!r} and {name!r} share table {table!r}: dims {dim} and {feature.dim} differ",
-                why="a table holds rows of one width",
-                fix="give both the same dim, or separate tables",
-            )

@@ -22,6 +22,7 @@ from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema
 Bools = npt.NDArray[np.bool_]
 _MISSING = np.uint64(MISSING_ID)
 _NO_LIMIT = 2**62
+_NO_LEARNING = "a model cannot learn from it"
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """Texts that mean "missing" unless the user names others."""
 
@@ -143,8 +144,8 @@ class Chunk:
             values: Doubles = self._spread(column, "numbers", self._floats)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise not_a_number(array, self.origin, column, self._missing.texts) from error
-        if np.isinf(values).any():
-            raise self._bad(column, np.isinf(values), values, "is infinite", "a model cannot learn from it")
+        fix = "correct the value, or leave it empty to mean missing"
+        self._refuse(column, values, np.isinf(values), "value {:g} is infinite", _NO_LEARNING, fix)
         return values
 
     def _floats(self, array: pa.Array) -> Doubles:
@@ -202,9 +203,7 @@ class Chunk:
         with np.errstate(over="ignore"):
             values = steps(raw).astype(np.float32)
         values[np.isnan(raw)] = feature.missing
-        if not np.isfinite(values).all():
-            bad = ~np.isfinite(values)
-            raise self._bad(column, bad, raw, "is too large for float32", "a model cannot learn from it")
+        self._refuse(column, raw, ~np.isfinite(values), "value {:g} is too large for float32", _NO_LEARNING)
         return values
 
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
@@ -234,39 +233,28 @@ class Chunk:
         values = self.floats(column)
         self._refuse_missing(column, np.isnan(values) & known)
         bad = (values != 0) & (values != 1) & known
-        if bad.any():
-            raise self._bad(column, bad, values, "is neither 0 nor 1", "a label or mask is 0 or 1")
+        fix = "give Label(positive=...) or Label(threshold=...), or correct the value"
+        self._refuse(column, values, bad, "value {:g} is neither 0 nor 1", "a label or mask is 0 or 1", fix)
         return np.where(known, values, 0.0)
 
     def _refuse_missing(self, column: str, missing: Bools) -> None:
-        if missing.any():
-            raise DataError(
-                "a label is missing",
-                where=self.origin.at(int(np.argmax(missing)), column),
-                why="nothing can be learned from the row for this label",
-                fix="drop such rows, or give Label(mask=...) a column that says where the label is known",
-            )
+        why = "nothing can be learned from the row for this label"
+        fix = "drop such rows, or give Label(mask=...) a column that says where the label is known"
+        self._refuse(column, missing, missing, "a label is missing", why, fix)
 
     def weights(self, column: str) -> Floats:
         """Return sample weights, float32[n], finite and >= 0."""
         values = self.floats(column)
-        bad = ~(values >= 0)
-        if bad.any():
-            raise self._bad(column, bad, values, "is not a weight", "weights are numbers >= 0")
+        self._refuse(column, values, ~(values >= 0), "value {:g} is not a weight", "weights are numbers >= 0")
         return values.astype(np.float32)
 
-    def _bad(self, column: str, bad: Bools, values: Any, problem: str, why: str) -> DataError:
-        row = int(np.argmax(bad))
-        fixes = {
-            "is neither 0 nor 1": "give Label(positive=...) or Label(threshold=...), or correct the value",
-            "is infinite": "correct the value, or leave it empty to mean missing",
-        }
-        return DataError(
-            f"value {values[row]:g} {problem}",
-            where=self.origin.at(row, column),
-            why=why,
-            fix=fixes.get(problem, "correct the value"),
-        )
+    def _refuse(
+        self, column: str, values: Any, bad: Bools, what: str, why: str, fix: str = "correct the value"
+    ) -> None:
+        """Raise `DataError` for the first bad row, if any; `what` has a place for its value."""
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise DataError(what.format(values[row]), where=self.origin.at(row, column), why=why, fix=fix)
 
 
 def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array | None = None) -> DataError:

@@ -206,12 +206,6 @@ def _hash_words(
     return count
 
 
-@_jit
-def _fold(ids: Ids, following: Ids) -> None:
-    for i in range(len(ids)):
-        ids[i] = _mix(ids[i] * _GOLDEN + following[i])
-
-
 def salt_key(salt: int) -> tuple[np.uint64, np.uint64]:
     """Return (what is added to integers, the XXH64 seed) of a salt."""
     mask = 2**64 - 1
@@ -334,11 +328,9 @@ def split_ids(
 
 def cross_ids(columns: Sequence[Ids]) -> Ids:
     """Return one id per combination, uint64[n]; order matters; missing only where every part is missing."""
-    ids = columns[0].copy()
+    ids = columns[0]
     missing = ids == _MISSING
     for column in columns[1:]:
-        _fold(ids, column)
+        ids = _mix(ids * _GOLDEN + column)
         missing &= column == _MISSING
-    ids[ids == _MISSING] = _GOLDEN
-    ids[missing] = _MISSING
-    return ids
+    return np.where(missing, _MISSING, np.where(ids == _MISSING, _GOLDEN, ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
 from satrap.data.transforms import Doubles, compile_steps, steps_of, unmeasured
 from satrap.errors import DataError
-from satrap.schema import Numeric, Schema
+from satrap.schema import Schema
 
 
 class Moments:
@@ -70,16 +71,13 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
             moments[name].add(before[name](chunk.floats(feature.column or name)))
-    return schema.replace(
-        {name: _filled(name, chosen[name], open_steps[name], moments[name]) for name in chosen}
-    )
-
-
-def _filled(name: str, feature: Numeric, step: int, moments: Moments) -> Numeric:
-    if not moments.count:
-        raise DataError(
-            f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
-        )
-    steps = steps_of(feature)
-    steps[step] = {"standardize": {"mean": moments.mean, "std": moments.std}}
-    return Numeric(transform=steps, column=feature.column, missing=feature.missing)
+    filled = {}
+    for name, found in moments.items():
+        if not found.count:
+            raise DataError(
+                f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
+            )
+        steps = steps_of(chosen[name])
+        steps[open_steps[name]] = {"standardize": {"mean": found.mean, "std": found.std}}
+        filled[name] = replace(chosen[name], transform=steps)
+    return schema.replace(filled)

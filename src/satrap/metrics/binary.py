@@ -109,13 +109,15 @@ class BinaryMetrics:
             raise DataError("grouped AUC needs groups", fix="name a group column in the schema")
         group_ids: Ids = np.array(groups if self.grouped else [], np.uint64)
         weight: Floats = np.ones(size, np.float32) if weights is None else np.array(weights, np.float32)
-        known: Bools | None = None if mask is None else self._matrix(mask, "mask").astype(np.bool_)
+        known = (
+            np.ones(truth.shape, np.bool_) if mask is None else self._matrix(mask, "mask").astype(np.bool_)
+        )
         if not (predictions.shape == truth.shape and len(weight) == size == weight.size):
             raise DataError(f"{truth.shape} labels, {predictions.shape} predictions, {weight.shape} weights")
-        if (known is not None and known.shape != truth.shape) or (self.grouped and len(group_ids) != size):
+        if known.shape != truth.shape or (self.grouped and len(group_ids) != size):
             raise DataError(f"mask or groups do not fit labels of shape {truth.shape}")
         added = [
-            _select(truth[:, i], predictions[:, i], weight, group_ids, None if known is None else known[:, i])
+            _select(truth[:, i], predictions[:, i], weight, group_ids, known[:, i])
             for i in range(len(self.names))
         ]
         for metrics, samples in zip(self._labels.values(), added, strict=True):
@@ -164,11 +166,11 @@ class BinaryMetrics:
         return matrix
 
 
-def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, mask: Bools | None) -> Samples:
+def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, known: Bools) -> Samples:
     """Return copies of the known samples of one label, checked."""
-    if mask is not None and not mask.all():
-        truth, predictions, weights = truth[mask], predictions[mask], weights[mask]
-        groups = groups[mask] if len(groups) else groups
+    if not known.all():
+        truth, predictions, weights = truth[known], predictions[known], weights[known]
+        groups = groups[known] if len(groups) else groups
     labels = truth == 1
     if not (labels | (truth == 0)).all():
         raise DataError("labels must be 0 or 1", why="AUC and logloss are defined for two classes")

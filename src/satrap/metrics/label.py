@@ -141,19 +141,18 @@ class LabelMetrics:
         if self.histogram is not None:
             add_to_histogram(self.histogram, *samples[:3])
             self._keep(samples)
-            return
-        self._append(samples)
-        if self._kept > self.limit:
-            self._fold()
+        else:
+            self._append(samples)
+            if self._kept > self.limit:
+                self._fold()
 
     def _fold(self) -> None:
         """Move the samples into a histogram; keep the samples that grouped AUC needs."""
         if self.histogram is None:
             samples = self.samples()
             self.histogram = new_histogram(self.bins)
-            add_to_histogram(self.histogram, *samples[:3])
             self._chunks, self._kept = [], 0
-            self._keep(samples)
+            self._remember(samples)
 
     def _keep(self, samples: Samples) -> None:
         """Keep the samples of a share of the groups; halve the share while there are too many."""

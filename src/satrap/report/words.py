@@ -48,10 +48,6 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
 
 
-def _others(progress: Progress) -> str:
-    return f" (others {progress.others_missed:.1f})" if progress.others_missed else ""
-
-
 def _traffic(progress: Progress) -> list[str]:
     """Return what passes between the worker and the shards, in a few words."""
     stages = progress.stage_seconds
@@ -76,7 +72,8 @@ def progress_line(progress: Progress) -> str:
         f"loss {decimals(progress.loss)}",
         f"AUC {decimals(progress.auc)}",
         f"{progress.rows:,} rows",
-        f"staleness {progress.staleness}{_others(progress)}",
+        f"staleness {progress.staleness}"
+        + (f" (others {progress.others_missed:.1f})" if progress.others_missed else ""),
         size(progress.memory_bytes),
     ]
     if progress.shard_rows:
