@@ -40,7 +40,7 @@ class Echo:
         if message[0] == b"forget me":
             self.listener.trust(number, False)
         if message[0] == b"stop":
-            self.listener.stop(number)
+            self.listener.pause(number, True)
         self.dropped += not self.listener.send(number, message)
 
     def _run(self) -> None:

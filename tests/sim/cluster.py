@@ -31,7 +31,7 @@ from satrap.optim import SGD
 from satrap.rpc.client.peer import Peer
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer
-from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import decode, digest, encode
 from satrap.schema import Table
@@ -116,7 +116,7 @@ class SimShard:
         self.journal = CrashingJournal(self.folder, self)
         self.service = Service()
         limits = Limits()
-        self.sessions = Sessions(limits, Counters(), lambda job: self.turns.take(job), epoch=lambda: 1)
+        self.sessions = Sessions(limits, lambda job: self.turns.take(job), epoch=lambda: 1)
         self.turns = Turns(
             self.service, self._finished, wait=limits.wait, heard=self.sessions.heard, journal=self.journal
         )

@@ -1,7 +1,7 @@
 """Messages between processes over TCP: lists of raw parts, bounded in every direction, encrypted with a key.
 
-Nothing here knows what a message means. `transport` carries parts: `Listener` is the server's end, `Dialer` a
-client's; both are driven by one thread, through a `Poller`. `Key` is who may connect.
+Nothing here knows what a message means. `transport` carries parts: `Listener` is a server's end, `Dialer` a
+client's; one thread drives either through a `Poller`. Only holders of the `Key` may connect.
 """
 
 from satrap.rpc.transport.address import check_listen, is_loopback, split_address

@@ -21,7 +21,7 @@ from satrap.exchange.servers.wire import CODES
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer
-from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, Buffer, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -50,7 +50,7 @@ class Bench:
         self.journal = Journal(folder)
         self.service = Service()
         self.answers: list[Answer] = []
-        self.sessions = Sessions(Limits(), Counters(), lambda job: self.turns.take(job))
+        self.sessions = Sessions(Limits(), lambda job: self.turns.take(job))
         self.turns = Turns(
             self.service, self._finished, wait=25.0, heard=self.sessions.heard, journal=self.journal
         )

@@ -24,7 +24,7 @@ from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.snapshots import unpack_result
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal
-from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.wire import text
 from satrap.rpc.wire.frames import ANSWER, FAILURE, Code, Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text
@@ -200,7 +200,7 @@ def test_an_export_that_was_under_way_goes_on_or_is_refused(tmp_path: Path) -> N
 def test_nothing_is_accepted_before_everything_is_repeated() -> None:
     waiting: list[object] = []
     done: list[int | None] = [3]
-    sessions = Sessions(Limits(), Counters(), waiting.append, recovering=lambda: done[0])
+    sessions = Sessions(Limits(), waiting.append, recovering=lambda: done[0])
     header, parts = hello(1)
     head = encode(header, digest(parts))
     answer = sessions.receive(b"", head, parts, 0.0)
@@ -510,7 +510,7 @@ def test_a_record_that_cannot_be_repeated_is_named(tmp_path: Path, kind: Kind) -
     for _ in range(2):  # and again
         journal = Journal(tmp_path)
         with pytest.raises(CheckpointError) as caught:
-            Recovery(journal, Service()).recover(Sessions(Limits(), Counters(), lambda _: None))
+            Recovery(journal, Service()).recover(Sessions(Limits(), lambda _: None))
         journal.close()
         assert caught.value.what.startswith("the journal cannot be repeated: ")
         assert caught.value.where == f"{tmp_path / '00000000.journal'}, record 2: {kind.name}"

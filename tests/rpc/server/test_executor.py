@@ -24,6 +24,7 @@ class Desk:
         self.open, self.ended, self.ticks = threading.Event(), threading.Event(), 0
         turns = Turns(Service(), lambda job, _: self.done.append(job.header.client), wait=1.0)
         self.executor = Executor(turns, self._first, self.ended.set, self._tick)
+        self.executor.start()
 
     def _first(self) -> None:
         self.open.wait(20)

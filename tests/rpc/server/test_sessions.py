@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from satrap.errors import StoreError
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, failure
-from satrap.rpc.server.sessions import Counters, Limits, Sessions, share
+from satrap.rpc.server.sessions import Limits, Sessions, share
 from satrap.rpc.wire.frames import ANSWER, FAILURE, Buffer, Code, Header, Kind, digest, encode
 from satrap.rpc.wire.text import unpack_text
 
@@ -23,7 +23,7 @@ class Desk:
 
     def __init__(self, **limits: float) -> None:
         self.jobs: list[Job] = []
-        self.sessions = Sessions(Limits(**limits), Counters(), self.jobs.append)  # type: ignore[arg-type]
+        self.sessions = Sessions(Limits(**limits), self.jobs.append)  # type: ignore[arg-type]
 
     def send(
         self,

@@ -30,8 +30,7 @@ def read(stream: bytes, cuts: Sequence[int], *, in_place: bool = True, limit: in
             else:
                 count = min(len(space), len(piece))
                 space[:count] = piece[:count]
-                if (message := reader.filled(count)) is not None:
-                    messages.append(message)
+                messages += reader.filled(count)
             piece = piece[count:]
     return messages
 

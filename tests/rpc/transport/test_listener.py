@@ -187,7 +187,7 @@ def test_one_that_is_stopped_waits_and_the_others_are_served(key: Key | None) ->
             plain.receive(sock)
         for _ in range(10):
             assert ask(friend, b"x") == [b"x"]
-        echo.listener.resume(echo.seen[-11])
+        echo.listener.pause(echo.seen[-11], False)
         echo.listener.ring()
         sock.settimeout(10)
         assert plain.receive(sock) == [b"later"]

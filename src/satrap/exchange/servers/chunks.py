@@ -1,4 +1,4 @@
-"""Chunks of rows and other arrays as message parts: a text that names them, then each array raw."""
+"""Chunks of rows and other arrays as message parts: a text that names them, then the raw arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DTYPES = ("<u8", "<f4", "<u4", "<i4", "<i8", "<u2", "<f2")
 
 
 def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
-    """Return the parts that carry named arrays."""
+    """Return the parts for named arrays."""
     plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     about = {name: [a.dtype.str, list(a.shape)] for name, a in plain.items()}
     return [pack_text({"arrays": about}), *(a.reshape(-1).view(np.uint8) for a in plain.values())]
@@ -49,11 +49,9 @@ def _array(name: str, layout: Any, part: Buffer) -> npt.NDArray[Any]:
 
 
 def pack_chunk(chunk: Chunk) -> list[Buffer]:
-    """Return the parts that carry a chunk of rows."""
+    """Return the parts for a chunk of rows."""
     arrays = {name: np.ascontiguousarray(getattr(chunk, name)) for name in _COLUMNS}
-    columns = {
-        name: [array.dtype.str, array.shape[1] if array.ndim == 2 else -1] for name, array in arrays.items()
-    }
+    columns = {name: [a.dtype.str, a.shape[1] if a.ndim == 2 else -1] for name, a in arrays.items()}
     raw = [array.reshape(-1).view(np.uint8) for array in arrays.values()]
     return [pack_text({"table": chunk.table, "rows": len(chunk.ids), "columns": columns}), *raw]
 

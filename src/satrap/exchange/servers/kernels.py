@@ -1,4 +1,4 @@
-"""The loops of the exchange: who owns which id, 16-bit values. No interpreter lock is held."""
+"""The loops of the exchange: which shard owns an id, 16-bit numbers. They release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def narrow_rows(
 
 @kernel
 def peak(bits: npt.NDArray[np.uint32]) -> np.uint32:
-    """Return the largest magnitude among float32 given as bits: 0x7F800000 or more if any is not finite."""
+    """Return the largest magnitude of float32 given as bits; from 0x7F800000 on, one is not finite."""
     top = np.uint32(0)
     for i in range(len(bits)):
         top = max(top, bits[i] & np.uint32(0x7FFFFFFF))
@@ -127,17 +127,17 @@ def split(
     grouped: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int32],
 ) -> None:
-    """Sort ids by (owner, table), keeping their order inside.
+    """Sort ids by (owner, table), stably.
 
     Args:
         ids, splits: ids by table, as in a request.
-        salts: per table, what its ids are hashed with.
+        salts: hash salt per table.
         owners: bucket -> shard.
         owner: uint16[n], scratch.
         bounds: int64[shards, tables + 1], zeroed; on return shard s owns
             `grouped[bounds[s, t]:bounds[s, t + 1]]` of table t, and bounds[s, tables] == bounds[s + 1, 0].
-        grouped: uint64[n], the ids.
-        positions: int32[n], where each stood in `ids`.
+        grouped: uint64[n], receives the ids.
+        positions: int32[n], receives the place of each in `ids`.
     """
     shards, tables = bounds.shape[0], len(salts)
     for t in range(tables):
@@ -163,7 +163,7 @@ def split(
 
 @kernel
 def bits_used(ids: npt.NDArray[np.uint64]) -> np.uint64:
-    """Return the bits that occur in any id: below 2^32, all ids fit in 32 bits."""
+    """Return the bits set in any id: below 2^32, all ids fit in 32 bits."""
     used = np.uint64(0)
     for i in range(len(ids)):
         used |= ids[i]

@@ -1,4 +1,4 @@
-"""From a journal back to the shard that wrote it: rows, sessions and open steps, to the bit."""
+"""Restores a shard from its journal: rows, sessions and open steps, to the bit."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 
 Load = Callable[[Service], None]
 
+_COLUMNS = ("ids", "splits", "gradients")
 STATE = 0
-"""Kind of the record that begins a segment after a cut."""
+"""Kind of the record with which a segment begins after a cut."""
 
 
 class Recovery:
-    """Executes the requests of a journal once more, in the order of the first time; then keeps it short.
+    """Repeats the requests of a journal in their order; then keeps the journal short.
 
-    The code is the one that executed them first, and so are its results: rows, optimizer states, counts of
-    admission, rounding, the shares of an open step of `sync`, and the answers that clients may ask for again.
+    The same code gives the same results: rows, optimizer states, counts of admission, rounding, the shares of
+    an open step of `sync`, and the answers that clients may ask for again.
 
     Args:
         journal: opened.
-        service: of the shard.
-        load: loads the rows of the cut with which the journal begins; default: those of the newest committed
-            snapshot after which a segment begins, or nothing.
+        service: the shard's service.
+        load: loads the rows of the cut with which the journal begins; default: recovery begins at the newest
+            committed snapshot after which a segment begins, or at the start of the run.
 
     Attributes:
-        origin: where it begins, in words.
-        updates: how many updates there are to repeat.
+        origin: where recovery begins, in words.
+        updates: number of updates to repeat.
         done: records repeated so far.
 
     Raises:
-        CheckpointError: the journal does not begin there.
+        CheckpointError: the journal does not reach back to this origin.
     """
 
     def __init__(self, journal: Journal, service: Service, load: Load | None = None) -> None:
@@ -68,7 +69,7 @@ class Recovery:
         return f"{self.origin} + journal ({self.updates} updates)"
 
     def progress(self) -> int | None:
-        """Return how many records were repeated and rows read from snapshots, None once all were."""
+        """Return the number of records repeated plus rows read from snapshots, None once all are."""
         return self.done + self._service.loaded if self.active else None
 
     def recover(self, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
@@ -101,7 +102,7 @@ class Recovery:
             self._service.settle(self._stopping)
 
     def _read(self, url: str, service: Service) -> None:
-        """Load the rows of a snapshot, or some of them: if it is to stop, nothing is served."""
+        """Load the rows of a snapshot, or some of them if recovery is given up."""
         from satrap.checkpoint.chain import read_buckets
 
         assert service.config is not None
@@ -112,9 +113,9 @@ class Recovery:
             service.load(chunk)
 
     def executed(self, job: Job, sessions: Sessions) -> None:
-        """Begin a segment of the journal with a cut; see `Durability.executed`.
+        """See `Durability.executed`: a segment of the journal begins at each cut.
 
-        One also begins with the question after a reading that has failed: repeated, it might succeed.
+        One also begins when a failed reading has emptied the shard: repeated, the reading might succeed.
         """
         service = self._service
         if job.header.kind == Kind.CUT:
@@ -129,7 +130,7 @@ class Recovery:
             self.journal.begin(*remember(service, sessions))
 
     def tidy(self) -> None:
-        """Let go what lies before the cut of the last snapshot that is known to be committed."""
+        """Delete the journal before the cut of the last snapshot that is known to be committed."""
         if self._committed is not None:
             self.journal.forget(self._committed)
             self._committed = None
@@ -142,12 +143,12 @@ class Recovery:
                 self._thread.start()
 
     def _find(self, segments: Sequence[Segment]) -> None:
-        with suppress(SatrapError, OSError):  # what cannot be read stays
+        with suppress(SatrapError, OSError):  # a journal that cannot be read stays
             self._committed = next((s.step for s in reversed(segments) if committed(self.journal, s)), None)
 
 
 def _start(journal: Journal) -> tuple[int | None, str, str | None]:
-    """Return (the cut to begin with, in words, the snapshot that has its rows)."""
+    """Return the cut to begin with, its name in words and the snapshot with its rows."""
     for segment in reversed(journal.segments):
         if url := committed(journal, segment):
             return segment.step, f"snapshot {url.rpartition('/')[2]}", url
@@ -155,7 +156,7 @@ def _start(journal: Journal) -> tuple[int | None, str, str | None]:
 
 
 def committed(journal: Journal, segment: Segment) -> str | None:
-    """Return the place of the snapshot after whose cut a segment begins; None if none is committed."""
+    """Return the URL of the snapshot at whose cut a segment begins; None unless it is committed."""
     from satrap.checkpoint.manifest import read_manifest
     from satrap.checkpoint.storage import Storage
 
@@ -164,7 +165,7 @@ def committed(journal: Journal, segment: Segment) -> str | None:
     for parts in journal.of_kind(segment, Kind.WRITE):
         asked = unpack_text(parts[0])
         if asked["number"] == segment.step:
-            # libraries of object stores raise errors of their own: what cannot be read is not committed
+            # a snapshot that cannot be read does not count; object stores raise errors of their own
             with suppress(SatrapError), answerable("looking for a snapshot", begun=False):
                 if read_manifest(Storage(asked["url"])).data == asked["folder"]:
                     return str(asked["url"])
@@ -186,57 +187,50 @@ def _unrepeatable(
 
 
 def remember(service: Service, sessions: Sessions) -> tuple[bytes, list[Buffer]]:
-    """Return what a shard knows besides its rows, as the head and parts of a record.
+    """Return the state of a shard besides its rows, as the head and parts of a record.
 
     Call it in the thread that executes requests, between two of them.
     """
     arrays: dict[str, Any] = {f"store.{k}": v for k, v in service.state().items()}
-    shares = []
-    for rank, share in service.board.shares.items():
+    board, shares, known = service.board, [], []
+    for rank, share in board.shares.items():
         for i, u in enumerate(share.updates):
-            prefix = f"share{rank}.{i}."
-            arrays |= {prefix + "ids": u.ids, prefix + "splits": u.splits, prefix + "gradients": u.gradients}
+            arrays |= {f"share{rank}.{i}.{name}": getattr(u, name) for name in _COLUMNS}
         groups = [u.group for u in share.updates]
         shares.append({"rank": rank, "groups": groups, "lr_scale": share.lr_scale})
-    known = []
-    for session in list(sessions.known.values()):
+    for session in sessions.known.values():
         plain, answers = session.remember()
         for number, answer in enumerate(answers):
             for part, data in enumerate(answer.parts):
-                name = f"answer{session.client}.{number}.{part}"
-                arrays[name] = np.frombuffer(data, np.uint8)
+                arrays[f"answer{session.client}.{number}.{part}"] = np.frombuffer(data, np.uint8)
         known.append(plain | asdict(member_of(session)))
-    board = {"world": service.board.world, "completed": service.board.completed, "shares": shares}
-    board["looked"] = sorted(service.board.looked)
-    text = pack_text({"service": service.remember(), "board": board, "sessions": known})
+    steps = {"world": board.world, "completed": board.completed, "shares": shares}
+    steps["looked"] = sorted(board.looked)
+    text = pack_text({"service": service.remember(), "board": steps, "sessions": known})
     raw = [memoryview(part).cast("B") for part in pack_arrays(arrays)]
     sizes = pack_text({"sizes": [len(part) for part in raw]})
-    parts: list[Buffer] = [text, sizes, b"".join(raw)]  # one: a message has few parts
+    parts: list[Buffer] = [text, sizes, b"".join(raw)]  # joined, since a message has few parts
     return encode(Header(STATE), digest(parts)), parts
 
 
 def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load: Load | None) -> None:
-    """Take over what `remember` returned, and load the rows."""
+    """Restore what `remember` returned, and load the rows."""
     text, about = (unpack_text(part, most=MAX_ANSWER) for part in parts[:2])
     sizes = about["sizes"]
     raw, ends = memoryview(parts[2]), accumulate(sizes, initial=0)
     arrays = unpack_arrays([raw[a:b] for a, b in pairwise(ends)])
     state = {k.removeprefix("store."): v for k, v in arrays.items() if k.startswith("store.")}
     service.resume(text["service"], state, load)
-    board = text["board"]
-    shares = {s["rank"]: _share(s, arrays) for s in board["shares"]}
-    service.board.resume(board["world"], board["completed"], shares, board["looked"])
+    board, steps = service.board, text["board"]
+    board.world, board.completed, board.looked = steps["world"], steps["completed"], set(steps["looked"])
+    for share in steps["shares"]:
+        updates = [
+            GroupUpdate(group, *(arrays[f"share{share['rank']}.{i}.{name}"] for name in _COLUMNS))
+            for i, group in enumerate(share["groups"])
+        ]
+        board.shares[share["rank"]] = Share(updates, share["lr_scale"])
     for known in text["sessions"]:
         sessions.adopt(_session(known, arrays))
-
-
-def _share(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Share:
-    updates = []
-    for i, group in enumerate(plain["groups"]):
-        prefix = f"share{plain['rank']}.{i}."
-        columns = [arrays[prefix + name] for name in ("ids", "splits", "gradients")]
-        updates.append(GroupUpdate(group, *columns))
-    return Share(updates, plain["lr_scale"])
 
 
 def _session(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Session:

@@ -30,7 +30,7 @@ ITEM = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, NO_ROWS: 0}
 """Bytes of a number, by format code."""
 
 MAX_SECTIONS = (MAX_PARTS - 1) // 2
-"""Table groups of a message, at most; each takes a part for its ids and one for its rows."""
+"""Most table groups of a message; each takes a part for its ids and one for its rows."""
 MAX_INDEX = 4 << 20
 """Longest index part, 4 MiB: a million tables."""
 
@@ -43,7 +43,7 @@ class Section:
         group: index of the table group.
         splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to the group's table t.
         ids: uint64[n], or None in answers.
-        format: of the rows: FLOAT32, FLOAT16, BFLOAT16; NO_ROWS without rows.
+        format: FLOAT32, FLOAT16, BFLOAT16, or NO_ROWS.
         dim: numbers per row.
         scale: the rows were multiplied by it before they were rounded.
         rows: uint8[n * dim * item], raw; empty without rows.
@@ -64,7 +64,7 @@ class Section:
 
 
 def pack(sections: Sequence[Section]) -> list[Buffer]:
-    """Return the parts of a data payload; arrays are not copied (ids that fit are sent as uint32).
+    """Return the parts of a payload; arrays are not copied, except ids that fit in uint32.
 
     Raises:
         FrameError: more sections than a message may have.
@@ -90,11 +90,11 @@ def pack(sections: Sequence[Section]) -> list[Buffer]:
 
 
 def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section]:
-    """Return the sections of a data payload; arrays are views of the parts.
+    """Return the sections of a payload; arrays are views of the parts.
 
     Args:
         parts: the payload.
-        most: sections that may be there; more are refused before any is looked at.
+        most: largest number of sections; more are refused before any is looked at.
 
     Raises:
         FrameError: sizes or splits do not agree. Nothing is allocated beyond the size of the message.
@@ -118,9 +118,7 @@ def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section
 
 
 def _descriptors(index: bytes, most: int) -> list[tuple[Any, ...]]:
-    if len(index) < _COUNT.size:
-        raise FrameError("the index part is too short")
-    (count,) = _COUNT.unpack_from(index)
+    count = int.from_bytes(index[: _COUNT.size], "little")
     end = _COUNT.size + count * _SECTION.size
     if end > len(index):
         raise FrameError("the index part is too short")

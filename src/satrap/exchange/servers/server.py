@@ -21,24 +21,24 @@ class ShardServer(Server):
         exchange = ServersExchange([server.address], tables)
     ```
 
-    The first client's hello configures the tables; later ones must agree. Requests of all clients are
+    The first client's hello configures the tables; later hellos must agree. Requests of all clients are
     executed in order of arrival, except that in `sync` with several workers a request waits until the
-    optimizer steps before it are complete. `statistics` are those of `satrap.store.Shard`, none before the
-    first hello; under `server` they also tell which `shard` it is, and how many optimizer `steps` `sync` with
-    several workers has completed.
+    optimizer steps before it are complete. `statistics` returns the statistics of `satrap.store.Shard`, none
+    before the first hello. Under `server` they also have the number of the `shard`, and how many optimizer
+    `steps` `sync` with several workers has completed.
 
     Args:
         listen, key, limits: see `Server`.
-        config: the tables, if they are not to come from a hello.
-        journal: folder where every request is written before it is executed, and from which the shard comes
-            back as it was after its process has died; None: nothing is kept.
+        config: the tables; None: the first hello brings them.
+        journal: folder where every request is written before it is executed. After its process has died, the
+            shard recovers from it exactly, in the background, while clients wait. None: nothing is kept.
 
     Attributes:
         service: the handler.
-        recovery: from the journal; it goes on in the background while clients are told to wait. Or None.
+        recovery: from the journal, if there is one.
 
     Raises:
-        ConfigError: as `Server`, or another process keeps the journal.
+        ConfigError: as `Server`, or another process uses the journal.
         CheckpointError: the journal is damaged.
     """
 

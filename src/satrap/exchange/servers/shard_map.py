@@ -15,8 +15,8 @@ from satrap.store import BUCKETS
 class ShardMap:
     """Bucket -> shard, at one epoch: an even split into ranges of neighbouring buckets.
 
-    Two maps with the same (shards, epoch) are equal; another split must have another epoch. Requests carry
-    the epoch, and a shard refuses those of any other: no request is half-served under an old map.
+    Another split must have another epoch. Requests carry the epoch, and a shard refuses any other, so no
+    request is half-served under an old map.
 
     Args:
         shards: number of shards, 1..4096.

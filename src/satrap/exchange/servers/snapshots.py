@@ -1,4 +1,4 @@
-"""A shard's part of a snapshot: the cut of its rows, written or read by a thread beside the requests."""
+"""A shard's part of a snapshot: a cut of its rows, written or read by a thread beside the requests."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from satrap.store import Chunk, Delta, Shard
 Result = dict[str, Any]
 
 CHUNK_ROWS = 16384
-"""Rows of a cut that are read at once."""
+"""Rows of a cut read at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A cut that a client asks for.
+    """A client's request for a cut.
 
     Args:
-        number: names it.
-        delta: True: what changed since the cut `since`, if that is known here, else all rows; False: all
-            rows, and from now on changes are noted; None: all rows.
-        since: number of the cut that the client knows to be kept.
+        number: names the cut.
+        delta: True: the changes since the cut `since` if it is known here, else all rows; False: all rows,
+            and from now on changes are noted; None: all rows.
+        since: number of the client's last stored cut.
     """
 
     number: int
@@ -41,14 +41,14 @@ class Asked:
 
 
 class Snapshots:
-    """Holds one cut and runs one job at a time; the jobs' results are asked for.
+    """Holds one cut and runs one job at a time; clients ask for the jobs' results.
 
-    A job that goes wrong says so and changes nothing that anybody relies on: files without a manifest are no
-    part of a snapshot, and rows that were only half read belong to a run that does not begin.
+    A failed job harms nothing: files without a manifest are no part of a snapshot, and a run does not begin
+    with half of its rows.
 
     Attributes:
-        since: number of the cut, or of the reading, since which the store notes changes; None: it does not.
-        loaded: rows read so far, also by a job that goes on.
+        since: number of the cut or reading since which the store notes changes; None: it notes none.
+        loaded: rows read so far, also by a running job.
     """
 
     def __init__(self) -> None:
@@ -64,19 +64,16 @@ class Snapshots:
 
     @property
     def followed(self) -> bool:
-        """Whether changes are noted since the last cut."""
+        """Whether the store notes changes since the last cut."""
         return self.since is not None and self.since == self._number
 
     def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
-        """Take a cut under a number; the one before is let go.
+        """Take a cut in place of the last one; return whether it is `full`, and the store's `counts`.
 
         Args:
-            store: whose.
-            asked: which.
+            store: the shard's store.
+            asked: which cut.
             keep: False: nobody will ask for its rows.
-
-        Returns:
-            The answer: whether it holds all rows, and the counters of the store.
         """
         if asked.delta is None:
             cut = Delta(True, store.snapshot(), {})
@@ -91,7 +88,7 @@ class Snapshots:
         return {"full": cut.full, "counts": counts_of(store)}
 
     def put_back(self, store: Shard, number: int) -> None:
-        """Let the next cut of changes hold what this one did, and let it go: it could not be kept."""
+        """Drop a cut that could not be stored; the next cut will hold its changes too."""
         if number == self._number:
             self._stop_job()
         if self._taken is not None and self._taken[0] == number:
@@ -100,16 +97,12 @@ class Snapshots:
             self._taken = None
 
     def follow(self, store: Shard, number: int) -> None:
-        """Note changes from now on: the rows are those of the cut of that number."""
+        """Note changes from now on; the store now holds the rows of cut `number`."""
         store.changes.follow()
         self.since = self._number = number
 
     def check(self, config: ShardConfig, number: int) -> None:
-        """Refuse to write a cut that is not there.
-
-        Raises:
-            StoreError: there is no cut of that number.
-        """
+        """Raise a `StoreError` if there is no cut of this number."""
         if self._cut is None or number != self._number:
             raise StoreError(
                 f"shard {config.shard} has no cut {number}",
@@ -118,11 +111,7 @@ class Snapshots:
             )
 
     def write(self, config: ShardConfig, number: int, url: str, folder: str) -> Result:
-        """Begin to write a cut, which can be done once; return nothing to tell yet.
-
-        Raises:
-            StoreError: there is no cut of that number.
-        """
+        """Begin to write a cut, which can be done once; raise a `StoreError` if there is none."""
         self.check(config, number)
         assert self._cut is not None
         cut, state, self._cut, self._state = self._cut, self._state, None, {}
@@ -130,16 +119,9 @@ class Snapshots:
         return self._start(lambda: _write(config, cut, url, folder, state), stopping)
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
-        """Begin to write all rows as they are now, beside the cut and the job there may be.
+        """Begin to write all rows as they are now, besides the cut and the job; `saved` returns the result.
 
-        `saved` tells how far it is.
-
-        Args:
-            config: of this shard.
-            store: whose rows.
-            url: of a checkpoint.
-            folder: its data folder.
-            shown: a file that is there: where it is not seen nothing is written.
+        Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder.
         """
         self._stop_saving()
         stopping = threading.Event()
@@ -148,9 +130,9 @@ class Snapshots:
         return {}
 
     def saved(self) -> Result:
-        """Return what `result` does, of `save`; `files` is None where the place cannot be reached.
+        """Return the result of `save` as `result` does; its `files` are None if `shown` was not seen.
 
-        `{"done": False, "lost": True}` is of one that ended with the process that had begun it.
+        `{"done": False, "lost": True}`: the process that began it has ended.
         """
         return {"done": False, "lost": True} if self._saving is None else self._saving.result
 
@@ -160,11 +142,11 @@ class Snapshots:
         """Begin to load the rows of this shard's buckets from a checkpoint.
 
         Args:
-            config: of this shard.
-            store: that takes the rows.
+            config: of the shard.
+            store: takes the rows.
             url: of the checkpoint.
-            number: note changes from then on, as after a cut of that number, if the store holds just these.
-            exact: take over, before them, what else the store needs to go on exactly.
+            number: note changes from then on, as after a cut of this number, if the store has no other rows.
+            exact: before the rows, restore what else the store needs to go on exactly.
         """
         stopping = threading.Event()
         started = self._start(lambda: self._read(config, store, url, number, stopping, exact), stopping)
@@ -197,7 +179,7 @@ class Snapshots:
         return {"rows": rows, "follows": number}
 
     def spoilt(self) -> bool:
-        """Return whether a reading has failed, so that the store has some of its rows; once of each."""
+        """Return, once, whether a reading has failed and left some rows in the store."""
         failed = self._reading is not None and "error" in self._reading.result
         if failed:
             self._reading = None
@@ -224,11 +206,11 @@ class Snapshots:
         return result
 
     def let_go(self) -> None:
-        """Let the cut go: nobody will ask for its rows any more. What is being written goes on."""
+        """Drop the cut, for which nobody will ask any more; running jobs go on."""
         self._cut, self._state = None, {}
 
     def stop(self) -> Result:
-        """Let the cut go, and have what is running end as soon as it can."""
+        """Drop the cut, and have running jobs end as soon as they can."""
         self._stop_job()
         self._stop_saving()
         return {}
@@ -253,18 +235,14 @@ class _Job:
         threading.Thread(target=self._run, name="satrap-shard-snapshot", daemon=True).start()
 
     def _run(self) -> None:
-        work, self._work = self._work, _nothing  # a job that is done holds on to no rows
+        work, self._work = self._work, dict  # a finished job must not hold rows
         try:
             self.result = {"done": True, **work()}
         except SatrapError as error:
             self.result = {"done": True, "error": errors.error_values(error)}
-        except BaseException as error:  # noqa: BLE001 - a thread's end: who waits for the job must hear of it
+        except BaseException as error:  # noqa: BLE001 - the thread ends: whoever waits must hear of it
             told = f"the shard could not write or read its rows: {type(error).__name__}: {error}"
             self.result = {"done": True, "error": errors.error_values(CheckpointError(told))}
-
-
-def _nothing() -> Result:
-    return {}
 
 
 def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chunk, None, None]:
@@ -308,10 +286,10 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
 
 
 def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
-    """Return the parts that carry what a job came to.
+    """Return the parts for the result of a job.
 
-    A file has a checksum per MiB of its bytes: they travel as numbers in a part of their own, 4 bytes each,
-    so that one message carries those of a shard of any size.
+    The checksums of files, one per MiB, are a part of their own, 4 bytes each: so one message can carry the
+    checksums of a shard of any size.
     """
     files = result.get("files")
     if not files:
@@ -322,11 +300,7 @@ def pack_result(result: Mapping[str, Any]) -> list[Buffer]:
 
 
 def unpack_result(parts: Sequence[Buffer]) -> Result:
-    """Return what `pack_result` packed.
-
-    Raises:
-        FrameError: it is none.
-    """
+    """Return what `pack_result` packed; raise a `FrameError` if the parts do not fit."""
     if not 1 <= len(parts) <= 2:
         raise FrameError(f"a result has one or two parts, got {len(parts)}")
     result = unpack_text(parts[0], most=MAX_ANSWER)
@@ -342,5 +316,5 @@ def unpack_result(parts: Sequence[Buffer]) -> Result:
 
 
 def error_of(plain: Mapping[str, str], shard: str) -> SatrapError:
-    """Return the error of a job's result; `shard` is named if the error names no place."""
+    """Return the error in a job's result; it names `shard` if it has no place of its own."""
     return errors.error_of({**plain, "where": plain["where"] or shard})

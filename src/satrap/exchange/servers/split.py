@@ -1,4 +1,4 @@
-"""Which shard gets which ids of a request, and where its rows go."""
+"""Splits requests among the shards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Positions = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one shard gets of a request.
+    """One shard's part of a request.
 
     Args:
         ids: uint64[k], by table, in the order of the request.
         splits: int64[tables + 1].
-        positions: int32[k], where each id stood in the request; None: it is the whole request.
+        positions: int32[k], place of each id in the request; None: the part is the whole request.
     """
 
     ids: Ids
@@ -37,23 +37,14 @@ class Part:
 
 
 class Splitter:
-    """Splits requests by bucket.
-
-    Args:
-        groups: the table groups.
-        map: which shard owns which bucket.
-    """
+    """Splits requests by bucket, as the map says."""
 
     def __init__(self, groups: Sequence[TableGroup], map: ShardMap) -> None:
         self._shards, self._owners = map.shards, map.owners
         self._salts = [np.array([index_salt(t) for t in g.tables], np.uint64) for g in groups]
 
     def split(self, request: Request) -> list[Part]:
-        """Return one part per shard, empty ones too.
-
-        Raises:
-            StoreError: wrong dtypes or splits.
-        """
+        """Return one part per shard; raise a `StoreError` for wrong dtypes or splits."""
         if not 0 <= request.group < len(self._salts):
             raise StoreError(f"there is no group {request.group}: there are {len(self._salts)}")
         ids = plain(request.ids, np.uint64, 1, "ids")
@@ -65,11 +56,8 @@ class Splitter:
         bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
         grouped, positions = np.empty(n, np.uint64), np.empty(n, np.int32)
         kernels.split(ids, splits, salts, self._owners, np.empty(n, np.uint16), bounds, grouped, positions)
-        return [self._part(grouped, positions, b) for b in bounds]
-
-    def _part(self, grouped: Ids, positions: Positions, bounds: Offsets) -> Part:
-        s = slice(int(bounds[0]), int(bounds[-1]))
-        return Part(grouped[s], bounds - bounds[0], positions[s])
+        own = [slice(b[0], b[-1]) for b in bounds]
+        return [Part(grouped[s], b - b[0], positions[s]) for s, b in zip(own, bounds, strict=True)]
 
     def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
         """Return the shard of each id of a table, uint16[n]."""

@@ -1,8 +1,8 @@
-"""`sync` with several workers: the gradients of all ranks of a step become one optimizer step per row."""
+"""`sync` with several workers: the gradients of all ranks become one optimizer step per row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]
 
 FAR = 2
-"""Steps before the open one at which a request is wrong: a worker asks for one step ahead of its update."""
+"""A request this many steps after the open one is wrong: a worker looks up one step ahead of its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class GroupUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank contributes to a step."""
+    """One rank's gradients of a step."""
 
     updates: Sequence[GroupUpdate]
     lr_scale: float
@@ -42,13 +42,13 @@ class Share:
 
 @dataclass(slots=True)
 class Member:
-    """What a shard keeps of a client.
+    """What a shard keeps for a client.
 
     Args:
         ordered: its lookups of a step wait for the lookups of lower ranks.
-        updates: how many of its updates were accepted.
-        open_step: the step of its last update in `sync` with several workers, else -1.
-        generation: of the group of workers it belongs to.
+        updates: number of its updates accepted so far.
+        open_step: step of its last update in `sync` with several workers, else -1.
+        generation: generation of its group of workers.
     """
 
     ordered: bool = False
@@ -58,60 +58,45 @@ class Member:
 
 
 def member_of(session: Session) -> Member:
-    """Return what the shard keeps of a client."""
+    """Return what the shard keeps for a client."""
     if not isinstance(session.data, Member):
         session.data = Member()
     return session.data
 
 
 class StepBoard(Board):
-    """Collects the shares of a step and says when it is complete; requests of later steps wait until then.
+    """Collects the shares of the open step until it is complete; requests of later steps wait.
 
     Attributes:
         world: number of ranks.
-        completed: steps that are complete.
-        looked: ranks that have looked up in the open step, of those whose lookups have an order.
+        completed: number of complete steps; the next one is open.
+        looked: ranks with ordered lookups that have looked up in the open step.
+        shares: rank -> its share of the open step.
     """
 
     def __init__(self) -> None:
         self.world, self.completed = 0, 0
         self.looked: set[int] = set()
-        self._shares: dict[int, Share] = {}
+        self.shares: dict[int, Share] = {}
 
     def join(self, rank: int, world: int) -> None:
-        """Start expecting shares of `rank`; what a predecessor gave to the open step is dropped."""
+        """Expect shares of a rank; drop what an earlier worker of the rank gave to the open step."""
         if world != self.world:
             self.world = world
-            self._shares.clear()
+            self.shares.clear()
             self.looked.clear()
-        self._shares.pop(rank, None)
+        self.shares.pop(rank, None)
         self.looked.discard(rank)
-
-    @property
-    def shares(self) -> Mapping[int, Share]:
-        """What has been contributed to the open step, by rank."""
-        return self._shares
 
     @property
     def progress(self) -> tuple[int, int, int]:  # type: ignore[override]
         """See `Board`; here it grows."""
-        return self.completed, len(self.looked), len(self._shares)
-
-    def resume(
-        self, world: int, completed: int, shares: Mapping[int, Share], looked: Iterable[int] = ()
-    ) -> None:
-        """Become what another board was."""
-        self.world, self.completed, self._shares = world, completed, dict(shares)
-        self.looked = set(looked)
+        return self.completed, len(self.looked), len(self.shares)
 
     def look(self, rank: int, step: int) -> None:
-        """Note that a rank has looked up, if it is in the open step."""
+        """Note that a rank has looked up in a step, if it is the open one."""
         if step == self.completed:
             self.looked.add(rank)
-
-    def awaits(self, rank: int) -> bool:
-        """Return whether a lookup of a rank in the open step would come before one of a lower rank."""
-        return any(lower not in self.looked and lower not in self._shares for lower in range(rank))
 
     def refusal(self, session: Session, header: Header) -> ExchangeError | None:
         """See `Board.refusal`."""
@@ -128,12 +113,13 @@ class StepBoard(Board):
         if not session.gated:
             return False
         if member_of(session).ordered and (header.kind, header.step) == (Kind.LOOKUP, self.completed):
-            return self.awaits(session.rank)
+            before = range(session.rank)  # lower ranks look up first
+            return any(rank not in self.looked and rank not in self.shares for rank in before)
         return header.step > self.completed
 
     def missing(self) -> list[int]:
-        """Return the ranks that have not contributed to the open step."""
-        return [rank for rank in range(self.world) if rank not in self._shares]
+        """See `Board.missing`: ranks without a share of the open step."""
+        return [rank for rank in range(self.world) if rank not in self.shares]
 
     def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> ExchangeError:
         """See `Board.too_late`."""
@@ -144,28 +130,28 @@ class StepBoard(Board):
         )
 
     def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
-        """Add a share; return all of the step, in rank order, when it is the last one.
+        """Add a share; if it is the last one, complete the step and return all shares in rank order.
 
         Raises:
-            StoreError: the share is for another step than the open one, or a second one.
+            StoreError: the step is not the open one, or it is the rank's second share.
         """
-        if step != self.completed or rank in self._shares:
+        if step != self.completed or rank in self.shares:
             raise StoreError(
                 f"rank {rank} sent gradients of step {step} while step {self.completed} is open",
                 why="in sync mode every worker sends exactly one update per step",
             )
-        self._shares[rank] = share
-        if len(self._shares) < self.world:
+        self.shares[rank] = share
+        if len(self.shares) < self.world:
             return None
-        shares = [self._shares[r] for r in range(self.world)]
-        self._shares = {}
+        shares = [self.shares[r] for r in range(self.world)]
+        self.shares.clear()
         self.looked.clear()
         self.completed += 1
         return shares
 
 
 def merge(shares: Sequence[Share]) -> list[GroupUpdate]:
-    """Sum the gradients of equal ids, in the order of the shares, per table group."""
+    """Sum the gradients of equal ids per table group, in the order of the shares."""
     groups: dict[int, list[GroupUpdate]] = {}
     for share in shares:
         for update in share.updates:

@@ -22,17 +22,17 @@ Positions = npt.NDArray[np.int32]
 CODES = {"float32": kernels.FLOAT32, "float16": kernels.FLOAT16, "bfloat16": kernels.BFLOAT16}
 _INFINITE = 0x7F800000
 _TOP_EXPONENT = 14
-"""float16 gradients are scaled so that the largest lies in [2^14, 2^15): half the format's range is kept."""
+"""float16 gradients are scaled so that the largest is in [2^14, 2^15): half the format's range stays free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Number formats between workers and shards; rows in the store keep theirs.
+    """Number formats between workers and shards; the store's own formats do not change.
 
     Args:
-        forward: of looked-up rows: "float16" (default) or "float32".
-        backward: of gradients: "bfloat16" (default), "float16" (scaled per table group and message by a power
-            of two, so that nothing overflows) or "float32".
+        forward: format of looked-up rows, "float16" (default) or "float32".
+        backward: format of gradients, "bfloat16" (default), "float16" (scaled per table group and message by
+            a power of two, so that nothing overflows) or "float32".
 
     Raises:
         ConfigError: another format.
@@ -50,7 +50,7 @@ class Wire:
 
 
 def to_wire(rows: Rows, code: int) -> npt.NDArray[np.uint8]:
-    """Return float32[n, dim] rows as raw bytes of a format; float32 is not copied."""
+    """Return float32[n, dim] rows as raw bytes in a format; float32 is not copied."""
     if code == kernels.FLOAT32:
         return rows.reshape(-1).view(np.uint8)
     out = np.empty(rows.size * ITEM[code], np.uint8)
@@ -59,7 +59,7 @@ def to_wire(rows: Rows, code: int) -> npt.NDArray[np.uint8]:
 
 
 def from_wire(section: Section, out: Rows) -> Rows:
-    """Write the rows of a section to `out`, float32[n, dim], undoing its scale; return `out`."""
+    """Write a section's rows to `out`, float32[n, dim], without its scale; return `out`."""
     raw = as_bytes(section.rows)
     kernels.widen(section.format, address(raw), address(out), np.uint64(out.size))
     if section.scale != 1.0:

@@ -1,4 +1,4 @@
-"""What a caller waits for, while answers come in the thread of a `Loop`."""
+"""Futures that the thread of a `Loop` completes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A future that can be completed once, by the loop's thread, and cannot be cancelled.
-
-    Attributes:
-        future: what the caller waits for.
-    """
+    """Completes a future once; the caller waits for it and cannot cancel it."""
 
     def __init__(self) -> None:
         self.future: Future[T] = Future()
@@ -26,7 +22,7 @@ class Call(Generic[T]):
         self._left = 1
 
     def expect(self, answers: int) -> None:
-        """Complete with None after so many calls of `count`."""
+        """Have `count` complete the future with None after so many answers."""
         self._left = answers
 
     def succeed(self, result: T) -> None:
@@ -47,7 +43,7 @@ class Call(Generic[T]):
             self.fail(error)
 
     def count(self, _: Sequence[Buffer], error: SatrapError | None) -> None:
-        """Take one of several answers that have no content."""
+        """Take one of several empty answers."""
         if error is not None:
             self.fail(error)
         self._left -= 1
@@ -56,11 +52,7 @@ class Call(Generic[T]):
 
 
 def told(parts: Sequence[Buffer]) -> dict[str, Any]:
-    """Return what a server answered in words.
-
-    Raises:
-        ExchangeError: it is no answer in words.
-    """
+    """Return the content of an answer that is a text; raise an `ExchangeError` if it is none."""
     if not parts:
         raise ExchangeError("a server gave an answer without parts")
     return unpack_text(parts[0], most=MAX_ANSWER)

@@ -1,4 +1,4 @@
-"""Requests to one server of a cluster that concern it alone."""
+"""A client of one server."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ClientOptions:
 
     Args:
         key: of the cluster; needed to reach another machine.
-        deadline: seconds after which a server that does not answer is given up, default 30.
-        heartbeat: seconds of silence after which it is asked what it has received, default 1.
-        network: what carries the messages; default `Loop`, a thread with sockets.
+        deadline: seconds without an answer after which a server is given up, default 30.
+        heartbeat: seconds of silence after which a server is asked what it has received, default 1.
+        network: carries the messages; default `Loop`, a thread with sockets.
     """
 
     key: Key | None = None
@@ -35,10 +35,10 @@ class ClientOptions:
 
 
 class Client:
-    """Requests to one server: executed once each, in order; lost ones are sent again.
+    """Sends requests to one server, which executes each once and in order; lost ones are sent again.
 
     Args:
-        name: of the server, for errors, for example "loader 0".
+        name: the server's name in errors, for example "loader 0".
         address: HOST:PORT.
         hello: content of the first message.
         options: key, deadline and heartbeat.
@@ -75,7 +75,7 @@ class Client:
             raise
 
     def ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
-        """Issue a request; returns at once. Its future gives the parts of the answer.
+        """Issue a request; return at once a future for the parts of the answer.
 
         Raises:
             ExchangeError: the client is closed.
@@ -88,11 +88,8 @@ class Client:
         if self._ended is not None:
             call.fail(self._ended)
         else:
-            self._loop.post(lambda: self._send(kind, parts, call.answer))
+            self._loop.post(lambda: self._peer.request(kind, parts, call.answer, now=self._loop.clock()))
         return call.future
-
-    def _send(self, kind: Kind, parts: Sequence[Buffer], answer: Callable[..., None]) -> None:
-        self._peer.request(kind, parts, answer, now=self._loop.clock())
 
     def _end(self, error: SatrapError | None) -> None:
         self._ended = error or ExchangeError("the connection is closed")
@@ -114,5 +111,5 @@ class Client:
             return
         goodbye = self.ask(Kind.BYE)
         self._closed = True
-        goodbye.exception()  # waits; whether a lost server hears it does not matter
+        goodbye.exception()  # waits; a lost server need not hear it
         self._loop.stop()

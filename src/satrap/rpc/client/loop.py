@@ -1,4 +1,4 @@
-"""The client's thread: it owns the sockets, sends, receives and watches the clock."""
+"""The thread of a client: it owns the sockets, sends, receives and watches the clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc import Connection, Dialer, Key, LostError, Poller
 from satrap.rpc.client.peer import Message, Peer
 from satrap.rpc.transport.poller import READ, WRITE
-from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode
+from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode, size_of
 
 Task = Callable[[], None]
 T = TypeVar("T")
@@ -22,13 +22,13 @@ _IDLE = 3600.0
 _TICK = 1.0
 """Seconds between looks at the clock while a connection is made."""
 _STANDSTILL = 1.0
-"""Seconds that a round may take longer than planned; beyond it this process was stopped, or starved."""
+"""Seconds that a round may take too long; beyond that, this process did not run."""
 _PATIENCE = 5
 """Connections that may end before the first answer."""
 
 
 class Network(Protocol):
-    """What carries the messages of one client; tests put a simulated one in place of `Loop`.
+    """Carries the messages of a client, as `Loop` does; tests simulate one.
 
     Attributes:
         peers: one per server.
@@ -43,26 +43,23 @@ class Network(Protocol):
         """Return the time in seconds."""
 
     def post(self, task: Task) -> None:
-        """Run a task in the thread of the network, after those posted before."""
+        """Run a task in the network's thread, after earlier ones."""
 
     def wait(self, future: Future[T]) -> T:
-        """Return the result of a future that answers will complete."""
+        """Return the result of a future that answers will complete; another thread calls it."""
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread and close the connections."""
 
 
-class Loop:
-    """Runs tasks and all network traffic of one client in a thread.
+class Loop(Network):
+    """Runs tasks and all network traffic of a client in a thread.
 
     Args:
         peers: one per server.
-        addresses: HOST:PORT of each.
-        key: of the cluster, None on loopback.
-        on_end: called in the thread, last, with what ended it (None: `stop`).
-
-    Attributes:
-        sent_bytes, received_bytes: payload so far.
+        addresses: HOST:PORT of each server.
+        key: of the cluster; None: not encrypted.
+        on_end: called last in the thread, with the error that ended it (None: `stop`).
     """
 
     def __init__(
@@ -84,20 +81,20 @@ class Loop:
         self._thread.start()
 
     def clock(self) -> float:
-        """Return the time in seconds."""
+        """See `Network`."""
         return time.monotonic()
 
     def wait(self, future: Future[T]) -> T:
-        """Return the result of a future; not from the thread itself."""
+        """See `Network`."""
         return future.result()
 
     def post(self, task: Task) -> None:
-        """Run a task in the thread, after those posted before."""
+        """See `Network`."""
         self._tasks.append(task)
-        self._poller.ring()  # if the thread has ended, it has failed whatever was open
+        self._poller.ring()
 
     def stop(self) -> None:
-        """End the thread and close the connections."""
+        """See `Network`."""
         self.post(self._stop)
         self._thread.join()
 
@@ -141,14 +138,14 @@ class Loop:
                     raise error
 
     def _pause(self) -> float:
-        """Seconds until a peer's clock must be looked at."""
+        """Return the seconds until a peer has to act without a message."""
         connected = [link for link in self._links if link.connection is not None]
         until = min((link.peer.next_deadline() for link in connected), default=float("inf"))
         longest = _IDLE if len(connected) == len(self._links) else _TICK
         return min(max(until - time.monotonic(), 0.0), longest) + 0.001
 
     def _connect(self, link: _Link) -> None:
-        """Take a connection that has been made, and find out what was lost with the one before."""
+        """Take a new connection, and find out what was lost with the one before."""
         try:
             link.connection = link.dialer.made()
         except LostError as error:
@@ -158,7 +155,7 @@ class Loop:
             self._send(link, [link.peer.ping(time.monotonic())] if link.spoken else [])
 
     def _failed(self, link: _Link, error: LostError) -> None:
-        """Connect once more, unless the server will not have this client."""
+        """Connect again, unless the server refuses this client."""
         link.failures += _PATIENCE if error.stranger else error.met
         if link.failures >= _PATIENCE and not link.peer.greeted:
             raise _refused(link.peer)
@@ -188,15 +185,15 @@ class Loop:
             header = decode(bytes(head), parts)
         except FrameError as error:
             raise ExchangeError(f"{peer.name} answered with something else: {error.what}") from error
-        self.received_bytes += sum(map(len, parts))
+        self.received_bytes += size_of(parts)
         self._send(link, peer.receive(header, parts, time.monotonic()))
 
     def _send(self, link: _Link, messages: Iterable[Message]) -> None:
         connection = link.connection
         if connection is None:
-            return  # the PING on the next one finds out what the server lacks
+            return  # the PING on the next connection finds out what the server lacks
         for message in messages:
-            self.sent_bytes += sum(memoryview(p).nbytes for p in message[1:])
+            self.sent_bytes += size_of(message[1:])
             connection.send(message)
             link.spoken = True
         try:
@@ -224,7 +221,7 @@ class Loop:
 
 
 class _Link:
-    """A peer and the connection to it, which may be broken."""
+    """A peer and its connection, None while it is broken."""
 
     def __init__(self, peer: Peer, dialer: Dialer) -> None:
         self.peer, self.dialer, self.failures, self.spoken = peer, dialer, 0, False

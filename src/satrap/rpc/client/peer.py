@@ -1,4 +1,4 @@
-"""The client's side of one server: what was asked, what must be sent again, and when patience ends."""
+"""The client's view of one server: open requests, what must be sent again, and when patience ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from satrap.rpc.wire.frames import (
     Kind,
     digest,
     encode,
+    size_of,
 )
 from satrap.rpc.wire.text import unpack_text
 
 
 class ForgottenError(ExchangeError):
-    """The server does not know this client any more: it has been started anew."""
+    """The server does not know this client any more: it has been restarted."""
 
 
 Message = list[Buffer]
@@ -32,13 +33,12 @@ OnAnswer = Callable[[Sequence[Buffer], SatrapError | None], None]
 
 WINDOW = 128
 """Requests sent and not answered; further ones wait here. The server accepts twice as many."""
-
 HINTS = 16
-"""Hints that may wait to be sent; older ones are dropped, as they would come too late."""
+"""Hints that wait to be sent; older ones are dropped, as they would come too late."""
 ACKNOWLEDGE = 1 << 19
-"""Bytes of answers after which a server is told, be it without a request, that they have come: 512 KiB."""
+"""Bytes of answers that are acknowledged without waiting for the next request, 512 KiB."""
 QUIET = 0.1
-"""Seconds until a server that is busy is asked again; twice as many each time, up to the heartbeat."""
+"""Seconds until a busy server is asked again; they double each time, up to the heartbeat."""
 _TRIES = 5
 _NO_PAYLOAD = Digest(0, 0, 0)
 _ERRORS: dict[int, type[SatrapError]] = {
@@ -50,7 +50,7 @@ _ERRORS: dict[int, type[SatrapError]] = {
 
 @dataclass(slots=True)
 class Pending:
-    """A request without an answer yet."""
+    """A request without an answer."""
 
     header: Header
     parts: Sequence[Buffer]
@@ -64,22 +64,22 @@ class Pending:
 class Peer:
     """Numbers the requests to one server and matches the answers; does no input or output.
 
-    Whatever the network loses, doubles or delays, every request is executed once and in order: sequences say
-    what is a repetition, and a PING, answered with the server's place in the sequence, says what was lost.
+    Whatever the network loses, doubles or delays, every request is executed once and in order: sequences mark
+    repetitions, and the answer to a PING, the server's place in the sequence, shows what was lost.
 
     Args:
         name: "shard 1 at host:port", for errors.
         client: random number of this client.
         epoch: of the shard map.
         deadline: seconds without an answer after which the server is given up.
-        heartbeat: seconds of silence after which the server is asked where it is.
+        heartbeat: seconds of silence after which the server is asked for its place.
 
     Attributes:
-        resent: requests that were sent again.
+        resent: number of requests sent again.
         answered_at: when the last answer came.
-        greeted: the server has taken the hello; one that has refused it does not know this client.
+        greeted: the server has accepted the hello.
         message_bytes: largest payload that the server takes.
-        seen: what the last answer says of the updates executed before it: (of this client, of all).
+        seen: updates applied before the last answered request: (this client's, all).
     """
 
     def __init__(self, name: str, *, client: int, epoch: int, deadline: float, heartbeat: float) -> None:
@@ -96,7 +96,7 @@ class Peer:
         self._hints: deque[Message] = deque(maxlen=HINTS)
 
     def hint(self, kind: Kind, parts: Sequence[Buffer]) -> None:
-        """Let `outgoing` send once, after the requests, what needs no answer and may be lost."""
+        """Have `outgoing` send a message that needs no answer and may be lost, after the requests."""
         header = Header(kind, self.epoch, self.client, NO_SEQUENCE)
         self._hints.append([encode(header, digest(parts)), *parts])
 
@@ -110,7 +110,7 @@ class Peer:
         step: int = 0,
         lr_scale: float = 1.0,
     ) -> None:
-        """Number a request; `outgoing` will send it. One that the server does not take is refused at once."""
+        """Number a request for `outgoing`; refuse it at once if it is too large for the server."""
         payload = digest(parts)
         if (refusal := self.refusal(kind, payload.size)) is not None:
             on_answer((), refusal)
@@ -121,12 +121,12 @@ class Peer:
         self._unsent += 1
 
     def refusal(self, kind: Kind, size: int, *, answer: bool = False) -> StoreError | None:
-        """Return the error for a payload that the server does not take; None if it does.
+        """Return the error for a payload too large for the server, None if it is not.
 
         Args:
             kind: of the request.
-            size: bytes of its payload, or of that of its answer.
-            answer: which of the two.
+            size: bytes of the request's payload, or of the answer's.
+            answer: `size` is the answer's.
         """
         if size <= self.message_bytes:
             return None
@@ -140,15 +140,15 @@ class Peer:
 
     @property
     def waiting(self) -> int:
-        """Number of requests without an answer."""
+        """Number of open requests."""
         return len(self._pending)
 
     def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
-        """Yield what must be sent now, in order.
+        """Yield the messages to send now.
 
         Args:
             now: seconds of the client's clock.
-            busy: the client waits for a server, be it another one: this one is told that the client lives.
+            busy: the client waits for any server: this one should hear that the client lives.
         """
         if self._quiet:
             if now < self._quiet:
@@ -158,7 +158,7 @@ class Peer:
         if self._unsent:
             for place, pending in enumerate(self._pending.values()):
                 if place >= WINDOW or (place and pending.header.kind == Kind.BYE):
-                    break  # after a BYE the server repeats no answers: all before it must have come
+                    break  # after a BYE the server repeats no answers: all others must have come
                 if not pending.sent:
                     pending.sent = True
                     self._unsent -= 1
@@ -172,7 +172,7 @@ class Peer:
             yield self.ping(now, asking=False)
 
     def ping(self, now: float, *, asking: bool = True) -> Message:
-        """Return the question where the server is in the sequence; not `asking`: only acknowledge."""
+        """Return a PING; not `asking`: its answer resends nothing, it only acknowledges."""
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
         sent = (s for s, p in self._pending.items() if p.sent)
         self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0
@@ -180,10 +180,10 @@ class Peer:
         return [encode(header, _NO_PAYLOAD)]
 
     def receive(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
-        """Take an answer; return what must be sent because of it.
+        """Take an answer; return the messages to send because of it.
 
         Raises:
-            ExchangeError: the server will serve this client no more.
+            ExchangeError: the server serves this client no more.
         """
         if header.kind == Kind.PING | ANSWER:
             return self._pong(header, now)
@@ -196,7 +196,7 @@ class Peer:
         return []
 
     def overdue(self, now: float) -> ExchangeError | None:
-        """Return the error if the server has kept a request waiting for too long."""
+        """Return the error if a request has waited longer than the deadline."""
         if not self._pending:
             return None
         if now - max(self._oldest(), self.answered_at) < self.deadline:
@@ -210,13 +210,13 @@ class Peer:
         )
 
     def excuse(self, seconds: float) -> None:
-        """Do not count seconds in which this process stood still: its answers may be there, unread."""
+        """Do not count seconds in which this process did not run: answers may be there, unread."""
         self.answered_at += seconds
         for pending in self._pending.values():
             pending.issued += seconds
 
     def next_deadline(self) -> float:
-        """Return when `outgoing` or `overdue` must be asked again; infinity if nothing waits."""
+        """Return when to call `outgoing` and `overdue` again; infinity if no request is open."""
         if not self._pending:
             return float("inf")
         heard = max(self._oldest(), self.answered_at)
@@ -238,10 +238,10 @@ class Peer:
         self, pending: Pending, parts: Sequence[Buffer], error: SatrapError | None, now: float
     ) -> None:
         del self._pending[pending.header.sequence]
-        if not self.greeted and error is None:  # what answers an earlier PING is out of date
+        if not self.greeted and error is None:  # answers to earlier PINGs are out of date
             self.greeted, self._ping, self._ping_open = True, self._ping + 1, False
         self._pause, self._busy = QUIET, ""
-        self._unacknowledged += sum(memoryview(part).nbytes for part in parts)
+        self._unacknowledged += size_of(parts)
         self.answered_at, self._gone = now, pending.header.kind == Kind.BYE
         pending.on_answer(parts, error)
 
@@ -266,7 +266,7 @@ class Peer:
         code = text.get("code")
         error = self._error(text)
         pending = self._pending.get(header.sequence) if header.client == self.client else None
-        if code == Code.RECOVERING:  # it will be asked again; it lives as long as it gets on
+        if code == Code.RECOVERING:  # asked again later; it is alive as long as its step grows
             if header.step != self._recovered:
                 self._recovered, self.answered_at = header.step, now
             return []
@@ -276,7 +276,7 @@ class Peer:
             if pending:
                 self._answered(pending, (), error, now)
             return []
-        if code == Code.BUSY:  # treated as lost, but not asked for at once
+        if code == Code.BUSY:  # treated as lost, but not sent again at once
             if not self._quiet:
                 self._quiet, self._pause = now + self._pause, min(2 * self._pause, self.heartbeat)
             self._busy = f": {error.what}"
@@ -288,7 +288,7 @@ class Peer:
     def _unknown(
         self, header: Header, text: dict[str, object], error: SatrapError, now: float
     ) -> list[Message]:
-        """Tell a hello that got lost, and late news of it, from a server that has forgotten this client."""
+        """Tell a lost hello, and late answers about it, from a server that has forgotten this client."""
         if self._gone:
             return []
         if not self.greeted:
@@ -297,12 +297,12 @@ class Peer:
             first = next(iter(self._pending.values()), None)
             if first is None or first.header.kind != Kind.BYE:
                 raise error
-            self._answered(first, (), None, now)  # to be forgotten is what it asked for
+            self._answered(first, (), None, now)  # a BYE asks to be forgotten
             return []
         return [] if self._ping_open else [self.ping(now)]
 
     def _refused(self, pending: Pending | None, error: SatrapError, now: float) -> list[Message]:
-        """Treat a request as lost; one that arrives damaged again and again is more than an accident."""
+        """Treat a damaged request as lost, unless it is damaged again and again."""
         if pending is not None:
             pending.refusals += 1
             if pending.refusals >= _TRIES:

@@ -1,4 +1,4 @@
-"""The thread of a server that recovers it, then executes requests."""
+"""The thread that recovers a server, then executes its requests."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from satrap.errors import SatrapError
 from satrap.rpc.server.handler import Dispatcher, Job
 
 _TICK = 0.2
-"""Seconds between looks at requests that wait too long."""
+"""Seconds between looks at waiting requests."""
 
 
 class Executor:
     """Runs requests one after another, in a thread of its own.
 
-    Those of one client in the order submitted; connections take turns, so that one which asks for much holds
-    up the others by one request at a time.
+    Requests of a connection run in the order submitted. Connections take turns, so that a busy one delays the
+    others by one request at a time.
 
     Args:
-        dispatcher: has them executed; touched by this thread only.
+        dispatcher: executes the requests; only this thread touches it.
         first: called in the thread before the first request.
-        last: called in the thread after the last one.
-        tick: called in the thread now and then with the seconds of its clock.
+        last: called in the thread after the last request.
+        tick: called in the thread now and then with its clock's seconds.
 
     Attributes:
         error: what `first` raised; the thread has then ended.
-        queued, queued_bytes: requests that have not begun, and bytes of their payloads. What waits for a step
-            has begun: were it counted here, the request that completes the step might not be read.
+        queued, queued_bytes: requests not yet given to the dispatcher, and bytes of their payloads. Requests
+            that wait for other clients do not count: else the one they wait for might not be read.
     """
 
     def __init__(
@@ -46,6 +46,9 @@ class Executor:
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="satrap-server", daemon=True)
+
+    def start(self) -> None:
+        """Begin with `first`, then with what was submitted."""
         self._thread.start()
 
     @property
@@ -54,14 +57,14 @@ class Executor:
         return self._thread.is_alive()
 
     def submit(self, job: Job) -> None:
-        """Execute a job after those of the same connection submitted before."""
+        """Execute a job after the earlier ones of its connection."""
         with self._changed:
             self._jobs.setdefault(job.session.origin, deque()).append(job)
             self.queued, self.queued_bytes = self.queued + 1, self.queued_bytes + job.size
             self._changed.notify()
 
     def stop(self) -> None:
-        """End after the request that is being executed; those that have not begun are dropped."""
+        """End after the running request; drop the queued ones."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -87,7 +90,7 @@ class Executor:
                 self._tick(now)
 
     def _next(self) -> Job | None:
-        """Take the first job of the connection whose turn it is; None if there is none for a while."""
+        """Take the first job of the connection whose turn it is; None if none comes for a while."""
         with self._changed:
             if not self._jobs and not self._stopping:
                 self._changed.wait(_TICK)

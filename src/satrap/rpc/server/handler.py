@@ -1,4 +1,4 @@
-"""What a server does with requests is up to its handler: a shard, a loader or an embedding worker."""
+"""A handler does the work of a server: it is a shard, a loader or an embedding worker."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Job:
     """A request to execute.
 
     Args:
-        session: of the client that sent it.
+        session: the client's session.
         header, parts: the message.
-        size: bytes of its payload.
-        arrived: when, in seconds of the server's clock.
+        size: bytes of the payload.
+        arrived: seconds of the server's clock.
         head: the header as it came, for the journal.
     """
 
@@ -38,11 +38,11 @@ Finish = Callable[[Job, Answer], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request that was found to be possible.
+    """A checked request.
 
     Args:
-        run: executes it, and returns the parts of its answer.
-        renews: it makes an end of everything before it: the first of a new group of workers.
+        run: executes it, and returns the parts of the answer.
+        renews: nothing before this request matters any more: a new group of workers begins.
     """
 
     run: Callable[[], list[Buffer]]
@@ -50,43 +50,42 @@ class Work:
 
 
 class Board:
-    """Which requests wait for other clients, and for whom. On this one, none does.
+    """Says which requests wait for other clients, and for whom; here none does.
 
     It is not asked about hellos, updates and goodbyes, which never wait.
 
     Attributes:
-        progress: changes when a request may have a turn that it did not have before.
+        progress: changes when a waiting request may have its turn.
     """
 
     progress: object = None
 
     def refusal(self, session: Session, header: Header) -> SatrapError | None:
-        """Return the error for a request that must not even wait."""
+        """Return the error for a request that must not wait either; None: it may."""
         return None
 
     def must_wait(self, session: Session, header: Header) -> bool:
-        """Return whether it is not a request's turn yet."""
+        """Return whether a request has to wait."""
         return False
 
     def missing(self) -> Sequence[int]:
-        """Return the ranks that requests wait for."""
+        """Return the ranks for which requests wait."""
         return ()
 
     def too_late(self, session: Session, header: Header, silent: str, seconds: float) -> SatrapError:
-        """Return the error for a request that has waited `seconds` for ranks of which nothing is heard."""
+        """Return the error for a request that has waited `seconds` for silent ranks."""
         return ExchangeError(f"nothing came from rank {silent}", why=f"waited {seconds:g} s")
 
 
 class Handler(Protocol):
-    """What a process does for its clients. Subclasses override what they need.
+    """Does the work of a server. Subclasses override what they need.
 
     Any thread may call `statistics` and `expect`; the thread of the server's `Executor` calls the others.
 
     Attributes:
         role: what the process calls itself.
-        kinds: of requests that it executes.
-        epoch: of the shard map under which requests must be made, None: any.
-        observe: counters of the server; it sets this, and `statistics` tells them under `server`.
+        kinds: kinds of requests it executes.
+        observe: returns the server's counters; the server sets it.
     """
 
     role: str
@@ -95,19 +94,19 @@ class Handler(Protocol):
 
     @property
     def epoch(self) -> int | None:
-        """See the class."""
+        """Epoch of the shard map that requests must name; None: any."""
         return None
 
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
-        """Return counters: its own, and those of the server."""
+        """Return the handler's counters, and under `server` what `observe` returns."""
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
-        """Prepare for a request that waits or is yet to come. Returns at once and tells of no error."""
+        """Prepare for a request that waits or is yet to come; return at once, raise nothing."""
         return
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let go what is held for clients that are gone."""
+        """Drop what is held for clients that are gone."""
         return
 
     def close(self) -> None:
@@ -116,11 +115,7 @@ class Handler(Protocol):
 
 
 class SerialHandler(Handler, Protocol):
-    """A handler whose requests `Turns` executes one after another.
-
-    Attributes:
-        board: which requests wait for other clients.
-    """
+    """A handler whose requests `Turns` executes one after another; its `board` says which of them wait."""
 
     board: Board
 
@@ -133,23 +128,23 @@ class SerialHandler(Handler, Protocol):
         """
 
     def seen(self, session: Session) -> tuple[int, int]:
-        """Return how many updates have been applied: (of a session, of all)."""
+        """Return how many updates have been applied: (this client's, all)."""
         return 0, 0
 
     def changes(self) -> object:
-        """Return something that is another once a request has begun to change what the journal restores."""
+        """Return a value that changes as soon as a request changes what the journal restores."""
         return None
 
 
 class Dispatcher(Protocol):
-    """Has requests executed in an order of its own; counts them, and the seconds spent, as `Turns` does."""
+    """Decides when each request is executed; counts as `Turns` does."""
 
     refused: int
     executed: Counter[int]
     busy: float
 
     def take(self, job: Job) -> None:
-        """Execute a job once its turn has come, after those of the same client taken before."""
+        """Execute a job when it may be, after earlier jobs of the same client."""
 
     def expire(self, now: float) -> None:
-        """Look at what waits, several times a second; `now`: seconds of the server's clock."""
+        """Look at waiting jobs, several times a second; `now` in seconds of the server's clock."""

@@ -1,7 +1,7 @@
-"""The journal of a shard: every request it executes, on disk before its answer leaves.
+"""The journal of a server: every request it executes, on disk before its answer leaves.
 
 A folder holds segments, files of records; a new segment begins with each snapshot. A record is the message as
-it came, so the checks of the network hold on disk too.
+it came, so its checksums protect it on disk too.
 
 ```
 segment   8s magic "STRPJRNL", u32 version, u32 reserved, u64 number, u64 step + 1 of the snapshot it
@@ -10,8 +10,8 @@ record    4s magic "SREC", u32 parts, u64 number, u64 bytes that follow, u32 CRC
           header of the message (`frames`), parts' sizes u64 each, parts
 ```
 
-Records are written with one call and not synced: they survive the death of the process at any instant, for
-the system has them. They do not survive the loss of the machine.
+Records are written with one call and not synced. They survive the death of the process at any instant,
+because the system has them. They do not survive the loss of the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import BinaryIO
 
 from satrap import faults
 from satrap.errors import CheckpointError, ConfigError, StoreError
-from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, decode
+from satrap.rpc.wire.frames import HEADER_BYTES, Buffer, FrameError, Header, decode, size_of
 
 MAGIC, VERSION = b"STRPJRNL", 2
 RECORD = b"SREC"
@@ -39,7 +39,7 @@ _CHECK = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 SEGMENT_BYTES, RECORD_BYTES = _SEGMENT.size + _CHECK.size, _RECORD.size + _CHECK.size
 _KIND = 6
-"""Where the kind stands in a message's header."""
+"""Offset of the kind in a message's header."""
 _MOST = 1 << 40
 _VECTORS = 512
 """Buffers one call may write."""
@@ -50,11 +50,11 @@ class Segment:
     """One file of a journal.
 
     Args:
-        path: of the file.
+        path: where it is.
         number: from 0.
-        step: of the snapshot after which it begins; None: it begins with the run.
+        step: the snapshot after which it begins; None: it begins with the run.
         first: number of its first record.
-        kinds: kind of message -> how many records hold one.
+        kinds: kind of message -> number of records.
         end: bytes up to the end of the last whole record.
     """
 
@@ -74,11 +74,11 @@ class Segment:
 class Journal:
     """Appends requests, and reads them back after the process has died.
 
-    Opening it cuts off a record at the end that was not written to its end: it was never answered.
+    Opening it cuts off an unfinished last record, whose request was never answered.
 
     Args:
-        folder: of this shard alone; made if missing. A second process is refused.
-        limit: bytes of all segments together, None without; a request beyond it is refused.
+        folder: of this server alone; made if missing. A second process is refused.
+        limit: bytes of all segments together, None: no limit; a request beyond it is refused.
 
     Attributes:
         segments: oldest first.
@@ -91,17 +91,16 @@ class Journal:
     def __init__(self, folder: Path, *, limit: int | None = None) -> None:
         self.folder, self.limit = folder, limit
         self._broken, self._last = False, (0, 0)
-        self._lock = _lock(folder)
         try:
-            self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
-            self._file = os.open(self.segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.ftruncate(self._file, self.segments[-1].end)
+            with contextlib.ExitStack() as failed:
+                self._lock = _lock(folder)
+                failed.callback(os.close, self._lock)
+                self.segments = _segments(folder) or [_create(folder, 0, None, 0, b"", ())]
+                self._file = os.open(self.segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                os.ftruncate(self._file, self.segments[-1].end)
+                failed.pop_all()
         except OSError as error:
-            os.close(self._lock)
             raise ConfigError(f"cannot keep a journal: {error.strerror}", where=str(folder)) from error
-        except CheckpointError:
-            os.close(self._lock)
-            raise
 
     @property
     def size(self) -> int:
@@ -109,18 +108,14 @@ class Journal:
         return sum(segment.end for segment in self.segments)
 
     def append(self, head: bytes, parts: Sequence[Buffer]) -> None:
-        """Write a request; when this returns, the death of the process does not undo it.
-
-        Args:
-            head: header of the message.
-            parts: its payload.
+        """Write a message's header and payload; once this returns, the death of the process does not undo it.
 
         Raises:
             StoreError: there is no room, or the disk fails; the journal is as before.
         """
         segment = self.segments[-1]
         data = _record(segment.first + segment.records, head, parts)
-        size = sum(memoryview(d).nbytes for d in data)
+        size = size_of(data)
         if self.limit is not None and self.size + size > self.limit:
             raise _refused(segment.path, f"its limit of {self.limit} bytes is reached")
         if self._broken:
@@ -137,41 +132,38 @@ class Journal:
         self._last = size, head[_KIND]
 
     def take_back(self) -> None:
-        """Remove the record that was appended last: its request has changed nothing."""
+        """Remove the last record, whose request has changed nothing."""
         segment, (size, kind) = self.segments[-1], self._last
         segment.end -= size
         segment.kinds[kind] -= 1
         self._take_back(segment)
 
     def _take_back(self, segment: Segment) -> None:
-        """Remove what a failed write has left; if that fails too, nothing may follow it."""
+        """Cut the file at the segment's end; if that fails, nothing may be written any more."""
         try:
             os.ftruncate(self._file, segment.end)
         except OSError:
             self._broken = True
 
-    def rotate(self, step: int, head: bytes, parts: Sequence[Buffer]) -> None:
-        """Begin a segment at a snapshot's cut; call it between two requests.
-
-        Args:
-            step: of the snapshot.
-            head, parts: what else the shard remembers at the cut, as a message of kind 0.
-
-        Raises:
-            StoreError: there is no room, or the disk fails; the journal goes on in the segment before.
-        """
-        self._begin(step, head, parts)
-
     def begin(self, head: bytes, parts: Sequence[Buffer]) -> None:
-        """Begin anew with a request: what was written before it is never to be repeated.
+        """Begin anew with a request: nothing before it shall be repeated.
 
         Raises:
             StoreError: as `rotate`.
         """
-        self._begin(None, head, parts)
+        self.rotate(None, head, parts)
         self._drop(len(self.segments) - 1)
 
-    def _begin(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:
+    def rotate(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:
+        """Begin a segment between two requests.
+
+        Args:
+            step: the snapshot at whose cut it begins, or None.
+            head, parts: its first message; at a cut what else the server remembers, as a message of kind 0.
+
+        Raises:
+            StoreError: there is no room, or the disk fails; the journal goes on in the segment before.
+        """
         last = self.segments[-1]
         try:
             made = _create(self.folder, last.number + 1, step, last.first + last.records, head, parts)
@@ -185,7 +177,7 @@ class Journal:
         self.segments.append(made)
 
     def forget(self, step: int) -> None:
-        """Delete what lies before the cut of a snapshot; call it once its manifest is committed."""
+        """Delete everything before a snapshot's cut; call it once the manifest is committed."""
         self._drop(next((i for i, s in enumerate(self.segments) if s.step == step), 0))
 
     def _drop(self, count: int) -> None:
@@ -225,7 +217,7 @@ class Journal:
                     yield _read(file, segment)
 
     def of_kind(self, segment: Segment, kind: int) -> Iterator[list[Buffer]]:
-        """Yield the payloads of the requests of a kind in a segment, every byte of them checked.
+        """Yield the payloads of one kind of request in a segment; only these are checked.
 
         Raises:
             CheckpointError: one is damaged.
@@ -247,11 +239,8 @@ class Journal:
 
 
 def _lock(folder: Path) -> int:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot keep a journal: {error.strerror}", where=str(folder)) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -269,7 +258,7 @@ def _path(folder: Path, number: int) -> Path:
 def _create(
     folder: Path, number: int, step: int | None, first: int, head: bytes, parts: Sequence[Buffer]
 ) -> Segment:
-    """Write the start of a segment, which holds its state record if there is a head."""
+    """Write the start of a segment, and its first record if there is a head."""
     fixed = _SEGMENT.pack(MAGIC, VERSION, 0, number, 0 if step is None else step + 1, first)
     data: list[Buffer] = [fixed + _CHECK.pack(zlib.crc32(fixed))]
     if head:
@@ -281,7 +270,7 @@ def _create(
     finally:
         os.close(file)
     kinds = Counter([head[_KIND]] if head else [])
-    return Segment(path, number, step, first, kinds, sum(memoryview(d).nbytes for d in data))
+    return Segment(path, number, step, first, kinds, size_of(data))
 
 
 def _record(number: int, head: bytes, parts: Sequence[Buffer]) -> list[Buffer]:
@@ -321,12 +310,12 @@ def _damaged(path: Path, at: int, what: str) -> CheckpointError:
 
 
 def _segments(folder: Path) -> list[Segment]:
-    """Return the segments of a folder; of the last one, what its writer finished."""
+    """Return the segments of a folder, without an unfinished record or start at the end."""
     found: list[Segment] = []
     paths = sorted(folder.glob("*.journal"))
     for path in paths:
         segment = _scan(path, last=path == paths[-1])
-        if segment is None:  # killed while it was made: nothing was written to it yet
+        if segment is None:  # the process died while it made the file
             path.unlink()
             continue
         if found and (segment.number, segment.first) != (
@@ -339,7 +328,7 @@ def _segments(folder: Path) -> list[Segment]:
 
 
 def _scan(path: Path, *, last: bool) -> Segment | None:
-    """Return a segment, from the heads of its records; None if not even its start was finished."""
+    """Return a segment, read from the heads of its records; None if its start was not finished."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(SEGMENT_BYTES)
@@ -372,22 +361,19 @@ def _segment(path: Path, start: bytes) -> Segment:
 
 
 def _head(file: BinaryIO, segment: Segment, size: int, last: bool) -> int | None:
-    """Return the length of the record at the file's place; None if it was not written to its end."""
+    """Return the length of the next record; None if it is unfinished and nothing follows."""
     head = file.read(RECORD_BYTES)
-    if len(head) < RECORD_BYTES:
-        if last:
-            return None
-        raise _damaged(segment.path, segment.end, "it ends inside a record")
-    magic, parts, number, length = _RECORD.unpack_from(head)
-    if magic != RECORD or _CHECK.unpack_from(head, _RECORD.size)[0] != zlib.crc32(head[: _RECORD.size]):
-        raise _damaged(segment.path, segment.end, "the checksum of a record's head does not match")
-    if number != segment.first + segment.records or not HEADER_BYTES + 8 * parts <= length < _MOST:
-        raise _damaged(segment.path, segment.end, f"record {number} stands where another belongs")
-    if segment.end + RECORD_BYTES + length > size:
-        if last:
-            return None
-        raise _damaged(segment.path, segment.end, "it ends inside a record")
-    return int(length)
+    if len(head) == RECORD_BYTES:
+        magic, parts, number, length = _RECORD.unpack_from(head)
+        if magic != RECORD or _CHECK.unpack_from(head, _RECORD.size)[0] != zlib.crc32(head[: _RECORD.size]):
+            raise _damaged(segment.path, segment.end, "the checksum of a record's head does not match")
+        if number != segment.first + segment.records or not HEADER_BYTES + 8 * parts <= length < _MOST:
+            raise _damaged(segment.path, segment.end, f"record {number} stands where another belongs")
+        if segment.end + RECORD_BYTES + length <= size:
+            return int(length)
+    if last:
+        return None
+    raise _damaged(segment.path, segment.end, "it ends inside a record")
 
 
 def _read(file: BinaryIO, segment: Segment) -> tuple[Header, list[Buffer]]:

@@ -1,4 +1,4 @@
-"""The process of a server."""
+"""Runs a server as a process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def serve(
     endpoint: AbstractContextManager[object] | None = None,
     report: Report = lambda _: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; prints one line when it is ready.
+    """Serve until SIGTERM or SIGINT; print one line when the server is ready.
 
-    If it comes back from a journal, it first prints from what, and clients wait until it has.
+    Before, it prints from what the server recovers, if it does; clients wait until it has.
 
     Args:
-        server: to run.
-        endpoint: open while it runs, for example of metrics; None: none.
+        server: not started yet.
+        endpoint: open while the server runs, for example for metrics.
         report: called with `Recovering` and `Ready`, as the lines are printed.
 
     Raises:

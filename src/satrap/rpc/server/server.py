@@ -1,4 +1,4 @@
-"""The socket of a server: receives, checks and orders requests, sends answers."""
+"""A server: receives, checks and orders requests, has a handler execute them, sends answers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from satrap.rpc.server.executor import Executor
 from satrap.rpc.server.handler import Dispatcher, Handler, Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer, Session
-from satrap.rpc.server.sessions import Counters, Limits, Sessions
+from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode, name_of
 
 _TICK = 0.5
-"""Seconds between looks at the wish to stop, when a signal handler asks for it."""
+"""Seconds between looks whether `request_stop` was called."""
 _UNSENT = 16 << 20
-"""Bytes that wait to be sent on one connection, 16 MiB."""
+"""Bytes that may wait to be sent on a connection, 16 MiB."""
 _LINGER = 0.5
-"""Seconds that answers may take to leave when the server stops."""
+"""Seconds for the last answers to leave when the server stops."""
 
 
 class Durability(Protocol):
-    """Keeps the requests of a server, which comes back with them; its text says from what.
+    """Keeps a server's requests and repeats them after a restart; its `str` says from what.
 
     Attributes:
         journal: where requests are written before they are executed.
-        updates: how many are repeated.
+        updates: number of updates to repeat.
     """
 
     journal: Journal
@@ -44,40 +44,39 @@ class Durability(Protocol):
         """Return a number that grows while requests are repeated, None afterwards."""
 
     def recover(self, sessions: Sessions, stopping: Callable[[], bool]) -> None:
-        """Repeat all requests, or until `stopping` returns True; nothing is served then."""
+        """Repeat all requests; give up when `stopping` returns True."""
 
     def executed(self, job: Job, sessions: Sessions) -> None:
-        """Take note of a request that has just been executed.
+        """Hear of a request that has just been executed.
 
         Raises:
             StoreError: there is no room on the disk; the journal goes on as it was.
         """
 
     def tidy(self) -> None:
-        """Let go what is needed no more."""
+        """Delete what is not needed any more."""
 
 
 class Server:
     """A handler behind a socket.
 
-    A message that cannot be believed is dropped and counted, and answered with an error; it never ends the
-    server. Requests of one client are executed in order, each exactly once.
+    A malformed message is counted, answered with an error and dropped; it never ends the server. Requests of
+    one client are executed in order, each exactly once.
 
     Args:
         listen: HOST:PORT. Anything but a loopback address needs a key.
         handler: executes the requests.
-        key: from `read_key`; connections are then encrypted and both sides proven to hold it.
+        key: from `read_key`; both sides must hold it, and connections are encrypted.
         limits: see `Limits`.
-        dispatcher: makes what decides when a request is executed, default `Turns`, for a `SerialHandler`.
-        durability: keeps requests and repeats them in the background, while clients are told to wait. Or
-            None.
+        dispatcher: class that decides when requests are executed; the default needs a `SerialHandler`.
+        durability: keeps requests and repeats them in the background, while clients wait; None: no request
+            is kept.
 
     Attributes:
         address: HOST:PORT it listens on.
-        counters: see `Counters`.
 
     Raises:
-        ConfigError: an address that cannot be used, or one open to others without a key.
+        ConfigError: the address cannot be used, or is open to others without a key.
     """
 
     def __init__(
@@ -92,12 +91,11 @@ class Server:
     ) -> None:
         check_listen(listen, key)
         self.handler, self.encrypted, self.durability = handler, key is not None, durability
-        self.limits, self.counters = limits or Limits(), Counters()
+        self.limits = limits or Limits()
         handler.observe = self._observe
         self._sessions = Sessions(
             self.limits,
-            self.counters,
-            self._submit,
+            lambda job: self._executor.submit(job),
             epoch=lambda: handler.epoch,
             recovering=durability.progress if durability else lambda: None,
             ahead=partial(handler.expect, Kind.PREFETCH),
@@ -110,16 +108,16 @@ class Server:
             has_room=self._sessions.has_room,
             journal=durability and durability.journal,
         )
+        self._executor = Executor(self._dispatcher, self._recover, self._end, self._sweep)
         self._answers: deque[tuple[Job, Answer, bool]] = deque()
         self._unsent: dict[Hashable, deque[tuple[Session, int]]] = {}
         self._stopping = threading.Event()
-        self._executor: Executor | None = None
         self._started = time.monotonic()
         self._thread: threading.Thread | None = None
         self._stopped: set[Hashable] = set()
         bounds = Bounds(
             message_bytes=self.limits.message_bytes + HEADER_BYTES,
-            unsent_bytes=_UNSENT,  # more would be no faster: what finds no room waits in its session
+            unsent_bytes=_UNSENT,  # further answers wait in their sessions
             all_unsent_bytes=8 * _UNSENT,
         )
         self._listener = Listener(
@@ -134,7 +132,7 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Stop serving, after the request that is being executed; what the handler holds is gone."""
+        """Stop serving after the running request, and close the handler."""
         self._stopping.set()
         if self._thread is None:
             self._listener.close()
@@ -154,11 +152,15 @@ class Server:
 
     def run(self) -> None:
         """Serve in this thread until `stop` or `request_stop` is called."""
-        self._executor = executor = Executor(self._dispatcher, self._recover, self._end, self._sweep)
+        self._executor.start()
         try:
-            self._loop(executor)
+            while not self._stopping.is_set():
+                if not self._executor.alive:
+                    raise self._executor.error or ExchangeError("the thread that executes requests has died")
+                self._listener.poll(_TICK)
+                self._drain()
         finally:
-            executor.stop()
+            self._executor.stop()
             self._drain()
             self._listener.close(_LINGER)
 
@@ -178,30 +180,23 @@ class Server:
         if self.durability is not None:
             self.durability.journal.close()
 
-    def _loop(self, executor: Executor) -> None:
-        while not self._stopping.is_set():
-            if not executor.alive:
-                raise executor.error or ExchangeError("the thread that executes requests has died")
-            self._listener.poll(_TICK)
-            self._drain()
-
     def statistics(self) -> dict[str, Any]:
-        """Return the handler's counters, and under `server` those of the server; any thread may call it.
+        """Return the handler's counters, and under `server` the server's; any thread may call it.
 
-        Those are the `Counters`; `clients` known; requests and bytes `queued` now, `kept_bytes` of answers
-        that clients have not acknowledged; requests executed, by kind, and `refused`; `busy_seconds` spent
-        executing of the `seconds` it has been there; bytes of its journal and updates `recovered` from it.
+        The server's are the `Counters`; `clients` known; requests and bytes `queued` now; `kept_bytes` of
+        unacknowledged answers; `requests` executed, by kind, and `refused`; `busy_seconds` spent executing of
+        the `seconds` since the start; `journal_bytes`, and updates `recovered` from the journal.
         """
         return self.handler.statistics()
 
     def _observe(self) -> dict[str, Any]:
-        dispatcher, executor, known = self._dispatcher, self._executor, self._sessions.known.values()
-        durability = self.durability
+        dispatcher, executor, durability = self._dispatcher, self._executor, self.durability
+        known = self._sessions.known.values()
         return {
-            **asdict(self.counters),
+            **asdict(self._sessions.counters),
             "clients": len(known),
-            "queued": sum(s.parked for s in known) + (executor.queued if executor else 0),
-            "queued_bytes": sum(s.parked_bytes for s in known) + (executor.queued_bytes if executor else 0),
+            "queued": sum(s.parked for s in known) + executor.queued,
+            "queued_bytes": sum(s.parked_bytes for s in known) + executor.queued_bytes,
             "kept_bytes": sum(s.bytes for s in known),
             "requests": {name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
             "refused": dispatcher.refused,
@@ -211,28 +206,23 @@ class Server:
             "recovered": 0 if durability is None else durability.updates,
         }
 
-    def _submit(self, job: Job) -> None:
-        assert self._executor is not None
-        self._executor.submit(job)
-
     def _has_room(self) -> bool:
-        executor, limits = self._executor, self.limits
-        assert executor is not None
-        return executor.queued_bytes < limits.queued_bytes and executor.queued < limits.queued_messages
+        queue, limits = self._executor, self.limits
+        return queue.queued_bytes < limits.queued_bytes and queue.queued < limits.queued_messages
 
     def _receive(self, number: Hashable, message: Message) -> None:
         head = bytes(message[0]) if len(message[0]) == HEADER_BYTES else None
         answer = self._sessions.receive(number, head, message[1:], time.monotonic())
         if answer is None or answer.header.kind != FAILURE:
             self._listener.trust(number)
-        if number not in self._unsent:  # else it would overtake answers and look like a loss
+        if number not in self._unsent:  # else it would overtake answers, which would look lost
             self._send(number, answer)
         if not self._has_room():
             self._stopped.add(number)
-            self._listener.stop(number)
+            self._listener.pause(number, True)
 
     def _finished(self, job: Job, answer: Answer, *, last: bool = True) -> None:
-        """Hand an answer over to the socket's thread (called in an executing one); `last`: none follows."""
+        """Hand an answer over to the socket's thread; `last`: no other answer follows."""
         if last:
             self._sessions.finished(job, answer)
         if self.durability is not None and answer.header.kind != FAILURE:
@@ -242,7 +232,7 @@ class Server:
         self._listener.ring()
 
     def _drain(self) -> None:
-        """Send what has been executed; then there may be room for more."""
+        """Send answers; read again from connections that were stopped, if there is room."""
         while self._answers:
             job, answer, last = self._answers.popleft()
             number = job.session.identity
@@ -258,15 +248,12 @@ class Server:
             if not waiting or number not in self._listener:
                 del self._unsent[number]
         while self._stopped and self._has_room():
-            self._listener.resume(self._stopped.pop())
+            self._listener.pause(self._stopped.pop(), False)
 
     def _send(self, number: Hashable, answer: Answer | None) -> bool:
-        """Send an answer; return False if the connection has gone, or takes no more for now.
-
-        What a slow reader is to get waits in its session. Of None, which is no answer, nothing is sent.
-        """
+        """Send an answer if there is one; return False if the connection is gone or takes no more for now."""
         if answer is None:
             return True
         sent = self._listener.send(number, [encode(answer.header, answer.payload), *answer.parts])
-        self.counters.sent_bytes += answer.payload.size * sent
+        self._sessions.counters.sent_bytes += answer.payload.size * sent
         return sent

@@ -1,4 +1,4 @@
-"""What a server remembers of one client: the next request, and answers it may have to repeat."""
+"""What a server knows about one client: its next request, and answers that may have to be repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Digest, FrameError, He
 from satrap.rpc.wire.text import pack_text
 
 WINDOW = 256
-"""Requests a client may have that wait, are executed, or whose answers it has not acknowledged."""
+"""Requests a client may have that wait, run, or have an unacknowledged answer."""
 
 _REMEMBERED = ("client", "done", "greeted", "gated", "rank", "fenced")
 
@@ -26,7 +26,7 @@ class Verdict(Enum):
     RUNNING = "it is being executed; its answer will come"
     GAP = "an earlier request is missing: ask the client"
     FORGOTTEN = "its answer has been acknowledged"
-    DROPPED = "its answer was let go, unacknowledged"
+    DROPPED = "its answer was dropped, unacknowledged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Answer:
 
     @classmethod
     def of(cls, header: Header, parts: Sequence[Buffer] = ()) -> Answer:
-        """Return the answer with these parts."""
+        """Return an answer with these parts."""
         return cls(header, parts, digest(parts))
 
 
@@ -49,21 +49,21 @@ class Session:
     Does no input or output. One thread may admit requests while another keeps their answers.
 
     Args:
-        client: number the client chose at random.
-        identity: the connection its messages come from now; a reconnect changes it. None: not known yet.
+        client: random number that the client chose.
+        identity: the connection it uses now; None: not known yet.
 
     Attributes:
-        next: sequence that is executed next.
+        next: sequence of the next request.
         done: every sequence below it has been answered.
-        bytes: of the answers kept.
-        acknowledged_bytes: of the answers it has acknowledged.
-        parked, parked_bytes: requests that wait for their turn after they were taken from the queue.
-        origin: where its hello came from.
+        bytes: size of the answers kept.
+        acknowledged_bytes: size of all answers acknowledged so far.
+        parked, parked_bytes: requests that wait for other clients.
+        origin: connection of its hello.
         greeted: its hello has been accepted.
         seen: when its last message came, in seconds of the server's clock.
-        fenced: another client has taken this one's place.
+        fenced: another client has taken its place.
         gated: its requests may wait for other ranks, and theirs for it.
-        rank: rank of the worker; of the gated clients of a rank only the newest is served.
+        rank: rank of the worker; only the newest gated client of a rank is served.
         data: what the handler keeps for this client.
     """
 
@@ -76,7 +76,7 @@ class Session:
         self.data: object = None
         self._answers: dict[int, Answer] = {}
         self._acknowledged, self._dropped, self._kept_at = 0, 0, 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def move(self, identity: Hashable) -> None:
         """Send answers to another connection from now on."""
@@ -87,24 +87,22 @@ class Session:
     def acknowledge(self, below: int) -> None:
         """Forget the answers to requests below a sequence."""
         with self._lock:
-            self._acknowledge(below)
+            self._acknowledged = max(self._acknowledged, min(below, self.done))
+            before = self.bytes
+            self._forget(self._acknowledged)
+            self.acknowledged_bytes += before - self.bytes
 
-    def _acknowledge(self, below: int) -> None:
-        self._acknowledged = max(self._acknowledged, min(below, self.done))
-        before = self.bytes
-        self._forget(self._acknowledged)
-        self.acknowledged_bytes += before - self.bytes
-
-    def _pass_over(self, header: Header) -> None:
-        """Expect no more what was refused before a restart: it is in no journal, but its client knows."""
+    def _note(self, header: Header) -> None:
+        """Take note of what a request acknowledges."""
         if self.done == self.next < header.acknowledged <= header.sequence:
+            # refused before a restart: no journal holds these requests, but the client knows their answers
             self.next = self.done = header.acknowledged
+        self.acknowledge(header.acknowledged)
 
     def admit(self, header: Header) -> Verdict:
-        """Take note of a request's header; only NEW ones are to be executed."""
+        """Take note of a request, and return what to do with it."""
         with self._lock:
-            self._pass_over(header)
-            self._acknowledge(header.acknowledged)
+            self._note(header)
             if header.sequence == self.next:
                 self.next += 1
                 return Verdict.NEW
@@ -118,15 +116,14 @@ class Session:
             return Verdict.DROPPED if dropped else Verdict.FORGOTTEN
 
     def full(self, header: Header) -> bool:
-        """Whether a new request would be one too many without an acknowledged answer."""
+        """Return whether this is a new request, and one too many."""
         with self._lock:
-            self._pass_over(header)
-            self._acknowledge(header.acknowledged)
+            self._note(header)
             unanswered = max(self.next - self._acknowledged, self.parked)  # a refusal overtakes what waits
             return header.sequence == self.next and unanswered >= WINDOW
 
     def keep(self, answer: Answer) -> None:
-        """Remember the answer to a request that has been executed."""
+        """Keep the answer to an executed request."""
         with self._lock:
             if not self._answers:
                 self._kept_at = self.seen
@@ -135,23 +132,23 @@ class Session:
             self.done = max(self.done, answer.header.sequence + 1)
 
     def answer(self, sequence: int) -> Answer | None:
-        """Return the answer that was kept; None if it has just been let go."""
+        """Return the answer to a request; None if it is not kept any more."""
         return self._answers.get(sequence)
 
     def resume_at(self, now: float) -> None:
-        """Count its silence, and the age of its answers, from a moment of the server's clock."""
+        """Count the client's silence and the age of its answers from `now`."""
         with self._lock:
             self.seen = self._kept_at = now
 
     def drop(self, before: float) -> None:
-        """Let the answers go, if none of them has been acknowledged since a moment of the server's clock."""
+        """Drop all answers if the client has acknowledged none since a moment."""
         with self._lock:
             if self._answers and self._kept_at < before:
                 self._dropped = self.done
                 self._forget(self.done)
 
     def remember(self) -> tuple[dict[str, Any], list[Answer]]:
-        """Return what it is after the requests executed so far, as plain data, and the answers it keeps."""
+        """Return the state after the requests executed so far, as plain data, and the answers kept."""
         with self._lock:
             answers = list(self._answers.values())
             plain = {name: getattr(self, name) for name in _REMEMBERED}
@@ -159,7 +156,7 @@ class Session:
             return plain, answers
 
     def resume(self, plain: Mapping[str, Any], answers: Sequence[Answer]) -> None:
-        """Become what `remember` returned."""
+        """Restore what `remember` returned."""
         for name in _REMEMBERED:
             setattr(self, name, plain[name])
         for answer in answers:
@@ -173,20 +170,20 @@ class Session:
 
 
 def fenced() -> ExchangeError:
-    """Return the error for a client whose rank a newer one has."""
+    """Return the error for a client whose rank a newer client has taken."""
     return ExchangeError("another worker has taken this one's rank")
 
 
 def error_code(error: SatrapError) -> Code:
-    """Return how a refusal is told to the client."""
+    """Return the code with which a client hears of an error."""
     if isinstance(error, FrameError | StoreError):
         return Code.STORE
     return Code.CONFIG if isinstance(error, ConfigError) else Code.SEQUENCE
 
 
-def failure(header: Header, code: Code, error: SatrapError) -> Answer:
+def failure(header: Header, code: Code, error: SatrapError, *, step: int = 0) -> Answer:
     """Return the answer that carries an error."""
     text = {"code": int(code), "kind": header.kind} | {
         key: getattr(error, key) for key in ("what", "where", "why", "fix")
     }
-    return Answer.of(header.answer(FAILURE), [pack_text(text)])
+    return Answer.of(header.answer(FAILURE, step=step), [pack_text(text)])

@@ -1,4 +1,4 @@
-"""The clients a server knows, and what becomes of each message they send."""
+"""The clients of a server, and what becomes of each message they send."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from satrap.rpc.wire.frames import (
     Header,
     Kind,
     decode,
+    size_of,
 )
 
 _KINDS = frozenset(Kind)
 _LOST = 1.5
 """Seconds of silence after which a client may go on from another connection; it asks once a second."""
 _FIRST = 1 << 20
-"""Bytes of answers that are kept for a client which has acknowledged none yet."""
+"""Bytes of answers kept for a client that has not acknowledged any yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +37,18 @@ class Limits:
 
     Args:
         message_bytes: payload of one message, 1 GiB.
-        queued_bytes: received and not yet begun, 1 GiB; then nothing is read until there is room. The same
-            for requests that wait for a step, of which each client has a share: see `share`.
+        queued_bytes: received and not yet begun, 1 GiB; then nothing is read until there is room. The limit
+            applies again to requests that wait for other clients; each client has a share of it, see `share`.
         queued_messages: received and not yet begun, 4096.
-        answer_bytes: answers that clients have not acknowledged, 512 MiB, of which each has a share: at first
-            1 MiB, and as much more as it has acknowledged. A client beyond its share waits until it
-            acknowledges some.
-        clients: that are known at a time, 1024.
-        hellos: of them, those whose hello has not been accepted yet, 64.
-        connection_clients: of one connection, 16.
-        idle: seconds after which a silent client may be forgotten to make room, and what it has begun to read
-            is let go, 3600; one that has asked for nothing since its hello, after `settle` seconds, 10.
-        settle: see `idle`.
-        keep: seconds after which answers are let go if their client acknowledges none, 120.
+        answer_bytes: unacknowledged answers of all clients, 512 MiB. A client's share is 1 MiB at first, and
+            grows by what it acknowledges; beyond it, the client waits until it acknowledges answers.
+        clients: clients known at a time, 1024.
+        hellos: clients whose hello has not been accepted yet, 64.
+        connection_clients: clients of one connection, 16.
+        idle: seconds after which a silent client may be forgotten to make room, and the server drops what
+            the client has begun to read, 3600.
+        settle: the same for a client that has asked for nothing since its hello, 10.
+        keep: seconds after which answers are dropped if their client acknowledges none, 120.
         wait: seconds a request of `sync` waits for a rank from which nothing is heard, 25.
     """
 
@@ -68,14 +68,14 @@ class Limits:
 def share(limit: int, held: Sequence[int], own: int) -> bool:
     """Return whether a client may hold more of something that all clients share.
 
-    One that holds nothing may, as long as all hold less than four times the limit. The others have equal
-    shares, with one left for the next client to come, or an eighth of the limit as long as all together hold
-    less than twice the limit.
+    A client that holds nothing may, as long as all hold less than four times the limit. The others may while
+    all hold less than twice the limit. Each of them has an equal share, with one share left for the next
+    client, but at least an eighth of the limit.
 
     Args:
         limit: bytes.
-        held: what each client holds, those that hold nothing left out.
-        own: what this one holds.
+        held: bytes of each client that holds any.
+        own: bytes of this client.
     """
     total = sum(held)
     if own == 0:
@@ -85,7 +85,7 @@ def share(limit: int, held: Sequence[int], own: int) -> bool:
 
 @dataclass(slots=True)
 class Counters:
-    """What a server has seen: messages, those that were malformed or repetitions, payload bytes both ways."""
+    """What a server has seen: messages, malformed and repeated ones, payload bytes both ways."""
 
     messages: int = 0
     malformed: int = 0
@@ -101,25 +101,22 @@ class Sessions:
 
     Args:
         limits: see `Limits`.
-        counters: kept up to date.
-        submit: called with each request that is to be executed, in order.
+        submit: called with each request to execute, in order.
         epoch: returns the epoch of the shard map, None before it is known.
-        recovering: returns a number that grows while the server recovers, None afterwards; until then nothing
-            is accepted.
+        recovering: returns a number that grows while the server recovers; None: it accepts requests.
         ahead: called with the payload of each PREFETCH; must return at once, whatever it holds.
     """
 
     def __init__(
         self,
         limits: Limits,
-        counters: Counters,
         submit: Callable[[Job], None],
         *,
         epoch: Callable[[], int | None] = lambda: None,
         recovering: Callable[[], int | None] = lambda: None,
         ahead: Callable[[Sequence[Buffer]], None] = lambda _: None,
     ) -> None:
-        self.limits, self.counters, self._submit = limits, counters, submit
+        self.limits, self.counters, self._submit = limits, Counters(), submit
         self._epoch, self._recovering, self._ahead = epoch, recovering, ahead
         self._sessions: dict[int, Session] = {}
         self._lock = threading.Lock()
@@ -133,11 +130,11 @@ class Sessions:
     def receive(
         self, identity: Hashable, head: bytes | None, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
-        """Take a message; return what is to be answered at once.
+        """Take a message; return the answer if it has one at once.
 
         Args:
-            identity: the connection it came from, where the answer goes.
-            head: its first part, None if that has not the length of a header.
+            identity: the connection it came from.
+            head: its first part, None if the length is not a header's.
             parts: its payload.
             now: seconds of the server's clock.
         """
@@ -151,16 +148,18 @@ class Sessions:
             return self._accept(identity, header, head, parts, now)
         except FrameError as error:
             self.counters.malformed += error.code in (Code.MALFORMED, Code.VERSION)
-            answer = failure(error.header or Header(0), error.code, error)
-            return answer if error.code != Code.RECOVERING else _with_step(answer, self._recovering() or 0)
+            step = self._recovering() if error.code == Code.RECOVERING else None
+            return failure(error.header or Header(0), error.code, error, step=step or 0)
 
     def _accept(
         self, identity: Hashable, header: Header, head: bytes, parts: Sequence[Buffer], now: float
     ) -> Answer | None:
         if self._recovering() is not None:
             raise FrameError("the server is recovering", Code.RECOVERING, header)
-        if header.kind not in (Kind.HELLO, Kind.PING, Kind.BYE):
-            self._check_epoch(header)
+        epoch = None if header.kind in (Kind.HELLO, Kind.PING, Kind.BYE) else self._epoch()
+        if epoch not in (None, header.epoch):
+            what = f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
+            raise FrameError(f"{what}epoch {epoch}", Code.EPOCH, header)
         session = self._session(identity, header, now)
         if session.identity is None or (header.kind == Kind.PING and now - session.seen > _LOST):
             session.move(identity)  # its connection has gone
@@ -174,27 +173,28 @@ class Sessions:
         if session.fenced:
             raise FrameError(fenced().what, Code.FENCED, header)
         if header.kind == Kind.PREFETCH:
-            self.counters.received_bytes += _size(parts)
+            self.counters.received_bytes += size_of(parts)
             self._ahead(parts)
             return None
-        return self._admit(identity, session, Job(session, header, parts, _size(parts), now, head))
+        return self._admit(identity, session, Job(session, header, parts, size_of(parts), now, head))
 
     def _admit(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
         header = job.header
-        if session.identity != identity:  # it may be somebody else: what it says of answers does not count
+        if session.identity != identity:  # it may be somebody else, who must not acknowledge anything
             header = replace(header, acknowledged=0)
         if session.full(header):
             raise FrameError(
                 "too many requests wait, or too many answers to be acknowledged", Code.BUSY, header
             )
-        if session.parked and not self._may_wait(session):
+        held = [s.parked_bytes for s in self.known.values() if s.parked_bytes]
+        if session.parked and not share(self.limits.queued_bytes, held, session.parked_bytes):
             raise FrameError("the requests that wait for their turn are too large", Code.BUSY, header)
         match session.admit(header):
             case Verdict.NEW:
                 session.move(identity)
                 self.counters.received_bytes += job.size
                 self._submit(job)
-            case Verdict.GAP:  # a nudge: the client asks where we are, and sends again from there
+            case Verdict.GAP:  # a nudge: the client will ask what has come, and send again from there
                 return Answer.of(Header(Kind.PING | ANSWER))
             case Verdict.RUNNING:
                 session.move(identity)
@@ -213,23 +213,24 @@ class Sessions:
         return None
 
     def finished(self, job: Job, answer: Answer) -> None:
-        """Take note of an answer before it is sent."""
+        """Keep an answer before it is sent."""
         session, kind = job.session, job.header.kind
         session.keep(answer)
         refused = kind == Kind.HELLO and answer.header.kind == FAILURE
-        if kind == Kind.BYE or (refused and job.header.sequence == 0):  # a later hello introduces nobody
+        if kind == Kind.BYE or (refused and job.header.sequence == 0):  # refused later, it stays known
             with self._lock:
                 self._sessions.pop(session.client, None)
         elif kind == Kind.HELLO:
             session.greeted = True
-            if session.gated:
-                self._fence(session)
+            for other in self.known.values():
+                if other is not session and session.gated and other.gated and other.rank == session.rank:
+                    other.fenced = True
 
     def recovered(self, header: Header) -> Session:
-        """Return the session of a request that is executed once more while the server recovers.
+        """Return the session of a request that the server repeats while it recovers.
 
         Raises:
-            FrameError: no hello of this client came before it.
+            FrameError: the client has not said hello before.
         """
         session = self.known.get(header.client)
         if session is None:
@@ -237,31 +238,34 @@ class Sessions:
                 raise FrameError("a request of a client without a hello", header=header)
             session = Session(header.client, None)
             self.adopt(session)
+        refused = StoreError(  # by the process that has died: it is in no journal
+            "the request was refused", why="the server has been restarted since, and does not know the reason"
+        )
         first = max(session.next, header.acknowledged, header.sequence - WINDOW)
         for sequence in range(first, header.sequence):
-            session.keep(failure(replace(header, sequence=sequence), Code.STORE, _refused_before()))
+            session.keep(failure(replace(header, sequence=sequence), Code.STORE, refused))
         session.next = header.sequence
         session.admit(header)
         return session
 
     def adopt(self, session: Session) -> None:
-        """Know a session from before the server died."""
+        """Add a session from before the server died."""
         with self._lock:
             self._sessions[session.client] = session
 
     def resume_at(self, now: float) -> None:
-        """Take note that until now, while the server recovered, no client could be heard."""
+        """Count the silence of all clients from now: none could be heard while the server recovered."""
         for session in self.known.values():
             session.resume_at(now)
 
     def gone(self, identity: Hashable) -> None:
-        """Take note that a connection has ended: its clients may go on from another one at once."""
+        """Let the clients of a connection that has ended go on from another one at once."""
         for session in self.known.values():
             if session.identity == identity:
                 session.identity = None
 
     def heard(self, rank: int) -> float:
-        """Return when the worker of a rank was last heard, -inf if never."""
+        """Return when the newest client of a rank was last heard, -inf if never."""
         seen = [s.seen for s in self.known.values() if s.gated and s.rank == rank and not s.fenced]
         return max(seen, default=float("-inf"))
 
@@ -271,17 +275,13 @@ class Sessions:
         earned = own == 0 or own < _FIRST + session.acknowledged_bytes
         return earned and share(self.limits.answer_bytes, held, own)
 
-    def _may_wait(self, session: Session) -> bool:
-        held = [s.parked_bytes for s in self.known.values() if s.parked_bytes]
-        return share(self.limits.queued_bytes, held, session.parked_bytes)
-
     def absent(self, client: int, now: float) -> bool:
-        """Return whether a client has left, was replaced, or has been silent for very long."""
+        """Return whether a client has left, was replaced, or has been silent for `Limits.idle`."""
         session = self.known.get(client)
         return session is None or session.fenced or now - session.seen > self.limits.idle
 
     def sweep(self, now: float) -> None:
-        """Let go the answers of clients that acknowledge none, most likely because they are gone."""
+        """Drop the answers of clients that acknowledge none, most likely because they are gone."""
         for session in self.known.values():
             session.drop(now - self.limits.keep)
 
@@ -302,16 +302,6 @@ class Sessions:
             self._sessions[header.client] = session
         return session
 
-    def _check_epoch(self, header: Header) -> None:
-        epoch = self._epoch()
-        if epoch is not None and header.epoch != epoch:
-            raise FrameError(
-                f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
-                f"epoch {epoch}",
-                Code.EPOCH,
-                header,
-            )
-
     def _make_room(self, header: Header, identity: Hashable, now: float) -> None:
         limits, known = self.limits, list(self._sessions.values())
         if sum(s.origin == identity for s in known) >= limits.connection_clients:
@@ -321,30 +311,9 @@ class Sessions:
             raise FrameError(f"{limits.hellos} hellos wait to be looked at", Code.BUSY, header)
         if len(known) < limits.clients:
             return
-        # those first that have only said hello, then whoever was silent for longest
+        # clients that have only said hello go first, then the one that was silent for longest
         oldest = min((s for s in known if s.greeted), key=lambda s: (s.next > 1, s.seen), default=None)
         if oldest is None or now - oldest.seen < (limits.idle if oldest.next > 1 else limits.settle):
             raise FrameError(f"the server already has {limits.clients} clients", Code.BUSY, header)
-        oldest.fenced = True  # what it has waiting is refused
+        oldest.fenced = True  # so that its waiting requests are refused
         del self._sessions[oldest.client]
-
-    def _fence(self, session: Session) -> None:
-        """The newest worker of a rank is the only one."""
-        for other in self.known.values():
-            if other is not session and other.gated and other.rank == session.rank:
-                other.fenced = True
-
-
-def _refused_before() -> StoreError:
-    """Return the error for a request that was refused by a process which has died: it is in no journal."""
-    return StoreError(
-        "the request was refused", why="the server has been restarted since, and does not know the reason"
-    )
-
-
-def _size(parts: Sequence[Buffer]) -> int:
-    return sum(memoryview(p).nbytes for p in parts)
-
-
-def _with_step(answer: Answer, step: int) -> Answer:
-    return Answer.of(answer.header.answer(answer.header.kind, step=step), answer.parts)

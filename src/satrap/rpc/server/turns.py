@@ -1,4 +1,4 @@
-"""Whose turn it is: requests in order of arrival, except where a handler's board makes clients wait."""
+"""Runs requests in order of arrival, except where a handler's board makes clients wait."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from satrap.rpc.wire.frames import FAILURE, Buffer, Code, Kind, name_of
 _AT_ONCE = (Kind.UPDATE, Kind.BYE, Kind.HELLO)
 """Requests that never wait: others may wait for them, and their answers are small."""
 _NAMED = 8
-"""Ranks that an error names, at most: a hello may speak of 65,536."""
+"""Most ranks that an error names: a hello may announce 65,536."""
 
 
 class Turns:
     """Has a handler execute requests, each when it may be. Does no input or output but the journal's.
 
     Args:
-        handler: executes them.
+        handler: does the work.
         finish: called with each job and its answer.
-        wait: seconds a request may wait for a rank from which nothing is heard.
+        wait: seconds a request may wait for a silent rank.
         heard: returns when a rank was last heard.
         has_room: returns whether one more answer to a client may be kept; its requests wait until then.
         journal: where requests are written before they are executed; None: nowhere.
 
     Attributes:
-        refused: requests answered with an error.
-        executed: kind of request -> how many were executed.
+        refused: number of requests answered with an error.
+        executed: kind of request -> number executed.
         busy: seconds spent executing.
     """
 
@@ -55,7 +55,7 @@ class Turns:
         self._parked: dict[int, deque[Job]] = {}
 
     def take(self, job: Job) -> None:
-        """Execute a job after those taken before, or let it wait; then those whose turn has come."""
+        """Execute a job or let it wait; then execute the waiting jobs whose turn has come."""
         client, board = job.session.client, self._handler.board
         if job.header.kind not in _AT_ONCE and (error := board.refusal(job.session, job.header)):
             self._fail(job, Code.SEQUENCE, error)
@@ -89,19 +89,19 @@ class Turns:
         return not self._has_room(session) or self._handler.board.must_wait(session, header)
 
     def _wake(self) -> None:
-        """Execute what has its turn now, client after client in the order they began to wait."""
+        """Execute waiting jobs that have their turn, client after client in the order they began to wait."""
         while any([self._wake_one(client) for client in list(self._parked)]):
             pass
 
     def _wake_one(self, client: int) -> bool:
-        """Execute what has its turn now of one client; return whether others may have theirs now."""
+        """Execute a client's jobs that have their turn; return whether other clients may have theirs."""
         progress = False
         while client in self._parked and not self._must_wait(self._parked[client][0]):
             progress = self._execute(self._unpark(client)) or progress
         return progress
 
     def expire(self, now: float) -> None:
-        """Refuse what has waited too long; execute what has its turn now, since answers were acknowledged."""
+        """Refuse jobs that have waited too long; execute those for whose answers there is room again."""
         late = [c for c, jobs in self._parked.items() if now - jobs[0].arrived > self._wait]
         silent = self._silent(now) if late else ""
         for client in late if silent else []:
@@ -112,15 +112,15 @@ class Turns:
         self._wake()
 
     def _silent(self, now: float) -> str:
-        """Return the first of the ranks that are waited for and from which nothing was heard for too long."""
+        """Return the first ranks for which requests wait and that have been silent for too long."""
         missing = self._handler.board.missing()
         silent = (str(rank) for rank in missing if now - self._heard(rank) > self._wait)
         return ", ".join(islice(silent, _NAMED))
 
     def _execute(self, job: Job) -> bool:
-        """Execute a job; return whether others may have their turn now."""
+        """Execute a job; return whether other clients may have their turn."""
         before, started = self._handler.board.progress, time.perf_counter()
-        if job.session.fenced:  # since it was received: the hello of its successor came before it
+        if job.session.fenced:  # since it was received: a newer client of its rank was executed before
             self._fail(job, Code.FENCED, fenced())
             return False
         answer = execute(self._handler, job, self._journal)
@@ -136,10 +136,10 @@ class Turns:
 
 
 def execute(handler: SerialHandler, job: Job, journal: Journal | None = None) -> Answer:
-    """Check a request, write it to the journal, execute it; return its answer, which may be an error.
+    """Check a request, write it to the journal, execute it; return its answer, whatever is raised.
 
-    Whatever is raised, the request is answered. The journal keeps none that was refused by the check, or that
-    failed before it changed anything. One that failed halfway stays, and is repeated whole.
+    The journal keeps no request that was refused, or that failed before it changed anything. A request that
+    failed halfway stays, and is repeated whole.
     """
     own, every = handler.seen(job.session)
     where = f"{handler.role}: {name_of(job.header.kind)}"
@@ -161,9 +161,9 @@ def _run(work: Work, job: Job, journal: Journal, handler: SerialHandler) -> list
         parts = work.run()
     except BaseException:
         if job.header.kind == Kind.HELLO or handler.changes() == before:
-            journal.take_back()  # repeated where it succeeds, it would do what it has not done here
+            journal.take_back()  # repeated, it might succeed
         raise
     if work.renews:
-        with suppress(StoreError):  # without room what lies before it stays, and is repeated with it
+        with suppress(StoreError):  # without room older records stay, and are repeated too
             journal.begin(job.head, job.parts)
     return parts

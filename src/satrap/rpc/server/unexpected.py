@@ -1,4 +1,4 @@
-"""What was not raised on purpose, made an error that a client can be answered."""
+"""Turns exceptions that nobody expected into errors for the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from satrap.errors import SatrapError, StoreError
 
 MOST = 32
-"""Different tracebacks that one process logs."""
+"""Different tracebacks that a process logs."""
 
 _logged: set[tuple[str, str, int]] = set()
 _lock = threading.Lock()
@@ -19,35 +19,27 @@ _lock = threading.Lock()
 
 @contextmanager
 def answerable(where: str, *, begun: bool) -> Iterator[None]:
-    """Make whatever is raised inside an error that a client can be answered; log each traceback once.
+    """Raise a `SatrapError` for whatever is raised inside; log each unexpected traceback once.
 
     Args:
         where: which process did what.
         begun: the request may have been executed in part.
-
-    Raises:
-        SatrapError: one was raised, or anything else.
     """
+    known = "it may have been executed in part" if begun else "it was refused, and has changed nothing"
     try:
         yield
     except SatrapError:
         raise
+    except MemoryError as error:
+        raise StoreError(f"too little memory for the request: {known}", where=where) from error
     except Exception as error:
-        raise _unexpected(error, where, begun=begun) from error
-
-
-def _unexpected(error: Exception, where: str, *, begun: bool) -> SatrapError:
-    known = "it may have been executed in part" if begun else "it was refused, and has changed nothing"
-    if isinstance(error, MemoryError):
-        return StoreError(f"too little memory for the request: {known}", where=where)
-    _log(error, where)
-    kind = type(error).__name__
-    return StoreError(
-        f"the request failed unexpectedly, {kind}: {str(error)[:200]}",
-        where=where,
-        why=known,
-        fix="this is an error in satrap: please report it with the log of that process, which says more",
-    )
+        _log(error, where)
+        raise StoreError(
+            f"the request failed unexpectedly, {type(error).__name__}: {str(error)[:200]}",
+            where=where,
+            why=known,
+            fix="this is an error in satrap: please report it with the log of that process, which says more",
+        ) from error
 
 
 def _log(error: Exception, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Addresses, HOST:PORT, and which of them only this machine can reach."""
+"""Addresses (HOST:PORT), and which of them only this machine can reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only be reached from this machine."""
+    """Return whether only this machine can reach a host name or address."""
     if host == "localhost":
         return True
     try:
@@ -31,11 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listen(listen: str, key: Key | None) -> None:
-    """Refuse an address that others can reach, unless there is a key.
-
-    Raises:
-        ConfigError: see above.
-    """
+    """Raise a `ConfigError` for an address that other machines can reach, unless there is a key."""
     host, _ = split_address(listen)
     if key is None and not is_loopback(host):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""One end of a connection: a socket that never blocks, what arrives on it and what waits to be sent."""
+"""One end of a connection: a socket that never blocks, with queues for both directions."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ SMALL = 1 << 12
 """Parts of at most so many bytes are copied and sent with their neighbours."""
 _SCRATCH = 1 << 12
 _BURST = 64
-"""Times a socket is read, or written, before others have their turn."""
+"""Reads or writes of a socket before other connections have their turn."""
 _MESSAGES = 16
-"""Messages after which others have their turn."""
+"""Messages received before other connections have their turn."""
 _VECTOR = 256
-"""Pieces handed over in one call; the system takes 1024."""
+"""Pieces sent with one call; the system takes 1024."""
 _AT_ONCE = 1 << 20
-"""A thread that waits for a large part is woken when so much of it is there."""
+"""Bytes of a large part that must arrive before a waiting thread is woken."""
 _RECORD = 1 << 15
-"""More bytes than the encryption may have taken in of a record that is not whole yet."""
+"""More bytes than the encryption may hold of an unfinished record."""
 _RATE = 1 << 18
 """Bytes a second below which a connection is slow."""
 
 
 class LostError(Exception):
-    """The connection has ended.
+    """The connection has ended; `reason` is for people.
 
     Args:
-        reason: for people.
-        stranger: the other side speaks something else, or lacks the key.
-        met: there was somebody at the other side.
+        reason: text.
+        stranger: the other side speaks another protocol, or lacks the key.
+        met: the other side was reached.
     """
 
     def __init__(self, reason: str, *, stranger: bool = False, met: bool = True) -> None:
@@ -43,22 +43,18 @@ class LostError(Exception):
 
 
 class Pace:
-    """Since when something has moved fewer than 256 KiB a second, though it had more to move.
-
-    Args:
-        now: seconds of the caller's clock.
-    """
+    """Measures for how long a transfer has been slower than 256 KiB a second; times are the caller's."""
 
     def __init__(self, now: float) -> None:
         self._since, self._moved = now, 0
 
     def slow(self, moved: int, now: float, *, idle: bool) -> float:
-        """Return for how many seconds it has been slow; 0 if `idle`: it had nothing to move.
+        """Return for how many seconds the transfer has been slow.
 
         Args:
             moved: bytes so far.
-            now: seconds of the same clock.
-            idle: nothing was to be moved, or could not be for reasons of our own.
+            now: seconds.
+            idle: there was nothing to move, or our own side held it up: not slow.
         """
         if idle or moved - self._moved > _RATE * (now - self._since):
             self._since, self._moved = now, moved
@@ -69,14 +65,15 @@ class Connection:
     """Sends and receives messages without ever waiting; one thread uses it.
 
     Args:
-        sock: connected; it is this object's from now on. An `SSLSocket` encrypts.
-        max_bytes: of a message that arrives, all parts together.
+        sock: connected socket, which this object owns from now on. An `SSLSocket` encrypts.
+        max_bytes: largest message accepted, all parts together.
         ready: the handshake of an `SSLSocket` is over.
 
     Attributes:
-        ready: messages may be exchanged; until then call `greet` when something can be read or written.
-        more: something has arrived that no poller sees: call `receive` again.
-        paused: `receive` shall return as soon as it can.
+        reader: see `Reader`.
+        ready: messages may be exchanged; until then call `greet` when the socket can be read or written.
+        more: data has arrived that no poller sees: call `receive` again.
+        paused: `receive` returns as soon as it can.
         unsent: bytes that wait to be sent.
         sent, received: bytes of messages so far.
         closed: `close` has been called.
@@ -87,7 +84,7 @@ class Connection:
         _tune(sock)
         self._encrypted = sock if isinstance(sock, ssl.SSLSocket) else None
         self._socket = sock
-        self._reader = Reader(max_bytes)
+        self.reader = Reader(max_bytes)
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._queue: deque[memoryview] = deque()
         self._awaited = 1
@@ -100,27 +97,14 @@ class Connection:
         """Return the descriptor of the socket."""
         return self._socket.fileno()
 
-    @property
-    def held(self) -> int:
-        """Bytes in memory for an unfinished message; 0: there is none."""
-        return self._reader.held
-
-    def accept_up_to(self, max_bytes: int) -> None:
-        """Change how large messages may be, from the next one on."""
-        self._reader.max_bytes = max_bytes
-
     def wants(self, *, reading: bool = True) -> int:
-        """Return what to wait for: READ, WRITE or both.
-
-        Args:
-            reading: whether messages are wanted.
-        """
+        """Return what to wait for: READ, WRITE or both; `reading`: whether messages are wanted."""
         if not self.ready:
             return self._greeting
         return (READ if reading else 0) | (WRITE if self._queue else 0)
 
     def greet(self) -> None:
-        """Go on with the handshake; `ready` afterwards, or not yet.
+        """Go on with the handshake; `ready` says whether it is over.
 
         Raises:
             LostError: the other side lacks the key, or has gone.
@@ -136,65 +120,55 @@ class Connection:
                 self._greeting = WRITE
 
     def receive(self) -> Iterator[Message]:
-        """Yield the messages that have arrived, or some of them: look at `more`.
+        """Yield messages that have arrived; if `more` is set afterwards there are others.
 
         Raises:
             LostError: the other side has gone, or what it sent is no message.
         """
         self.more, messages = True, 0
-        try:
-            for _ in range(_BURST):
-                if self.paused or messages >= _MESSAGES:
-                    return
-                space = self._reader.space()
-                into = self._scratch if space is None else space
-                count = self._read(into)
-                if count is None:
-                    self.more = False
-                    return
-                for message in self._take(space, count):
-                    messages += 1
-                    yield message
-                if count < len(into) and self._encrypted is None:
-                    self.more = False
-                    return
-        finally:
-            self._await()
-
-    def _take(self, space: memoryview | None, count: int) -> Iterator[Message]:
-        """Yield the messages that bytes complete which have just been received."""
-        self.received += count
-        if space is not None:
-            message = self._reader.filled(count)
-            if message is not None:
-                yield message
-            return
-        try:
-            yield from self._reader.feed(self._scratch[:count])
-        except FramingError as error:
-            raise LostError(error.what, stranger=True) from None
+        with ending():
+            try:
+                for _ in range(_BURST):
+                    if self.paused or messages >= _MESSAGES:
+                        return
+                    space = self.reader.space()
+                    into = self._scratch if space is None else space
+                    count = self._read(into)
+                    if count is None:
+                        self.more = False
+                        return
+                    self.received += count
+                    for message in (
+                        self.reader.feed(into[:count]) if space is None else self.reader.filled(count)
+                    ):
+                        messages += 1
+                        yield message
+                    if count < len(into) and self._encrypted is None:
+                        self.more = False
+                        return
+            finally:
+                self._await()
 
     def _read(self, into: memoryview) -> int | None:
         """Receive bytes; None: there are none."""
-        with ending():
-            try:
-                count = self._socket.recv_into(into)
-            except (BlockingIOError, ssl.SSLWantReadError):
-                return None
+        try:
+            count = self._socket.recv_into(into)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
         if not count:
             raise LostError("the other side has closed the connection")
         return count
 
     def _await(self) -> None:
-        """Have the system report what arrives in larger pieces, as long as a large part lacks bytes."""
-        space = self._reader.space()
+        """While a large part lacks bytes, have the system report them in large pieces only."""
+        space = self.reader.space()
         awaited = 1 if space is None else max(1, min(len(space) - _RECORD, _AT_ONCE))
         if awaited != self._awaited and not self.closed:
             self._awaited = awaited
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send a message when there is room: `flush` does. Its parts must not change until then."""
+        """Queue a message for `flush`; its parts must not change until they are sent."""
         views = [memoryview(part).cast("B") if memoryview(part).nbytes else b"" for part in parts]
         small = [prefix([len(view) for view in views])]
         for view in views:
@@ -212,7 +186,7 @@ class Connection:
             self.unsent += len(piece)
 
     def flush(self) -> None:
-        """Send what the system takes now.
+        """Send as much as the system takes now.
 
         Raises:
             LostError: the other side has gone.
@@ -249,9 +223,9 @@ class Connection:
             self._queue.popleft()
 
     def close(self) -> None:
-        """Close it at once; what was not sent, or not received to its end, is lost."""
+        """Close at once; unsent and half-received messages are lost."""
         self.closed = True
-        self._reader = Reader(0)
+        self.reader = Reader(0)
         self._queue.clear()
         self.unsent = 0
         self._socket.close()
@@ -259,9 +233,11 @@ class Connection:
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-    """Turn what the system and the encryption raise at the end of a connection into a `LostError`."""
+    """Turn errors that end a connection into a `LostError`."""
     try:
         yield
+    except FramingError as error:
+        raise LostError(error.what, stranger=True) from None
     except ssl.SSLEOFError as error:
         raise LostError("the other side has closed the connection") from error
     except ssl.SSLError as error:
@@ -271,10 +247,10 @@ def ending() -> Iterator[None]:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Send at once, and notice within half a minute when the other machine has gone."""
+    """Send without delay, and notice within half a minute when the other machine has gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
     for name, value in options.items():
-        if hasattr(socket, name):  # which a system has differs
+        if hasattr(socket, name):  # not every system has all of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

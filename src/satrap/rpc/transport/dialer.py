@@ -1,9 +1,7 @@
-"""A client's end: one connection, made again whenever it breaks."""
+"""A client's end of a connection, which is made again whenever it breaks."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import socket
 import threading
 from collections.abc import Callable
@@ -13,9 +11,9 @@ from satrap.rpc.transport.connection import Connection, LostError, ending
 from satrap.rpc.transport.key import Key
 
 _SECONDS = 10.0
-"""That one attempt to connect may take, and its handshake."""
+"""Limit of one attempt to connect, and of its handshake."""
 _FIRST, _LONGEST = 0.05, 1.0
-"""Seconds to the second attempt; each further one takes twice as long, up to the longest."""
+"""Seconds before the second attempt; they double with each attempt, up to the longest."""
 
 
 class Dialer:
@@ -26,9 +24,9 @@ class Dialer:
 
     Args:
         address: HOST:PORT.
-        key: of the cluster; None: in the open.
-        max_bytes: of a message that arrives.
-        ring: called in that thread when there is something new.
+        key: of the cluster; None: not encrypted.
+        max_bytes: largest message accepted.
+        ring: called in that thread when an attempt has ended.
 
     Raises:
         ConfigError: this is no address.
@@ -38,16 +36,16 @@ class Dialer:
         self._place, self._key = split_address(address), key
         self._max_bytes, self._ring = max_bytes, ring
         self._attempts, self._ended = 0, threading.Event()
-        self._news: queue.SimpleQueue[Connection | LostError] = queue.SimpleQueue()
+        self._news: Connection | LostError | None = None
 
     def dial(self) -> None:
-        """Connect, in the background; later after each attempt that was not followed by `succeeded`."""
+        """Connect in the background; wait longer after each attempt without a call of `succeeded`."""
         delay = min(_FIRST * 2**self._attempts, _LONGEST) if self._attempts else 0.0
         self._attempts += 1
         threading.Thread(target=self._try, args=(delay,), name="satrap-dialer", daemon=True).start()
 
     def succeeded(self) -> None:
-        """Take note that the other side has answered: the next `dial` need not wait."""
+        """Note that the other side has answered, so that the next `dial` need not wait."""
         self._attempts = 0
 
     def made(self) -> Connection | None:
@@ -56,16 +54,13 @@ class Dialer:
         Raises:
             LostError: the attempt has failed; `dial` again.
         """
-        try:
-            news = self._news.get_nowait()
-        except queue.Empty:
-            return None
+        news, self._news = self._news, None
         if isinstance(news, LostError):
             raise news
         return news
 
     def close(self) -> None:
-        """Make no connection any more."""
+        """Make no more connections."""
         self._ended.set()
         self._discard()
 
@@ -73,9 +68,9 @@ class Dialer:
         if self._ended.wait(delay):
             return
         try:
-            self._news.put(self._connect())
+            self._news = self._connect()
         except LostError as error:
-            self._news.put(error)
+            self._news = error
         if self._ended.is_set():
             self._discard()
         else:
@@ -97,8 +92,6 @@ class Dialer:
             raise
 
     def _discard(self) -> None:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                news = self._news.get_nowait()
-                if isinstance(news, Connection):
-                    news.close()
+        news, self._news = self._news, None
+        if isinstance(news, Connection):
+            news.close()

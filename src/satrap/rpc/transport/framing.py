@@ -1,4 +1,4 @@
-"""How messages lie in a stream of bytes. Does no input or output.
+"""Messages in a stream of bytes; no input or output.
 
 A message is a list of 1 to `MAX_PARTS` parts. On the wire, little-endian:
 
@@ -11,8 +11,7 @@ bytes  field
        the parts, one after another
 ```
 
-Nothing is believed before it is checked: sizes are bounded before anything is allocated for them, and memory
-for a part is only taken once its bytes arrive.
+Sizes are checked before anything is allocated, and memory for a part is only taken once its turn comes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MAGIC = b"SATR"
 VERSION = 1
 MAX_PARTS = 8192
 LARGE = 1 << 14
-"""Parts that lack at least so many bytes are received in place."""
+"""A part that lacks at least so many bytes is received in place."""
 _FIXED = struct.Struct("<4sHH")
 _SIZE = 8
 _NOTHING = memoryview(b"")
@@ -43,7 +42,7 @@ class FramingError(ExchangeError):
 
 
 def prefix(sizes: Sequence[int]) -> bytes:
-    """Return what goes before the parts of a message, whose sizes in bytes are given.
+    """Return the bytes before the parts of a message, from the parts' sizes in bytes.
 
     Raises:
         ValueError: no parts, or more than `MAX_PARTS`.
@@ -54,15 +53,12 @@ def prefix(sizes: Sequence[int]) -> bytes:
 
 
 class Reader:
-    """Puts messages together from a stream of bytes, however it is cut into pieces.
+    """Puts messages together from a stream that is cut into any pieces.
 
-    Bytes are either given (`feed`), or received in place where a part lacks many (`space`, `filled`).
-
-    Args:
-        max_bytes: largest message accepted, all parts together.
+    Bytes are copied with `feed`. Where `space` returns memory, they are received there and noted by `filled`.
 
     Attributes:
-        max_bytes: may be changed between messages.
+        max_bytes: largest message accepted, all parts together; may be changed between messages.
         held: bytes in memory for the unfinished message; 0 between messages.
     """
 
@@ -80,7 +76,7 @@ class Reader:
         self._rest = _NOTHING
 
     def feed(self, data: memoryview) -> Iterator[Message]:
-        """Take a copy of bytes; yield the messages they complete.
+        """Copy bytes; yield the messages they complete.
 
         Raises:
             FramingError: they are no message, or one that is too large.
@@ -92,15 +88,14 @@ class Reader:
 
     def space(self) -> memoryview | None:
         """Return where the next bytes belong, or None if `feed` should get them."""
-        if self._sizes is None:
-            return None
-        rest = self._lacking()
+        rest = _NOTHING if self._sizes is None else self._lacking()
         return rest if len(rest) >= LARGE else None
 
-    def filled(self, count: int) -> Message | None:
-        """Take note that `count` bytes of `space` were received; return the message if that completes it."""
+    def filled(self, count: int) -> Iterator[Message]:
+        """Note that `count` bytes of `space` were received; yield the message if they complete it."""
         self._rest = self._rest[count:]
-        return self._take() if self._complete() else None
+        if self._complete():
+            yield self._take()
 
     def _collect(self, data: memoryview) -> memoryview:
         """Take bytes of the prefix; return the others."""
@@ -114,7 +109,7 @@ class Reader:
         return data[lacks:]
 
     def _check_start(self) -> None:
-        """Check the fixed part of the prefix as far as it has come, so that strangers are known at once."""
+        """Check the start of the prefix as far as it has come, to recognise strangers at once."""
         if not MAGIC.startswith(self._head[: len(MAGIC)]):
             raise FramingError("what came is no satrap message")
         if len(self._head) < _FIXED.size:
@@ -135,7 +130,7 @@ class Reader:
         self._sizes = sizes
 
     def _lacking(self) -> memoryview:
-        """Return what the part under way lacks; a part is allocated when its first byte is awaited."""
+        """Return the rest of the current part; a part is allocated when its first byte is awaited."""
         assert self._sizes is not None
         while not len(self._rest):
             self._rest = _allocate(self._sizes[len(self._parts)])
@@ -144,7 +139,7 @@ class Reader:
         return self._rest
 
     def _fill(self, data: memoryview) -> memoryview:
-        """Take bytes of the part under way; return the others."""
+        """Take bytes of the current part; return the others."""
         rest = self._lacking()
         count = min(len(rest), len(data))
         rest[:count] = data[:count]

@@ -51,10 +51,10 @@ class Key:
         return "Key(...)"
 
     def protect(self, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
-        """Return the encrypted end of a connection in place of a plain one; the handshake is the caller's.
+        """Return a connected socket encrypted, in place of `sock`; the caller makes the handshake.
 
         Args:
-            sock: connected; of no use afterwards.
+            sock: of no use afterwards.
             server: this end has accepted the connection.
         """
         return (self._server if server else self._client).wrap_socket(
@@ -64,7 +64,7 @@ class Key:
 
 def _identity(secret: bytes) -> tuple[bytes, bytes]:
     """Return (certificate, private key) in PEM; the same for the same secret."""
-    # a fifth of a second, which only those who have a key need to spend
+    # these imports take a fifth of a second, which only users of a key need to spend
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -90,7 +90,7 @@ def _identity(secret: bytes) -> tuple[bytes, bytes]:
 def _context(protocol: int, certificate: bytes, private: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # who holds the key is who it should be, wherever it runs
+    context.check_hostname = False  # any holder of the key is trusted, wherever it runs
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=certificate.decode())
     with _file(certificate + private) as path:
@@ -102,7 +102,7 @@ def _context(protocol: int, certificate: bytes, private: bytes) -> ssl.SSLContex
 
 @contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """Give bytes a path, in memory if possible: Python's `ssl` reads a private key from nothing else."""
+    """Give bytes a path, in memory if possible: Python's `ssl` reads private keys only from paths."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("satrap"), "wb") as memory:
             memory.write(content)
@@ -116,7 +116,7 @@ def _file(content: bytes) -> Iterator[str]:
 
 
 def create_key(path: Path) -> None:
-    """Write a new secret key to a new file that only its owner can read.
+    """Write a new key to a new file that only its owner can read.
 
     Raises:
         ConfigError: the file exists or cannot be written.

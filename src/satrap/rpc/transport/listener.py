@@ -1,4 +1,4 @@
-"""The server's end: accepts connections and keeps each of them from harming the others."""
+"""A server's end: accepts connections, and keeps each from harming the others."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ _BACKLOG = 512
 _ACCEPTS = 16
 """Connections accepted in one round."""
 _COURTESY = 0.01
-"""Seconds of a round that go to strangers, after all others have had their turn."""
+"""Seconds of a round for strangers, after all others have had their turn."""
 _STRANGER_UNSENT, _STRANGERS_HELD = 1 << 18, 32 << 20
 _TICK = 0.25
-"""Seconds between looks at connections that are too slow."""
+"""Seconds between looks for slow connections."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a listener lets others take; beyond it a connection waits, or is closed.
+    """Limits of a listener; beyond them a connection waits, or is closed.
 
     A connection is a stranger until the listener's owner calls `trust`.
 
     Args:
-        message_bytes: of one message, all parts together, 256 MiB.
-        stranger_bytes: the same for a stranger, 5 MiB; of unfinished messages of all strangers, 32 MiB.
-        connections: open at a time, 1280; at most half of the descriptors this process may have.
-        strangers: of them, 256; the oldest makes room for the next.
-        patience: seconds in which a stranger must be trusted, and in which one that sends a message, or
-            takes one, may be slower than 256 KiB a second, 10.
-        held_bytes: of unfinished messages of all connections in memory, 512 MiB; beyond it only the oldest
-            one is received, and patience is a tenth.
-        unsent_bytes: waiting to be sent on one connection, 64 MiB; it is then read no more, and further
-            messages for it are dropped.
-        all_unsent_bytes: the same of all connections, 512 MiB; beyond it only connections without unsent
+        message_bytes: largest message, all parts together, 256 MiB.
+        stranger_bytes: largest message of a stranger, 5 MiB; unfinished messages of all strangers together
+            may take 32 MiB.
+        connections: connections at a time, 1280; at most half of the descriptors this process may have.
+        strangers: strangers among them, 256; the oldest makes room for the next.
+        patience: seconds for a stranger to become trusted, and for any connection to send or take a message
+            more slowly than 256 KiB a second, 10.
+        held_bytes: unfinished messages of all connections, 512 MiB; beyond it only the oldest of them is
+            received, and patience is a tenth.
+        unsent_bytes: bytes that wait to be sent on a connection, 64 MiB; beyond it the connection is not
+            read, and gets no further messages.
+        all_unsent_bytes: the same for all connections, 512 MiB; beyond it only connections without unsent
             messages get further ones, and patience is a tenth.
     """
 
@@ -59,7 +60,7 @@ class Bounds:
 
 
 class _Guest:
-    """A connection and what the listener knows of it."""
+    """A connection and what the listener knows about it."""
 
     def __init__(self, number: Hashable, connection: Connection, now: float) -> None:
         self.number, self.connection, self.since = number, connection, now
@@ -69,20 +70,20 @@ class _Guest:
 
 
 class Listener:
-    """Accepts connections at an address; carries messages to and from them in the thread that calls `poll`.
+    """Accepts connections, and exchanges messages with them in the thread that calls `poll`.
 
     Connections have numbers, which are never used again.
 
     Args:
         address: HOST:PORT; port 0 takes a free one.
-        key: whoever connects must hold it; None: anyone may.
+        key: whoever connects must hold it; None: anyone may connect.
         bounds: see `Bounds`.
-        on_message: called with the number of a connection and a message of it.
-        on_end: called with the number of a client's connection that has ended.
+        on_message: called with a connection's number and a message from it.
+        on_end: called with the number of a trusted connection that has ended.
 
     Attributes:
         address: HOST:PORT it listens on.
-        held, unsent: bytes of unfinished messages, and of unsent ones, in memory.
+        held, unsent: bytes of unfinished and of unsent messages.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -126,7 +127,7 @@ class Listener:
         self._poller.ring()
 
     def poll(self, seconds: float) -> None:
-        """Exchange what can be exchanged; return after one round, or when nothing happens for so long."""
+        """Exchange messages; return after one round, or when nothing happens for `seconds`."""
         found, self._round = self._poller.wait(min(seconds, _TICK)), self._round + 1
         late = time.monotonic() + _COURTESY
         for guest, events in sorted(found, key=_turn):
@@ -145,7 +146,7 @@ class Listener:
             self._look(now)
 
     def send(self, number: Hashable, parts: Sequence[Buffer]) -> bool:
-        """Send a message on a connection; return False if that has gone, or takes no more for now."""
+        """Send a message; return False if the connection is gone or takes no more for now."""
         guest = self._guests.get(number)
         if guest is None:
             return False
@@ -158,33 +159,27 @@ class Listener:
         return not guest.connection.closed
 
     def trust(self, number: Hashable, trusted: bool = True) -> None:
-        """Take a connection for a client's, or for a stranger's again."""
+        """Treat a connection as a client's, or as a stranger's again."""
         guest = self._guests.get(number)
         if guest is None or guest.trusted == trusted:
             return
         guest.trusted, guest.since = trusted, time.monotonic()
-        guest.connection.accept_up_to(self.bounds.message_bytes if trusted else self.bounds.stranger_bytes)
+        reader = guest.connection.reader
+        reader.max_bytes = self.bounds.message_bytes if trusted else self.bounds.stranger_bytes
         if trusted:
             del self._strangers[number]
         else:
             self._strangers[number] = guest
 
-    def stop(self, number: Hashable) -> None:
-        """Receive nothing more on a connection, until `resume`; a few messages may still be handed over."""
-        self._stop(number, True)
-
-    def resume(self, number: Hashable) -> None:
-        """Receive again on a connection that was stopped."""
-        self._stop(number, False)
-
-    def _stop(self, number: Hashable, stopped: bool) -> None:
+    def pause(self, number: Hashable, paused: bool) -> None:
+        """Receive no more on a connection, though a few messages may still come; or receive again."""
         guest = self._guests.get(number)
-        if guest is not None and guest.connection.paused != stopped:
-            guest.connection.paused = stopped
+        if guest is not None and guest.connection.paused != paused:
+            guest.connection.paused = paused
             self._watch(guest)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close everything, after at most so many seconds in which unsent messages may still go."""
+        """Close everything; unsent messages may still go for at most `linger` seconds."""
         self._poller.watch(self._socket, 0, None)
         self._socket.close()
         until = time.monotonic() + linger
@@ -199,19 +194,17 @@ class Listener:
             self._drop(guest)
         self._poller.close()
 
-    # -- one connection
-
     def _accept(self) -> None:
         for _ in range(_ACCEPTS):
             try:
                 sock, _ = self._socket.accept()
             except OSError as error:
-                if error.errno in _EXHAUSTED:  # somebody must go first, and the socket would stay readable
+                if error.errno in _EXHAUSTED:  # somebody must go; until then the socket would stay readable
                     self._evict()
                     self._poller.watch(self._socket, 0, None)  # until the next look
                 if error.errno in (*_EXHAUSTED, errno.EAGAIN):
                     return
-                continue  # the connection has gone before it was accepted
+                continue  # the connection ended before it was accepted
             if len(self._strangers) >= self.bounds.strangers or len(self._guests) >= self._most:
                 self._evict()
             if len(self._guests) >= self._most:
@@ -224,7 +217,7 @@ class Listener:
             if self._key:
                 sock = self._key.protect(sock, server=True)
             connection = Connection(sock, max_bytes=self.bounds.stranger_bytes, ready=False)
-        except (OSError, ValueError):  # it has gone already
+        except (OSError, ValueError):  # it has ended already
             sock.close()
             return
         self._number += 1
@@ -290,13 +283,13 @@ class Listener:
         return True
 
     def _watch(self, guest: _Guest) -> None:
-        """Keep the sums, and wait for what a connection may do next."""
+        """Update the sums, and wait for what a connection may do next."""
         connection = guest.connection
         if connection.closed:
             return
-        self.held += connection.held - guest.held
+        self.held += connection.reader.held - guest.held
         self.unsent += connection.unsent - guest.unsent
-        guest.held, guest.unsent = connection.held, connection.unsent
+        guest.held, guest.unsent = connection.reader.held, connection.unsent
         if not guest.held:
             self._unfinished.pop(guest.number, None)
         else:
@@ -312,7 +305,7 @@ class Listener:
             self._poller.again(guest)
 
     def _look(self, now: float) -> None:
-        """Close connections that are too slow, and accept again."""
+        """Close slow connections, and accept again."""
         self._poller.watch(self._socket, READ, None)
         patience = self.bounds.patience
         crowded = self.unsent >= self.bounds.all_unsent_bytes
@@ -320,7 +313,7 @@ class Listener:
             c = guest.connection
             waited = 0.0 if guest.trusted else now - guest.since
             if guest.number not in self._denied:
-                idle = not c.held or not self._may_read(guest)
+                idle = not c.reader.held or not self._may_read(guest)
                 waited = max(waited, guest.arriving.slow(c.received, now, idle=idle))
             leaving = guest.leaving.slow(c.sent, now, idle=not c.unsent)
             if waited > patience or leaving > (patience / 10 if crowded else patience):
@@ -333,7 +326,7 @@ class Listener:
 
 
 def _turn(ready: tuple[_Guest | None, int]) -> tuple[bool, bool, int]:
-    """Return the order of service: clients, then newcomers, then strangers, who take turns."""
+    """Sort clients first, then the listening socket, then strangers, who take turns."""
     guest, _ = ready
     return (True, False, 0) if guest is None else (not guest.trusted, True, guest.served)
 

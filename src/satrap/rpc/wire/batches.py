@@ -1,4 +1,4 @@
-"""Batches as message parts: a text that describes them, then at most eight arrays, raw."""
+"""Batches as message parts: a text that describes them, then at most eight raw arrays."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import pack_text
 
 DENSE = {"numeric": "<f4", "labels": "<f4", "label_mask": "|b1", "weights": "<f4", "groups": "<u8"}
-"""Arrays of one row per sample, and their types."""
+"""Arrays with one row per sample, and their types."""
 
 Plain = dict[str, Any]
 
 
 def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
-    """Return the parts that carry a batch.
+    """Return the parts for a batch; only the ids are copied, into one array.
 
     Args:
-        batch: the samples. The ids of all features are copied into one array; nothing else is copied.
-        about: plain data that travels in the text, with other keys than "size", "ids", "dense", "position".
+        batch: the samples.
+        about: more plain data for the text, with other keys than "size", "ids", "dense", "position".
     """
     features = [
         [name, len(j.values), j.offsets is not None, j.weights is not None] for name, j in batch.ids.items()
@@ -51,7 +51,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
 
 
 def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
-    """Return the batch that `pack_batch` packed; its arrays are views of the parts where they lie aligned.
+    """Return the batch that `pack_batch` packed; its arrays are views of aligned parts, else copies.
 
     Args:
         text: the first part, unpacked.

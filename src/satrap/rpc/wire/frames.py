@@ -1,7 +1,6 @@
 """What crosses the network: a fixed header and raw buffers, checked before anything is believed.
 
 A message is a list of parts: part 0 is the header (`HEADER_BYTES`, little-endian), the others are payload.
-Functions here do no input or output: bytes in, values out, or a `FrameError`.
 
 ```
 offset  bytes  field
@@ -28,7 +27,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -47,7 +46,7 @@ _LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _LAYOUT.size + _CHECK.size
 MAX_PARTS = 8191
-"""Parts of a payload, at most: an index, then ids and rows of thousands of table groups."""
+"""Most parts of a payload: an index, then ids and rows of thousands of table groups."""
 MAX_BYTES = 1 << 30
 """Default limit of a message's payload, 1 GiB."""
 
@@ -57,8 +56,8 @@ Bytes = npt.NDArray[np.uint8]
 class Kind(IntEnum):
     """What a message asks.
 
-    Those below PING are numbered and executed exactly once, in order. A PREFETCH names ids that will be
-    looked up: it has no number and no answer, changes no content, and may be lost, doubled or left out.
+    Kinds below PING are numbered requests, executed exactly once and in order. A PREFETCH names ids that will
+    be looked up: it has no number and no answer, changes no content, and may be lost, doubled or left out.
     """
 
     HELLO = 1
@@ -106,13 +105,13 @@ class Code(IntEnum):
 
 
 NO_SEQUENCE = 2**64 - 1
-"""Sequence of what has no number, so that an error in answer to it is never taken for another's."""
+"""Sequence of a message without a number, so that an error in answer to it matches no request."""
 ANSWER, FAILURE = 0x80, 0xFF
 """Bit that marks an answer; the kind of an answer that carries an error."""
 
 
 class FrameError(ExchangeError):
-    """A message that cannot be believed. `code` says why, `header` is what could be read of it."""
+    """A message that is refused. `code` says why, `header` is what could be read of it."""
 
     def __init__(self, what: str, code: Code = Code.MALFORMED, header: Header | None = None) -> None:
         super().__init__(what)
@@ -140,7 +139,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Size, number of parts and hash of a payload: computed once, however often it is sent."""
+    """Number of parts, size and hash of a payload: computed once, however often it is sent."""
 
     parts: int
     size: int
@@ -152,13 +151,17 @@ def as_bytes(part: Buffer) -> Bytes:
     return np.frombuffer(part, np.uint8) if memoryview(part).nbytes else np.empty(0, np.uint8)
 
 
+def size_of(parts: Iterable[Buffer]) -> int:
+    """Return the bytes of parts together."""
+    return sum(memoryview(part).nbytes for part in parts)
+
+
 def digest(parts: Sequence[Buffer]) -> Digest:
-    """Return the digest of the parts of a payload."""
-    value, size = 0, 0
+    """Return the digest of a payload."""
+    value = 0
     for part in parts:
         value = xxh64_intdigest(part, value)
-        size += memoryview(part).nbytes
-    return Digest(len(parts), size, value)
+    return Digest(len(parts), size_of(parts), value)
 
 
 def encode(header: Header, payload: Digest) -> bytes:
@@ -170,7 +173,7 @@ def encode(header: Header, payload: Digest) -> bytes:
 
 
 def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) -> Header:
-    """Return the header of a message whose every byte agrees with its checks.
+    """Check every byte of a message; return its header.
 
     Args:
         data: part 0.
@@ -178,16 +181,16 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
         max_bytes: largest payload accepted.
 
     Raises:
-        FrameError: anything else; with the header if that part was whole.
+        FrameError: something is wrong; it has the header if part 0 was whole.
     """
     header, expected = _decode_header(data)
-    sizes = sum(memoryview(part).nbytes for part in parts)
-    if sizes > max_bytes:
-        raise FrameError(f"a message of {sizes} bytes is over the limit of {max_bytes}", header=header)
-    if (len(parts), sizes) != (expected.parts, expected.size):
+    size = size_of(parts)
+    if size > max_bytes:
+        raise FrameError(f"a message of {size} bytes is over the limit of {max_bytes}", header=header)
+    if (len(parts), size) != (expected.parts, expected.size):
         raise FrameError(
             f"the header announces {expected.size} bytes in {expected.parts} parts, "
-            f"{sizes} in {len(parts)} came",
+            f"{size} in {len(parts)} came",
             header=header,
         )
     if digest(parts).value != expected.value:

@@ -1,4 +1,4 @@
-"""Control messages: small JSON texts, and values in them that are checked before they are used."""
+"""Control messages: small JSON texts, and checks of the values in them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_TEXT = 4 << 20
 MAX_ANSWER = 256 << 20
 """Longest control text that a client reads, or a server from its own journal, 256 MiB."""
 LARGEST = 1 << 50
-"""Largest count, and most bytes, that a request may name: a pebibyte."""
+"""Largest count or size in bytes in a request: a pebibyte."""
 MAX_WORLD = 65536
-"""Workers that a request may speak of."""
+"""Most workers in a request."""
 _SHOWN = 40
-"""Characters of a value that an error shows."""
+"""Characters of a value in an error."""
 
 
 def pack_text(content: Mapping[str, Any]) -> bytes:
@@ -27,11 +27,7 @@ def pack_text(content: Mapping[str, Any]) -> bytes:
 
 
 def pack_hello(content: Mapping[str, Any]) -> bytes:
-    """Return the control text that greets a server.
-
-    Raises:
-        ConfigError: it is longer than a server reads.
-    """
+    """Return the control text of a hello; raise a `ConfigError` if it is longer than a server reads."""
     text = pack_text(content)
     if len(text) > MAX_TEXT:
         raise ConfigError(
@@ -55,7 +51,7 @@ def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
     raw = bytes(data)
     try:
         content = json.loads(raw)
-        if b"\\ud" in raw.lower():  # half of a pair is no text: it could be written nowhere
+        if b"\\ud" in raw.lower():  # half of a surrogate pair cannot be encoded
             json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FrameError("a control text is no JSON") from error
@@ -65,28 +61,20 @@ def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
 
 
 def shortened(value: object) -> str:
-    """Return a value of a control text as an error shows it."""
+    """Return a value as an error shows it."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def only(parts: Sequence[Buffer]) -> Buffer:
-    """Return the one part of a control message.
-
-    Raises:
-        FrameError: it has more, or none.
-    """
+    """Return the one part of a control message; raise a `FrameError` if there are more, or none."""
     if len(parts) != 1:
         raise FrameError(f"a control message has one part, got {len(parts)}")
     return parts[0]
 
 
 def whole(data: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """Return a whole number of plain data that lies in a range.
-
-    Raises:
-        ConfigError: it does not, or is something else.
-    """
+    """Return an integer of plain data; raise a `ConfigError` unless `least <= it <= most`."""
     value = data.get(name)
     if type(value) is not int or not least <= value <= most:
         raise ConfigError(
