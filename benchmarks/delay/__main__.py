@@ -42,7 +42,7 @@ class Network:
     def __init__(self, shards: int, delay: float) -> None:
         self._processes: list[subprocess.Popen[str]] = []
         served = [
-            self._start("satrap.exchange.servers.serve", "127.0.0.1:0").split()[4] for _ in range(shards)
+            self._start("satrap.cli", "shard", "--listen", "127.0.0.1:0").split()[4] for _ in range(shards)
         ]
         self.addresses = [self._start("benchmarks.delay.proxy", a, str(delay)).strip() for a in served]
 

@@ -31,7 +31,7 @@ AHEAD = 4
 
 def start(shards: int) -> tuple[list[subprocess.Popen[str]], list[str]]:
     """Start shard processes; return them and their addresses."""
-    command = [sys.executable, "-m", "satrap.exchange.servers.serve", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0"]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(shards)]
     return processes, [p.stdout.readline().split()[4] for p in processes if p.stdout]
 

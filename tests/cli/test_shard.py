@@ -13,6 +13,7 @@ from satrap.events import Ready, decode
 from satrap.exchange import Request
 from satrap.exchange.servers import ServersExchange
 from satrap.optim import SGD
+from satrap.rpc import create_key
 from satrap.schema import Table
 from tests.cli.command import SATRAP, satrap
 
@@ -29,6 +30,13 @@ from tests.cli.command import SATRAP, satrap
 )
 def test_bad_input_is_one_error(arguments: list[str], message: str) -> None:
     satrap("shard", *arguments).assert_refused(message)
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    (tmp_path / "key").chmod(0o644)
+    answer = satrap("shard", "--listen", "0.0.0.0:0", "--key", tmp_path / "key")
+    answer.assert_refused("its mode is 0644")
 
 
 def test_an_address_is_needed() -> None:

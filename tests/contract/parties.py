@@ -53,14 +53,14 @@ class Process:
 
     Args:
         listen: HOST:PORT.
-        options: further arguments of the command.
+        options: further options of `satrap shard`.
 
     Attributes:
         before: what it prints before the line that says it is ready.
     """
 
     def __init__(self, listen: str = "127.0.0.1:0", *options: str) -> None:
-        command = [sys.executable, "-m", "satrap.exchange.servers.serve", listen, *options]
+        command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", listen, *options]
         self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.popen.stdout is not None
         self.before = ""

@@ -348,7 +348,7 @@ def test_shards_elsewhere_need_a_key() -> None:
 
 def test_the_process_ends_cleanly_and_keeps_its_key_to_itself(tmp_path: Path) -> None:
     create_key(tmp_path / "key")
-    with Process("127.0.0.1:0", "--key-file", str(tmp_path / "key")) as process:
+    with Process("127.0.0.1:0", "--key", str(tmp_path / "key")) as process:
         check_process(process, tmp_path)
 
 

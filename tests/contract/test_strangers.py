@@ -101,7 +101,7 @@ def test_no_stranger_ends_a_shard_or_keeps_it_from_its_clients(
 ) -> None:
     create_key(tmp_path / "key")
     key = read_key(tmp_path / "key") if protected else None
-    options = ["--key-file", str(tmp_path / "key")] if protected else []
+    options = ["--key", str(tmp_path / "key")] if protected else []
     floods = [sends(STREAMS[kind])] * 20 if kind != "all" else [*map(sends, STREAMS.values()), stays(400)]
     with Process("127.0.0.1:0", *options) as process:
         wanted = [request(0, [1, 2, 3], [4])]

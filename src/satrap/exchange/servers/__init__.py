@@ -1,7 +1,7 @@
 """Rows in other processes: shard servers, and the exchange that talks to them.
 
-`ShardServer` serves one shard of every table on a socket; `serve` is its process. `ServersExchange` is what a
-worker uses. Between them go checked binary messages (`satrap.rpc`), never code.
+`ShardServer` serves one shard of every table on a socket; `satrap shard` runs it. A worker uses
+`ServersExchange`. They exchange checked binary messages (`satrap.rpc`), never code.
 """
 
 from satrap.exchange.servers.client import ServersExchange

@@ -74,6 +74,7 @@ class Server:
 
     Attributes:
         address: HOST:PORT it listens on.
+        counters: see `Counters`.
 
     Raises:
         ConfigError: the address cannot be used, or is open to others without a key.
@@ -100,6 +101,7 @@ class Server:
             recovering=durability.progress if durability else lambda: None,
             ahead=partial(handler.expect, Kind.PREFETCH),
         )
+        self.counters = self._sessions.counters
         self._dispatcher = dispatcher(
             handler,
             self._finished,
@@ -193,7 +195,7 @@ class Server:
         dispatcher, executor, durability = self._dispatcher, self._executor, self.durability
         known = self._sessions.known.values()
         return {
-            **asdict(self._sessions.counters),
+            **asdict(self.counters),
             "clients": len(known),
             "queued": sum(s.parked for s in known) + executor.queued,
             "queued_bytes": sum(s.parked_bytes for s in known) + executor.queued_bytes,
@@ -255,5 +257,5 @@ class Server:
         if answer is None:
             return True
         sent = self._listener.send(number, [encode(answer.header, answer.payload), *answer.parts])
-        self._sessions.counters.sent_bytes += answer.payload.size * sent
+        self.counters.sent_bytes += answer.payload.size * sent
         return sent
