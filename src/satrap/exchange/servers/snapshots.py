@@ -19,7 +19,8 @@ from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
 from satrap.store import Chunk, Delta, Shard
 
 Result = dict[str, Any]
-
+Work = Callable[[threading.Event], Result]
+"""What a job does; it ends early once the event is set."""
 CHUNK_ROWS = 16384
 """Rows of a cut read at once."""
 
@@ -114,9 +115,8 @@ class Snapshots:
         """Begin to write a cut, which can be done once; raise a `StoreError` if there is none."""
         self.check(config, number)
         assert self._cut is not None
-        cut, state, self._cut, self._state = self._cut, self._state, None, {}
-        cut = replace(cut, chunks=_until(cut.chunks, stopping := threading.Event()))
-        return self._start(lambda: _write(config, cut, url, folder, state), stopping)
+        cut, state = self._cut, self._state
+        return self._start(lambda stopping: _write(config, cut, url, folder, state, stopping))
 
     def save(self, config: ShardConfig, store: Shard, url: str, folder: str, shown: str) -> Result:
         """Begin to write all rows as they are now, besides the cut and the job; `saved` returns the result.
@@ -124,9 +124,8 @@ class Snapshots:
         Nothing is written unless this machine sees the file `shown` in the checkpoint's data folder.
         """
         self._stop_saving()
-        stopping = threading.Event()
-        cut = Delta(True, _until(store.snapshot(chunk_rows=CHUNK_ROWS), stopping), {})
-        self._saving = _Job(lambda: _save(config, cut, url, folder, shown), stopping)
+        cut = Delta(True, store.snapshot(chunk_rows=CHUNK_ROWS), {})
+        self._saving = _Job(lambda stopping: _save(config, cut, url, folder, shown, stopping))
         return {}
 
     def saved(self) -> Result:
@@ -148,35 +147,27 @@ class Snapshots:
             number: note changes from then on, as after a cut of this number, if the store has no other rows.
             exact: before the rows, restore what else the store needs to go on exactly.
         """
-        stopping = threading.Event()
-        started = self._start(lambda: self._read(config, store, url, number, stopping, exact), stopping)
-        self._reading = self._job
-        return started
+        buckets = config.map.buckets(config.shard)
 
-    def _read(
-        self,
-        config: ShardConfig,
-        store: Shard,
-        url: str,
-        number: int | None,
-        stopping: threading.Event,
-        exact: bool,
-    ) -> Result:
-        from satrap.checkpoint.chain import read_buckets
+        def counted(stopping: threading.Event) -> Iterator[Chunk]:
+            from satrap.checkpoint.chain import read_buckets
 
-        def counted() -> Iterator[Chunk]:
             for chunk in _until(read_buckets(url, buckets), stopping):
                 yield chunk
                 self.loaded += len(chunk.ids)
 
-        buckets = config.map.buckets(config.shard)
-        if exact:
-            restore(store, url, buckets)
-        rows, alone = load_rows(store, counted())
-        if number is None or not alone:
-            return {"rows": rows}
-        store.changes.follow()
-        return {"rows": rows, "follows": number}
+        def work(stopping: threading.Event) -> Result:
+            if exact:
+                restore(store, url, buckets)
+            rows, alone = load_rows(store, counted(stopping))
+            if number is None or not alone:
+                return {"rows": rows}
+            store.changes.follow()
+            return {"rows": rows, "follows": number}
+
+        started = self._start(work)
+        self._reading = self._job
+        return started
 
     def spoilt(self) -> bool:
         """Return, once, whether a reading has failed and left some rows in the store."""
@@ -185,9 +176,9 @@ class Snapshots:
             self._reading = None
         return failed
 
-    def _start(self, work: Callable[[], Result], stopping: threading.Event) -> Result:
+    def _start(self, work: Work) -> Result:
         self._stop_job()
-        self._job = _Job(work, stopping)
+        self._job = _Job(work)
         return {}
 
     def result(self) -> Result:
@@ -228,16 +219,17 @@ class Snapshots:
 
 
 class _Job:
-    def __init__(self, work: Callable[[], Result], stopping: threading.Event) -> None:
-        self.stopping = stopping
+    def __init__(self, work: Work) -> None:
+        self.stopping = threading.Event()
         self.result: Result = {"done": False}
         self._work = work
         threading.Thread(target=self._run, name="satrap-shard-snapshot", daemon=True).start()
 
     def _run(self) -> None:
-        work, self._work = self._work, dict  # a finished job must not hold rows
+        work = self._work
+        del self._work  # a finished job must not hold rows
         try:
-            self.result = {"done": True, **work()}
+            self.result = {"done": True, **work(self.stopping)}
         except SatrapError as error:
             self.result = {"done": True, "error": errors.error_values(error)}
         except BaseException as error:  # noqa: BLE001 - the thread ends: whoever waits must hear of it
@@ -253,7 +245,9 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chun
         yield chunk
 
 
-def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State) -> Result:
+def _write(
+    config: ShardConfig, cut: Delta, url: str, folder: str, state: State, stopping: threading.Event
+) -> Result:
     from satrap.checkpoint.chain import deleted_file, pack_deleted
     from satrap.checkpoint.parts import write_file, write_tables
     from satrap.checkpoint.storage import Storage
@@ -261,9 +255,9 @@ def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State)
 
     storage = Storage(url)
     tables, buckets = [str(table["name"]) for table in config.tables], config.map.buckets(config.shard)
-    suffix = f".shard-{config.shard:04d}"
+    suffix, chunks = f".shard-{config.shard:04d}", _until(cut.chunks, stopping)
     with storage.together():
-        files = write_tables(storage, folder, cut.chunks, tables, suffix=suffix, buckets=buckets)
+        files = write_tables(storage, folder, chunks, tables, suffix=suffix, buckets=buckets)
         files |= write_store(storage, folder, state, suffix=suffix, buckets=buckets)
         if not cut.full:
             name = deleted_file(suffix)
@@ -272,7 +266,9 @@ def _write(config: ShardConfig, cut: Delta, url: str, folder: str, state: State)
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
 
 
-def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -> Result:
+def _save(
+    config: ShardConfig, rows: Delta, url: str, folder: str, shown: str, stopping: threading.Event
+) -> Result:
     from satrap.checkpoint.storage import Storage
 
     try:
@@ -280,7 +276,7 @@ def _save(config: ShardConfig, rows: Delta, url: str, folder: str, shown: str) -
     except (OSError, CheckpointError):
         seen = False
     try:
-        return _write(config, rows, url, folder, {}) if seen else {"files": None}
+        return _write(config, rows, url, folder, {}, stopping) if seen else {"files": None}
     except PermissionError:
         return {"files": None}
 

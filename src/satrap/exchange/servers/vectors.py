@@ -1,7 +1,8 @@
-"""Unaligned memory access and 16-bit conversions of 16 numbers at once, for Numba kernels.
+"""Unaligned memory access and conversions of 16 numbers at once, for Numba kernels.
 
-Arrays that arrive from a socket lie at any address, so nothing here assumes alignment. LLVM turns `fpext` and
-`fptrunc` into the CPU's own conversions (F16C, AVX-512, NEON): round to nearest, ties to even.
+`half` is float16, `brain` bfloat16, `single` float32. Arrays from a socket lie at any address, so nothing
+here assumes alignment. LLVM turns `fpext` and `fptrunc` into the CPU's own conversions (F16C, AVX-512, NEON):
+round to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -45,7 +45,7 @@ def _any(builder: Any, flags: Any, lanes: int) -> Any:
 
 
 def _full(builder: Any, bits: Any, scalar: Any, lanes: int, mask: int) -> Any:
-    """Whether the exponent, chosen by `mask`, is all ones: infinite or NaN."""
+    """Return whether all bits of the exponent, `mask`, are set: infinite or NaN."""
     masked = builder.and_(bits, _all(scalar, lanes, mask))
     return builder.icmp_unsigned("==", masked, _all(scalar, lanes, mask))
 
@@ -60,21 +60,21 @@ def _scaled(builder: Any, source: Any, scale: Any, lanes: int) -> Any:
     return builder.fmul(value, builder.shuffle_vector(first, empty, zeros))
 
 
-def _widener(generate: Callable[[Any, Any, Any, int], None], lanes: int) -> Any:
+def _widener(generate: Callable[..., None], lanes: int) -> Any:
     def widen(context: Any, source: Any, target: Any) -> Any:
-        def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            generate(builder, arguments[0], arguments[1], lanes)
-            return _.get_dummy_value()
+        def body(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            generate(builder, *arguments, lanes)
+            return context.get_dummy_value()
 
         return types.void(types.uint64, types.uint64), body
 
     return intrinsic(widen)
 
 
-def _narrower(generate: Callable[[Any, Any, Any, Any, int], Any], lanes: int) -> Any:
+def _narrower(generate: Callable[..., Any], lanes: int) -> Any:
     def narrow(context: Any, source: Any, target: Any, scale: Any) -> Any:
-        def body(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return generate(builder, arguments[0], arguments[1], arguments[2], lanes)
+        def body(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return generate(builder, *arguments, lanes)
 
         return types.uint32(types.uint64, types.uint64, types.float32), body
 
@@ -98,11 +98,8 @@ def _widen_single(builder: Any, source: Any, target: Any, lanes: int) -> None:
 def _narrow_half(builder: Any, source: Any, target: Any, scale: Any, lanes: int) -> Any:
     value = builder.fptrunc(_scaled(builder, source, scale, lanes), _shape(_HALF, lanes))
     _save(builder, value, target)
-    return _any(
-        builder,
-        _full(builder, builder.bitcast(value, _shape(_I16, lanes)), _I16, lanes, _EXPONENT16),
-        lanes,
-    )
+    bits = builder.bitcast(value, _shape(_I16, lanes))
+    return _any(builder, _full(builder, bits, _I16, lanes, _EXPONENT16), lanes)
 
 
 def _narrow_brain(builder: Any, source: Any, target: Any, scale: Any, lanes: int) -> Any:
@@ -111,7 +108,7 @@ def _narrow_brain(builder: Any, source: Any, target: Any, scale: Any, lanes: int
     odd = builder.and_(builder.lshr(bits, sixteen), one)
     rounded = builder.add(builder.add(bits, _all(_I32, lanes, 0x7FFF)), odd)
     _save(builder, builder.trunc(builder.lshr(rounded, sixteen), _shape(_I16, lanes)), target)
-    # the input too: rounding may carry a NaN's bits over into something that looks finite
+    # the input too: rounding may turn a NaN's bits into a number that looks finite
     flags = builder.or_(
         _full(builder, bits, _I32, lanes, _EXPONENT32), _full(builder, rounded, _I32, lanes, _EXPONENT32)
     )
@@ -125,23 +122,11 @@ def _narrow_single(builder: Any, source: Any, target: Any, scale: Any, lanes: in
     return _any(builder, _full(builder, bits, _I32, lanes, _EXPONENT32), lanes)
 
 
-Widen = Callable[[np.uint64, np.uint64], None]
-Narrow = Callable[[np.uint64, np.uint64, np.float32], np.uint32]
-widen_half: Widen = _widener(_widen_half, LANES)
-"""widen_half(source, target): 16 float16 -> 16 float32; `_1`: one number, here and below."""
-widen_half_1: Widen = _widener(_widen_half, 1)
-widen_brain: Widen = _widener(_widen_brain, LANES)
-"""widen_brain(source, target): 16 bfloat16 -> 16 float32."""
-widen_brain_1: Widen = _widener(_widen_brain, 1)
-widen_single: Widen = _widener(_widen_single, LANES)
-"""widen_single(source, target): copy 16 float32."""
-widen_single_1: Widen = _widener(_widen_single, 1)
-narrow_half: Narrow = _narrower(_narrow_half, LANES)
-"""narrow_half(source, target, scale): 16 float32 * scale -> float16; 1 if a result is not finite."""
-narrow_half_1: Narrow = _narrower(_narrow_half, 1)
-narrow_brain: Narrow = _narrower(_narrow_brain, LANES)
-"""narrow_brain(source, target, scale): 16 float32 * scale -> bfloat16; 1 if a result is not finite."""
-narrow_brain_1: Narrow = _narrower(_narrow_brain, 1)
-narrow_single: Narrow = _narrower(_narrow_single, LANES)
-"""narrow_single(source, target, scale): 16 float32 * scale -> float32; 1 if a result is not finite."""
-narrow_single_1: Narrow = _narrower(_narrow_single, 1)
+# widen(source, target): 16 numbers -> 16 float32; `_1`: one number, here and below
+widen_half, widen_half_1 = _widener(_widen_half, LANES), _widener(_widen_half, 1)
+widen_brain, widen_brain_1 = _widener(_widen_brain, LANES), _widener(_widen_brain, 1)
+widen_single, widen_single_1 = _widener(_widen_single, LANES), _widener(_widen_single, 1)
+# narrow(source, target, scale): 16 float32 * scale -> 16 numbers; return 1 if one is not finite
+narrow_half, narrow_half_1 = _narrower(_narrow_half, LANES), _narrower(_narrow_half, 1)
+narrow_brain, narrow_brain_1 = _narrower(_narrow_brain, LANES), _narrower(_narrow_brain, 1)
+narrow_single, narrow_single_1 = _narrower(_narrow_single, LANES), _narrower(_narrow_single, 1)

@@ -6,17 +6,13 @@ import contextlib
 import selectors
 import socket
 from collections.abc import Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import HasFileno
 
 T = TypeVar("T", bound=Hashable)
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-
-
-class HasFile(Protocol):
-    """Something with a file descriptor."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
 
 
 class Poller(Generic[T]):
@@ -34,7 +30,7 @@ class Poller(Generic[T]):
         self._selector.register(self._bell, READ)
         self._rung = False
 
-    def watch(self, file: HasFile, events: int, item: T) -> None:
+    def watch(self, file: HasFileno, events: int, item: T) -> None:
         """From now on, have `wait` return an item when READ or WRITE, or both, are possible; 0: never."""
         known = self._selector.get_map().get(file)
         if known is None and events:
