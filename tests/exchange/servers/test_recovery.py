@@ -526,7 +526,7 @@ def test_a_process_with_such_a_journal_ends_and_says_why(tmp_path: Path) -> None
         assert process.popen.wait(20) == 1
         assert process.popen.stderr is not None
         told = process.popen.stderr.read()
-    assert told.startswith("the journal cannot be repeated: a request of a client without a hello")
+    assert told.startswith("error: the journal cannot be repeated: a request of a client without a hello")
     assert "00000000.journal, record 0: EXPORT" in told
     assert "Traceback" not in told
 

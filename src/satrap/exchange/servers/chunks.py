@@ -27,11 +27,7 @@ def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
 
 
 def unpack_arrays(parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that `pack_arrays` packed, as copies. There may be hundreds of thousands.
-
-    Raises:
-        FrameError: names, types or sizes do not fit.
-    """
+    """Return copies of packed arrays, perhaps 100,000s; raise a `FrameError` if they do not fit."""
     about = unpack_text(parts[0], most=MAX_ANSWER).get("arrays") if parts else None
     if not isinstance(about, dict) or len(about) != len(parts) - 1:
         raise FrameError("arrays without their names")
@@ -57,11 +53,7 @@ def pack_chunk(chunk: Chunk) -> list[Buffer]:
 
 
 def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
-    """Return the chunk that `pack_chunk` packed; its arrays are views of the parts.
-
-    Raises:
-        FrameError: names, types or sizes do not fit.
-    """
+    """Return the packed chunk, as views of the parts; raise a `FrameError` if they do not fit."""
     if len(parts) != len(_COLUMNS) + 1:
         raise FrameError(f"a chunk has {len(_COLUMNS) + 1} parts, got {len(parts)}")
     about = unpack_text(parts[0])

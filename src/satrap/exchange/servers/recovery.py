@@ -73,11 +73,7 @@ class Recovery:
         return self.done + self._service.loaded if self.active else None
 
     def recover(self, sessions: Sessions, stopping: Callable[[], bool] = lambda: False) -> None:
-        """See `Durability.recover`.
-
-        Raises:
-            CheckpointError: the journal is damaged, or a record cannot be repeated.
-        """
+        """See `Durability.recover`; a damaged or unrepeatable record raises a `CheckpointError`."""
         self._service.repeating, self._stopping = True, stopping
         for segment in self._segments:
             for number, (header, parts) in enumerate(self.journal.read([segment]), segment.first):

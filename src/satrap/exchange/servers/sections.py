@@ -64,11 +64,7 @@ class Section:
 
 
 def pack(sections: Sequence[Section]) -> list[Buffer]:
-    """Return the parts of a payload; arrays are not copied, except ids that fit in uint32.
-
-    Raises:
-        FrameError: more sections than a message may have.
-    """
+    """Return a payload; only ids that fit in uint32 are copied. Too many sections raise a `FrameError`."""
     if len(sections) > MAX_SECTIONS:
         raise FrameError(f"{len(sections)} sections do not fit into a message: {MAX_SECTIONS} do")
     descriptors, splits, arrays = [_COUNT.pack(len(sections))], [], []
@@ -90,14 +86,11 @@ def pack(sections: Sequence[Section]) -> list[Buffer]:
 
 
 def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section]:
-    """Return the sections of a payload; arrays are views of the parts.
-
-    Args:
-        parts: the payload.
-        most: largest number of sections; more are refused before any is looked at.
+    """Return the sections of a payload, at most `most`; arrays are views of the parts.
 
     Raises:
-        FrameError: sizes or splits do not agree. Nothing is allocated beyond the size of the message.
+        FrameError: there are more, or sizes or splits do not agree; nothing larger than the message is
+            allocated.
     """
     if not parts:
         raise FrameError("a data message without an index part")

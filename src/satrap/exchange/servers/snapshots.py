@@ -69,12 +69,9 @@ class Snapshots:
         return self.since is not None and self.since == self._number
 
     def cut(self, store: Shard, asked: Asked, *, keep: bool = True) -> Result:
-        """Take a cut in place of the last one; return whether it is `full`, and the store's `counts`.
+        """Take the cut that is asked for; return whether it is `full`, and the store's `counts`.
 
-        Args:
-            store: the shard's store.
-            asked: which cut.
-            keep: False: nobody will ask for its rows.
+        It replaces the last cut. `keep=False`: nobody will ask for its rows.
         """
         if asked.delta is None:
             cut = Delta(True, store.snapshot(), {})
@@ -141,8 +138,7 @@ class Snapshots:
         """Begin to load the rows of this shard's buckets from a checkpoint.
 
         Args:
-            config: of the shard.
-            store: takes the rows.
+            config, store: of the shard.
             url: of the checkpoint.
             number: note changes from then on, as after a cut of this number, if the store has no other rows.
             exact: before the rows, restore what else the store needs to go on exactly.
@@ -184,8 +180,7 @@ class Snapshots:
     def result(self) -> Result:
         """Return `{"done": False}`, or what the job returned, or `{"done": True, "error": ...}`.
 
-        Raises:
-            StoreError: there is no job.
+        Without a job it raises a `StoreError`.
         """
         if self._job is None:
             raise StoreError(

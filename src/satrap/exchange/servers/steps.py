@@ -132,8 +132,7 @@ class StepBoard(Board):
     def offer(self, rank: int, step: int, share: Share) -> Sequence[Share] | None:
         """Add a share; if it is the last one, complete the step and return all shares in rank order.
 
-        Raises:
-            StoreError: the step is not the open one, or it is the rank's second share.
+        For another step than the open one, or a second share of a rank, it raises a `StoreError`.
         """
         if step != self.completed or rank in self.shares:
             raise StoreError(

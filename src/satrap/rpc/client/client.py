@@ -75,11 +75,7 @@ class Client:
             raise
 
     def ask(self, kind: Kind, parts: Sequence[Buffer] = ()) -> Future[Sequence[Buffer]]:
-        """Issue a request; return at once a future for the parts of the answer.
-
-        Raises:
-            ExchangeError: the client is closed.
-        """
+        """Issue a request; return a future for the answer's parts. Once closed, raise an `ExchangeError`."""
         if self._closed:
             raise ExchangeError("the connection is closed")
         call: Call[Sequence[Buffer]] = Call()

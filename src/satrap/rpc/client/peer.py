@@ -121,13 +121,7 @@ class Peer:
         self._unsent += 1
 
     def refusal(self, kind: Kind, size: int, *, answer: bool = False) -> StoreError | None:
-        """Return the error for a payload too large for the server, None if it is not.
-
-        Args:
-            kind: of the request.
-            size: bytes of the request's payload, or of the answer's.
-            answer: `size` is the answer's.
-        """
+        """Return the error if `size` bytes, of a request or of its `answer`, are too large for the server."""
         if size <= self.message_bytes:
             return None
         what = "answer would take" if answer else f"{kind.name.lower()} takes"
@@ -144,11 +138,9 @@ class Peer:
         return len(self._pending)
 
     def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
-        """Yield the messages to send now.
+        """Yield the messages to send now, in seconds of the client's clock.
 
-        Args:
-            now: seconds of the client's clock.
-            busy: the client waits for any server: this one should hear that the client lives.
+        `busy`: the client waits for some server, so this one should hear that the client lives.
         """
         if self._quiet:
             if now < self._quiet:
@@ -182,8 +174,7 @@ class Peer:
     def receive(self, header: Header, parts: Sequence[Buffer], now: float) -> list[Message]:
         """Take an answer; return the messages to send because of it.
 
-        Raises:
-            ExchangeError: the server serves this client no more.
+        It raises an `ExchangeError` if the server will not serve this client any more.
         """
         if header.kind == Kind.PING | ANSWER:
             return self._pong(header, now)

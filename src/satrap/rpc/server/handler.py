@@ -121,11 +121,7 @@ class SerialHandler(Handler, Protocol):
 
     @abstractmethod
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
-        """Check a request; return what executes it.
-
-        Raises:
-            SatrapError: it is refused; nothing has changed.
-        """
+        """Check a request; return what executes it, or change nothing and raise a `SatrapError`."""
 
     def seen(self, session: Session) -> tuple[int, int]:
         """Return how many updates have been applied: (this client's, all)."""

@@ -110,8 +110,7 @@ class Journal:
     def append(self, head: bytes, parts: Sequence[Buffer]) -> None:
         """Write a message's header and payload; once this returns, the death of the process does not undo it.
 
-        Raises:
-            StoreError: there is no room, or the disk fails; the journal is as before.
+        Without room, or if the disk fails, it raises a `StoreError` and leaves the journal as it was.
         """
         segment = self.segments[-1]
         data = _record(segment.first + segment.records, head, parts)
@@ -146,23 +145,18 @@ class Journal:
             self._broken = True
 
     def begin(self, head: bytes, parts: Sequence[Buffer]) -> None:
-        """Begin anew with a request: nothing before it shall be repeated.
-
-        Raises:
-            StoreError: as `rotate`.
-        """
+        """Begin anew with a request: nothing before it shall be repeated; raise what `rotate` raises."""
         self.rotate(None, head, parts)
         self._drop(len(self.segments) - 1)
 
     def rotate(self, step: int | None, head: bytes, parts: Sequence[Buffer]) -> None:
         """Begin a segment between two requests.
 
+        Without room, or if the disk fails, it raises a `StoreError` and goes on in the old segment.
+
         Args:
             step: the snapshot at whose cut it begins, or None.
             head, parts: its first message; at a cut what else the server remembers, as a message of kind 0.
-
-        Raises:
-            StoreError: there is no room, or the disk fails; the journal goes on in the segment before.
         """
         last = self.segments[-1]
         try:
@@ -187,10 +181,9 @@ class Journal:
         del self.segments[:count]
 
     def since(self, step: int | None) -> Sequence[Segment]:
-        """Return the segments that continue a snapshot (None: the start of the run).
+        """Return the segments from a snapshot's cut on (None: from the start of the run).
 
-        Raises:
-            CheckpointError: none begins there.
+        If none begins there, it raises a `CheckpointError`.
         """
         for at, segment in enumerate(self.segments):
             if segment.step == step:
@@ -205,11 +198,7 @@ class Journal:
         )
 
     def read(self, segments: Sequence[Segment]) -> Iterator[tuple[Header, list[Buffer]]]:
-        """Yield the messages of segments, every byte checked.
-
-        Raises:
-            CheckpointError: a record is damaged; those before it have been yielded.
-        """
+        """Yield the messages of segments; at a damaged record raise a `CheckpointError`."""
         for segment in segments:
             with open(segment.path, "rb") as file:
                 file.seek(SEGMENT_BYTES)
@@ -217,11 +206,7 @@ class Journal:
                     yield _read(file, segment)
 
     def of_kind(self, segment: Segment, kind: int) -> Iterator[list[Buffer]]:
-        """Yield the payloads of one kind of request in a segment; only these are checked.
-
-        Raises:
-            CheckpointError: one is damaged.
-        """
+        """Yield the payloads of one kind of request; raise a `CheckpointError` if one is damaged."""
         with open(segment.path, "rb") as file:
             at = SEGMENT_BYTES
             for _ in range(segment.records):

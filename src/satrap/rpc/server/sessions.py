@@ -66,16 +66,16 @@ class Limits:
 
 
 def share(limit: int, held: Sequence[int], own: int) -> bool:
-    """Return whether a client may hold more of something that all clients share.
+    """Return whether a client may hold more of something that all clients share; sizes are in bytes.
 
     A client that holds nothing may, as long as all hold less than four times the limit. The others may while
     all hold less than twice the limit. Each of them has an equal share, with one share left for the next
     client, but at least an eighth of the limit.
 
     Args:
-        limit: bytes.
-        held: bytes of each client that holds any.
-        own: bytes of this client.
+        limit: what all clients should hold together.
+        held: what each client holds that holds any.
+        own: what this client holds.
     """
     total = sum(held)
     if own == 0:
@@ -227,11 +227,7 @@ class Sessions:
                     other.fenced = True
 
     def recovered(self, header: Header) -> Session:
-        """Return the session of a request that the server repeats while it recovers.
-
-        Raises:
-            FrameError: the client has not said hello before.
-        """
+        """Return the session of a request to repeat; raise a `FrameError` if its client never said hello."""
         session = self.known.get(header.client)
         if session is None:
             if header.kind != Kind.HELLO:

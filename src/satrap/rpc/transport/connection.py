@@ -49,12 +49,12 @@ class Pace:
         self._since, self._moved = now, 0
 
     def slow(self, moved: int, now: float, *, idle: bool) -> float:
-        """Return for how many seconds the transfer has been slow.
+        """Return for how many seconds the transfer has been slow; not while it is `idle`.
 
         Args:
             moved: bytes so far.
             now: seconds.
-            idle: there was nothing to move, or our own side held it up: not slow.
+            idle: there was nothing to move, or our own side held it up.
         """
         if idle or moved - self._moved > _RATE * (now - self._since):
             self._since, self._moved = now, moved
@@ -104,11 +104,7 @@ class Connection:
         return (READ if reading else 0) | (WRITE if self._queue else 0)
 
     def greet(self) -> None:
-        """Go on with the handshake; `ready` says whether it is over.
-
-        Raises:
-            LostError: the other side lacks the key, or has gone.
-        """
+        """Go on with the handshake until `ready`; raise a `LostError` if the other side lacks the key or is gone."""
         assert self._encrypted is not None
         with ending():
             try:
@@ -122,8 +118,7 @@ class Connection:
     def receive(self) -> Iterator[Message]:
         """Yield messages that have arrived; if `more` is set afterwards there are others.
 
-        Raises:
-            LostError: the other side has gone, or what it sent is no message.
+        It raises a `LostError` if the other side has gone, or sends no messages.
         """
         self.more, messages = True, 0
         with ending():
@@ -186,11 +181,7 @@ class Connection:
             self.unsent += len(piece)
 
     def flush(self) -> None:
-        """Send as much as the system takes now.
-
-        Raises:
-            LostError: the other side has gone.
-        """
+        """Send as much as the system takes now; raise a `LostError` if the other side has gone."""
         with ending():
             for _ in range(_BURST):
                 if not self._queue or not self._write():

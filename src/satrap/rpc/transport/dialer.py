@@ -49,11 +49,7 @@ class Dialer:
         self._attempts = 0
 
     def made(self) -> Connection | None:
-        """Return the connection, once; None if there is none yet.
-
-        Raises:
-            LostError: the attempt has failed; `dial` again.
-        """
+        """Return the connection, once, or None if there is none yet; a `LostError` means: `dial` again."""
         news, self._news = self._news, None
         if isinstance(news, LostError):
             raise news

@@ -42,11 +42,7 @@ class FramingError(ExchangeError):
 
 
 def prefix(sizes: Sequence[int]) -> bytes:
-    """Return the bytes before the parts of a message, from the parts' sizes in bytes.
-
-    Raises:
-        ValueError: no parts, or more than `MAX_PARTS`.
-    """
+    """Return the bytes before the parts of a message, from the 1 to `MAX_PARTS` sizes in bytes."""
     if not 1 <= len(sizes) <= MAX_PARTS:
         raise ValueError(f"a message has 1 to {MAX_PARTS} parts, not {len(sizes)}")
     return _FIXED.pack(MAGIC, VERSION, len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -76,11 +72,7 @@ class Reader:
         self._rest = _NOTHING
 
     def feed(self, data: memoryview) -> Iterator[Message]:
-        """Copy bytes; yield the messages they complete.
-
-        Raises:
-            FramingError: they are no message, or one that is too large.
-        """
+        """Copy bytes; yield the messages they complete, or raise a `FramingError` if they are none."""
         while len(data):
             data = self._fill(data) if self._sizes is not None else self._collect(data)
             if self._complete():

@@ -51,12 +51,7 @@ class Key:
         return "Key(...)"
 
     def protect(self, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
-        """Return a connected socket encrypted, in place of `sock`; the caller makes the handshake.
-
-        Args:
-            sock: of no use afterwards.
-            server: this end has accepted the connection.
-        """
+        """Return an encrypted socket in place of a connected one; the caller makes the handshake."""
         return (self._server if server else self._client).wrap_socket(
             sock, server_side=server, do_handshake_on_connect=False, suppress_ragged_eofs=False
         )

@@ -21,9 +21,7 @@ Plain = dict[str, Any]
 def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
     """Return the parts for a batch; only the ids are copied, into one array.
 
-    Args:
-        batch: the samples.
-        about: more plain data for the text, with other keys than "size", "ids", "dense", "position".
+    `about` is more plain data for the text, with other keys than "size", "ids", "dense", "position".
     """
     features = [
         [name, len(j.values), j.offsets is not None, j.weights is not None] for name, j in batch.ids.items()
@@ -51,11 +49,7 @@ def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
 
 
 def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
-    """Return the batch that `pack_batch` packed; its arrays are views of aligned parts, else copies.
-
-    Args:
-        text: the first part, unpacked.
-        parts: the others.
+    """Return a batch from its text and the other parts, as views of those that are aligned.
 
     Raises:
         FrameError: names, types or sizes do not fit.

@@ -177,8 +177,8 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
 
     Args:
         data: part 0.
-        parts: the payload.
-        max_bytes: largest payload accepted.
+        parts: the payload, of at most `max_bytes`.
+        max_bytes: default 1 GiB.
 
     Raises:
         FrameError: something is wrong; it has the header if part 0 was whole.

@@ -39,10 +39,9 @@ def pack_hello(content: Mapping[str, Any]) -> bytes:
 
 
 def unpack_text(part: Buffer, *, most: int | None = None) -> dict[str, Any]:
-    """Return the content of a control text of at most `most` bytes, default MAX_TEXT.
+    """Return the content of a control text of at most `most` bytes, default `MAX_TEXT`.
 
-    Raises:
-        FrameError: it is too long or no JSON object.
+    It raises a `FrameError` if the text is too long or no JSON object.
     """
     data = memoryview(part)
     most = MAX_TEXT if most is None else most
