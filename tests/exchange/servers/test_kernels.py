@@ -96,12 +96,6 @@ def test_split_keeps_order_inside_owner_and_table(tables: list[list[int]], shard
             np.testing.assert_array_equal(positions[bounds[s, t] : bounds[s, t + 1]], expected)
 
 
-@settings(deadline=None)
-@given(arrays(np.uint64, st.integers(0, 20), elements=st.integers(0, 2**64 - 1)))
-def test_bits_used_tells_whether_32_are_enough(ids: np.ndarray) -> None:
-    assert (int(kernels.bits_used(ids)) < 2**32) == bool((ids < 2**32).all())
-
-
 def test_peak_is_the_largest_magnitude() -> None:
     values = np.array([1.5, -7.25, 3.0], np.float32)
     assert np.uint32(kernels.peak(values.view(np.uint32))).view(np.float32) == 7.25

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
 from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
@@ -48,6 +49,13 @@ def test_round_trip(made: list[Section]) -> None:
     parts = [bytes(memoryview(p)) for p in pack(made)]
     for a, b in zip(made, unpack(parts), strict=True):
         same(a, b)
+
+
+@settings(deadline=None)
+@given(arrays(np.uint64, st.integers(0, 20), elements=st.integers(0, 2**64 - 1)))
+def test_ids_are_sent_with_32_bits_if_these_are_enough(ids: np.ndarray) -> None:
+    _, sent = pack([Section(0, np.array([0, len(ids)]), ids)])
+    assert (sent.dtype == np.uint32) == bool((ids < 2**32).all())
 
 
 @settings(deadline=None)

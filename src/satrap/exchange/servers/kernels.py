@@ -159,12 +159,3 @@ def split(
             grouped[place] = ids[i]
             positions[place] = i
             bounds[s, t + 1] = place + 1
-
-
-@kernel
-def bits_used(ids: npt.NDArray[np.uint64]) -> np.uint64:
-    """Return the bits set in any id: below 2^32, all ids fit in 32 bits."""
-    used = np.uint64(0)
-    for i in range(len(ids)):
-        used |= ids[i]
-    return used

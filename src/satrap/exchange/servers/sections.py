@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32, bits_used
+from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
 from satrap.rpc.wire.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 
 Ids = npt.NDArray[np.uint64]
@@ -73,7 +73,7 @@ def pack(sections: Sequence[Section]) -> list[Buffer]:
         if s.ids is not None:
             ids: npt.NDArray[Any] = s.ids
             width = _IDS64
-            if int(bits_used(s.ids)) < 1 << 32:
+            if int(np.bitwise_or.reduce(s.ids)) < 1 << 32:
                 ids, width = s.ids.astype(np.uint32), _IDS32
             arrays.append(ids)
         if s.format != NO_ROWS:

@@ -164,7 +164,7 @@ class Peer:
             yield self.ping(now, asking=False)
 
     def ping(self, now: float, *, asking: bool = True) -> Message:
-        """Return a PING; not `asking`: its answer resends nothing, it only acknowledges."""
+        """Return a PING, which asks for the server's place; not `asking`: it only acknowledges."""
         self._ping, self._ping_at, self._ping_open = self._ping + 1, now, True
         sent = (s for s, p in self._pending.items() if p.sent)
         self._ping_covers, self._unacknowledged = max(sent, default=-1) if asking else -1, 0

@@ -15,14 +15,9 @@ from satrap.rpc.wire.frames import Buffer, Header, Kind
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to execute.
+    """A request to execute: a message with `size` bytes of payload, and `head`, its header as it came.
 
-    Args:
-        session: the client's session.
-        header, parts: the message.
-        size: bytes of the payload.
-        arrived: seconds of the server's clock.
-        head: the header as it came, for the journal.
+    `arrived` is in seconds of the server's clock.
     """
 
     session: Session
@@ -38,11 +33,9 @@ Finish = Callable[[Job, Answer], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A checked request.
+    """A checked request; `run` executes it and returns the parts of the answer.
 
-    Args:
-        run: executes it, and returns the parts of the answer.
-        renews: nothing before this request matters any more: a new group of workers begins.
+    `renews`: nothing before this request matters any more, as a new group of workers begins.
     """
 
     run: Callable[[], list[Buffer]]

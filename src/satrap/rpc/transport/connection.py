@@ -29,12 +29,9 @@ _RATE = 1 << 18
 
 
 class LostError(Exception):
-    """The connection has ended; `reason` is for people.
+    """The connection has ended. `met`: the other side was reached.
 
-    Args:
-        reason: text.
-        stranger: the other side speaks another protocol, or lacks the key.
-        met: the other side was reached.
+    `stranger`: it speaks another protocol, or lacks the key.
     """
 
     def __init__(self, reason: str, *, stranger: bool = False, met: bool = True) -> None:
@@ -104,7 +101,7 @@ class Connection:
         return (READ if reading else 0) | (WRITE if self._queue else 0)
 
     def greet(self) -> None:
-        """Go on with the handshake until `ready`; raise a `LostError` if the other side lacks the key or is gone."""
+        """Go on with the handshake until `ready`; raise a `LostError` if it fails."""
         assert self._encrypted is not None
         with ending():
             try:

@@ -31,11 +31,7 @@ _FROM, _UNTIL = datetime(2000, 1, 1), datetime(9999, 12, 31)
 class Key:
     """The secret of a cluster. Its text never appears in `repr`, errors or logs.
 
-    Args:
-        secret: 40 characters of the URL-safe base 64 alphabet.
-
-    Raises:
-        ValueError: this is no secret.
+    A text that is not 40 characters of the URL-safe base 64 alphabet raises a `ValueError`.
     """
 
     __slots__ = ("_client", "_server")
