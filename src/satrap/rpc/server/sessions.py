@@ -186,10 +186,13 @@ class Sessions:
             raise FrameError(
                 "too many requests wait, or too many answers to be acknowledged", Code.BUSY, header
             )
-        held = [s.parked_bytes for s in self.known.values() if s.parked_bytes]
-        if session.parked and not share(self.limits.queued_bytes, held, session.parked_bytes):
-            raise FrameError("the requests that wait for their turn are too large", Code.BUSY, header)
-        match session.admit(header):
+        if session.parked:
+            held = [s.parked_bytes for s in self.known.values() if s.parked_bytes]
+            if not share(self.limits.queued_bytes, held, session.parked_bytes):
+                raise FrameError("the requests that wait for their turn are too large", Code.BUSY, header)
+        verdict = session.admit(header)
+        self.counters.repeated += verdict in (Verdict.RUNNING, Verdict.ANSWERED, Verdict.FORGOTTEN)
+        match verdict:
             case Verdict.NEW:
                 session.move(identity)
                 self.counters.received_bytes += job.size
@@ -198,12 +201,8 @@ class Sessions:
                 return Answer.of(Header(Kind.PING | ANSWER))
             case Verdict.RUNNING:
                 session.move(identity)
-                self.counters.repeated += 1
             case Verdict.ANSWERED:
-                self.counters.repeated += 1
                 return session.answer(header.sequence)
-            case Verdict.FORGOTTEN:
-                self.counters.repeated += 1
             case Verdict.DROPPED:
                 raise FrameError(
                     f"the answer was let go: it was not acknowledged for {self.limits.keep:g} s",

@@ -116,9 +116,6 @@ class Listener:
         self._poller: Poller[_Guest | None] = Poller()
         self._poller.watch(self._socket, READ, None)
 
-    def __len__(self) -> int:
-        return len(self._guests)
-
     def __contains__(self, number: Hashable) -> bool:
         return number in self._guests
 
