@@ -36,8 +36,6 @@ BUFFER = 1024
 """Bytes that canonical text may need."""
 _LONGEST = 400
 """Bytes of the longest number, and the largest exponent; anything beyond stays text."""
-_TENTH = U((2**64 - 1) // 10)
-"""2**64 - 1 without its last digit, which is a 5."""
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _COLON, _SPACE, _T, _Z, _E = 45, 43, 46, 48, 57, 58, 32, 84, 90, 101
 _jit = compiled(nogil=True)
 
@@ -117,22 +115,16 @@ def _exponent(d: Bytes, i: int, end: int, signed: bool) -> tuple[bool, int]:
 
 
 @_jit
-def _whole(out: Bytes, n: int, zeros: int, negative: bool, rounded: bool) -> tuple[bool, Any]:
-    """Return (True, 64 bits) of n digits and some zeros, if they fit."""
-    value = U(0)
-    for k in range(n + zeros):
-        digit = U(out[k]) - U(_ZERO) if k < n else U(0)
-        if value > _TENTH or (value == _TENTH and digit > U(5)):
-            return False, U(0)
-        value = value * U(10) + digit
+def _whole(digits: Bytes, negative: bool, rounded: bool) -> tuple[bool, Any]:
+    """Return (True, 64 bits) of a number without leading zeros, if it fits; rounded as a float64 if asked."""
+    kind, value = integer(digits, 0, len(digits))
     if rounded and value > U(1) << U(53):
         nearest = np.float64(value)
         if nearest >= 2.0**64:
             return False, U(0)
         value = U(nearest)
-    if not negative:
-        return True, value
-    return bool(value <= U(1) << U(63)), U(0) - value
+    fits = kind == INTEGER and not (negative and value > U(1) << U(63))
+    return fits, U(0) - value if negative else value
 
 
 @_jit
@@ -220,11 +212,11 @@ def number(d: Bytes, start: int, end: int, out: Bytes) -> tuple[int, Any, int]:
         if stop == end and d[end - 1] != _ZERO and shift > -4:
             return TEXT, U(0), 0  # canonical as it stands
         return REWRITTEN, U(0), _fraction(out, n, shift, negative)
+    out[n:shift] = _ZERO
     if shift <= 20:  # numbers of more digits exceed 64 bits
-        fits, value = _whole(out, n, shift - n, negative, stop < end)
+        fits, value = _whole(out[:shift], negative, stop < end)
         if fits:
             return INTEGER, value, 0
-    out[n:shift] = _ZERO
     if negative:
         out[1 : shift + 1] = out[:shift].copy()
         out[0] = _MINUS

@@ -156,8 +156,9 @@ class Dataset:
             DataError: data that cannot be used; no rows at all.
             ConfigError: a position of another dataset, epoch or setting.
         """
-        here = self._start(epoch, position)
-        rows = Rows(self._encoded(epoch, here.cursor), here)
+        here, encode = self._start(epoch, position), self._encoder()
+        pieces = self._pieces(self._scan(epoch), here.cursor)
+        rows = Rows(((encode(piece.table, piece.origin), piece.cursor) for piece in pieces), here)
         batches = self._shuffled(rows, epoch, here) if self.settings.shuffle else self._in_order(rows, epoch)
         empty = True
         for batch in batches:
@@ -171,10 +172,10 @@ class Dataset:
 
         CSV columns come as text, exactly as in the file. `batch.position` is None.
         """
-        encode, scan = self._encoder(), self._scan(0, raw=True)
+        encode = self._encoder()
         empty = True
-        for piece in self._source.scan(replace(scan, order=None), None):
-            batch = encode(self._joined(piece), piece.origin)
+        for piece in self._pieces(self._scan(None, raw=True)):
+            batch = encode(piece.table, piece.origin)
             assert piece.raw is not None
             empty = False
             for start in range(0, batch.size, self.batch_size):
@@ -186,16 +187,16 @@ class Dataset:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the columns of one pass in file order, joined but not encoded; for statistics."""
-        for piece in self._source.scan(replace(self._scan(0), order=None), None):
-            yield replace(piece, table=self._joined(piece))
+        return self._pieces(self._scan(None))
 
-    def _scan(self, epoch: int, *, raw: bool = False) -> Scan:
+    def _scan(self, epoch: int | None, *, raw: bool = False) -> Scan:
+        """Return what a pass reads; without an epoch, in file order."""
         s = self.settings
         return Scan(
             ids=self._ids,
             numbers=self._numbers,
             raw=raw,
-            order=(s.seed, epoch) if s.shuffle else None,
+            order=(s.seed, epoch) if s.shuffle and epoch is not None else None,
             rows=s.rows,
             worker=s.worker,
             workers=s.workers,
@@ -204,16 +205,12 @@ class Dataset:
     def _encoder(self) -> Encoder:
         return Encoder(self.schema, missing=self.settings.missing)
 
-    def _joined(self, piece: Piece) -> pa.Table:
-        table = piece.table
-        for side in self._joins:
-            table = side.attach(table, self._names)
-        return table
-
-    def _encoded(self, epoch: int, cursor: Cursor | None) -> Iterator[tuple[Batch, Cursor]]:
-        encode = self._encoder()
-        for piece in self._source.scan(self._scan(epoch), cursor):
-            yield encode(self._joined(piece), piece.origin), piece.cursor
+    def _pieces(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Piece]:
+        for piece in self._source.scan(scan, cursor):
+            table = piece.table
+            for side in self._joins:
+                table = side.attach(table, self._names)
+            yield replace(piece, table=table)
 
     def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
         facts = self._facts(epoch)
@@ -241,8 +238,16 @@ class Dataset:
             current = rows.take(self.buffer_rows)
 
     def _facts(self, epoch: int) -> dict[str, Any]:
-        """Return the part of a position that is the same for a whole pass."""
-        return {"version": 1, "epoch": epoch, "check": self._check()}
+        """Return the part of a position that is the same for a whole pass.
+
+        `check` is a checksum of all settings that decide which rows are in which batch.
+        """
+        s = self.settings
+        split = [s.rows.modulo, *s.rows.keep] if s.rows else []
+        facts = [s.batch_size, s.shuffle, s.worker, s.workers, split, self._source.files]
+        if s.shuffle:
+            facts += [s.seed, self.buffer_rows]
+        return {"version": 1, "epoch": epoch, "check": zlib.crc32(json.dumps(facts).encode())}
 
     def _start(self, epoch: int, position: Any) -> Mark:
         if position is None:
@@ -256,18 +261,9 @@ class Dataset:
             )
         return Mark(**{name: position[name] for name in ("cursor", "skip", "buffer", "batch")})
 
-    def _check(self) -> int:
-        """Return a checksum of all settings that decide which rows are in which batch."""
-        s = self.settings
-        split = [s.rows.modulo, *s.rows.keep] if s.rows else []
-        facts = [s.batch_size, s.shuffle, s.worker, s.workers, split, self._source.files]
-        if s.shuffle:
-            facts += [s.seed, self.buffer_rows]
-        return zlib.crc32(json.dumps(facts).encode())
-
     def _refuse_empty(self) -> None:
         """Raise when the source has no rows; an empty share of a worker is no error."""
-        whole = replace(self._scan(0), order=None, worker=0, workers=1)
+        whole = replace(self._scan(None), worker=0, workers=1)
         if next(iter(self._source.scan(whole, None)), None) is None:
             some = self.settings.rows is not None
             raise DataError(
@@ -323,9 +319,7 @@ def read(
 def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | None = None) -> Source:
     """Return the source behind a path, glob, URL, list, table or dict.
 
-    Raises:
-        DataError: no such file, or it cannot be read.
-        ConfigError: an unknown format or kind of source.
+    Raises `DataError` if a file cannot be read, `ConfigError` for an unknown format or kind of source.
     """
     table = to_table(source)
     if table is not None:
