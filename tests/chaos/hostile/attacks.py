@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to_dicts
 from satrap.exchange.servers.kernels import FLOAT32
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shard_map import ShardMap
@@ -91,8 +91,9 @@ class Attacker:
             return {}
         tables = tables_to_dicts(TABLES)
         if self.role == "embedding-worker":
-            plain = {"schema": SCHEMA.to_dict(), "tables": list(tables), "shards": 1, "seed": SEED}
-            return plain | about | {"mode": "hybrid", "wire": ["float32", "float32"]}
+            plain = {"schema": SCHEMA.to_dict(), "tables": tables, "shards": 1, "deadline": 60.0}
+            about |= {"mode": "hybrid", "wire": ["float32", "float32"]}
+            return plain | store_to_dict(StoreConfig(SEED)) | about
         config = ShardConfig(tables, StoreConfig(SEED), 0, ShardMap(1)).to_dict()
         return config | about | {"forward": "float32", "mode": "hybrid"}
 
