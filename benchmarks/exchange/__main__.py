@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.exchange.rawsocket import RawSocket
 from benchmarks.exchange.workload import BATCH, requests, tables
 from benchmarks.record import write
-from satrap.exchange import Exchange, LocalExchange, Request
+from satrap.exchange import Exchange, LocalExchange, Lookup, Request
 from satrap.exchange.servers import ServersExchange, Wire
 from satrap.store import Shard
 
@@ -46,9 +46,10 @@ def one_by_one(exchange: Exchange, work: Sequence[Request], gradients: np.ndarra
     looked, updated = [], []
     for request in work:
         t0 = time.perf_counter()
-        exchange.lookup([request], create=True).result()
+        lookup = exchange.lookup([request], create=True)
+        lookup.result()
         t1 = time.perf_counter()
-        exchange.update([request], [gradients[: len(request.ids)]], lr_scale=1.0)
+        exchange.update(lookup, [gradients[: len(request.ids)]], lr_scale=1.0)
         exchange.flush()
         t2 = time.perf_counter()
         looked.append(t1 - t0)
@@ -61,20 +62,22 @@ def one_by_one(exchange: Exchange, work: Sequence[Request], gradients: np.ndarra
     }
 
 
+def finish(exchange: Exchange, lookup: Lookup[Any], gradients: np.ndarray) -> None:
+    """Wait for a lookup, then issue its update."""
+    [rows] = lookup.result()
+    exchange.update(lookup, [gradients[: len(rows)]], lr_scale=1.0)
+
+
 def ahead(exchange: Exchange, work: Sequence[Request], gradients: np.ndarray) -> float:
     """Seconds per batch with lookups issued ahead, as `hybrid` does."""
     open_: deque[Any] = deque()
     t0 = time.perf_counter()
     for request in work:
-        open_.append((request, exchange.lookup([request], create=True)))
+        open_.append(exchange.lookup([request], create=True))
         if len(open_) > AHEAD:
-            done, future = open_.popleft()
-            future.result()
-            exchange.update([done], [gradients[: len(done.ids)]], lr_scale=1.0)
+            finish(exchange, open_.popleft(), gradients)
     while open_:
-        done, future = open_.popleft()
-        future.result()
-        exchange.update([done], [gradients[: len(done.ids)]], lr_scale=1.0)
+        finish(exchange, open_.popleft(), gradients)
     exchange.flush()
     return (time.perf_counter() - t0) / len(work)
 
@@ -85,7 +88,7 @@ def measure(
     """Run one variant: a pass that creates the rows and compiles, then the measured ones."""
     ahead(exchange, work, gradients)
     result: dict[str, Any] = one_by_one(exchange, work, gradients)
-    traffic = dict(exchange.statistics().get("exchange", {}))
+    traffic = exchange.telemetry.traffic()
     before = [cpu_seconds(pid) for pid in pids]
     seconds = ahead(exchange, work, gradients)
     cpu = [b - a for a, b in zip(before, (cpu_seconds(p) for p in pids), strict=True)]
@@ -93,11 +96,11 @@ def measure(
     result["ahead_ms"] = round(1000 * seconds, 3)
     result["samples_per_second"] = round(BATCH / seconds)
     result["cpu_seconds_per_million_samples"] = [round(c / million, 2) for c in cpu]
-    after = dict(exchange.statistics().get("exchange", {}))
-    if traffic:
+    after = exchange.telemetry.traffic()
+    if after.sent:
         samples = len(work) * BATCH
         result["bytes_per_sample"] = {
-            k: round((after[k] - traffic[k]) / samples, 1) for k in ("sent", "received")
+            k: round((getattr(after, k) - getattr(traffic, k)) / samples, 1) for k in ("sent", "received")
         }
     return result
 

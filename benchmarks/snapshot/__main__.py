@@ -84,12 +84,12 @@ def direct(path: Path, size: int) -> None:
 
 
 def state(exchange: LocalExchange) -> Checkpoint:
-    return Checkpoint({"steps": 1}, {"w": torch.zeros(8)}, {}, exchange.snapshot())
+    return Checkpoint({"steps": 1}, {"w": torch.zeros(8)}, {}, exchange.durability.snapshot())
 
 
 def load(place: str, exchange: LocalExchange) -> None:
     for table, chunk in read_checkpoint(place).chunks:
-        exchange.load(table, chunk)
+        exchange.durability.load(table, chunk)
 
 
 def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
@@ -100,8 +100,9 @@ def pauses(exchange: LocalExchange, place: str) -> dict[str, float]:
 
     def step() -> float:
         def both() -> None:
-            exchange.lookup([request], create=True).result()
-            exchange.update([request], [gradient], lr_scale=1.0)
+            lookup = exchange.lookup([request], create=True)
+            lookup.result()
+            exchange.update(lookup, [gradient], lr_scale=1.0)
             exchange.flush()
 
         return 1e3 * timed(both)

@@ -108,11 +108,12 @@ def _trainer(shard: Shard, dim: int, work: list[Batch], gradient: torch.Tensor) 
 
     def step(i: int) -> None:
         ticket = plan.ticket(read[i])
-        rows = embeddings.rows(exchange.lookup(ticket.requests, create=True).result())
+        lookup = exchange.lookup(ticket.requests, create=True)
+        rows = embeddings.rows(lookup.result())
         [(_, block)] = embeddings.embed(ticket, rows).blocks
         block.backward(gradient)
         finite = embeddings.finite(rows)
-        exchange.update(ticket.requests, embeddings.gradients(rows), lr_scale=1.0, finite=finite)
+        exchange.update(lookup, embeddings.gradients(rows), lr_scale=1.0, finite=finite)
         exchange.flush()
 
     return step

@@ -99,11 +99,12 @@ class Remote:
 
     def lookup(self, ids: Ids, splits: Offsets) -> None:
         """Look rows up."""
-        self._exchange.lookup([Request(0, ids, splits)], create=True).result()
+        self._lookup = self._exchange.lookup([Request(0, ids, splits)], create=True)
+        self._lookup.result()
 
     def update(self, ids: Ids, splits: Offsets, gradients: Floats, _: Any) -> None:
         """Take a step, and wait until it is taken."""
-        self._exchange.update([Request(0, ids, splits)], [gradients], lr_scale=1.0)
+        self._exchange.update(self._lookup, [gradients], lr_scale=1.0)
         self._exchange.flush()
 
     def close(self) -> None:

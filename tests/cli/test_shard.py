@@ -67,7 +67,7 @@ def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
     [rows] = exchange.lookup([request], create=True).result()
     assert rows.shape == (5, 4)
-    assert exchange.statistics()["rows"] == 5
+    assert exchange.telemetry.statistics()["rows"] == 5
     exchange.close()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=250)
@@ -100,8 +100,9 @@ def test_a_killed_shard_comes_back_from_its_journal(tmp_path: Path) -> None:
     process, address = start("--journal", str(tmp_path))
     exchange = ServersExchange([address], [Table("a", dim=4, optimizer=SGD(lr=1.0))])
     request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
-    [before] = exchange.lookup([request], create=True).result()
-    exchange.update([request], [np.ones((5, 4), np.float32)], lr_scale=1.0)
+    lookup = exchange.lookup([request], create=True)
+    [before] = lookup.result()
+    exchange.update(lookup, [np.ones((5, 4), np.float32)], lr_scale=1.0)
     exchange.flush()
     process.kill()
     process.communicate()

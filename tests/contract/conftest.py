@@ -30,7 +30,7 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
         made.close()
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])
-        made.clear()
+        made.durability.clear()
         yield made
         made.close()
     elif kind == "embedding":

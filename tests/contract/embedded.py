@@ -13,7 +13,7 @@ from satrap.batch import Batch, Jagged
 from satrap.embedding.plan import Ticket
 from satrap.embedding.workers import EmbeddingService, Lanes, PooledExchange
 from satrap.embedding.workers.plan import PooledPlan
-from satrap.exchange import Request
+from satrap.exchange import Lookup, Request
 from satrap.rpc.server.server import Server
 from satrap.schema import Categorical, Schema
 from tests.contract.parties import EXACT, PATIENT, SEED, TABLES, grouped, threads
@@ -35,18 +35,15 @@ class Embedded:
     def __init__(self, exchange: Any) -> None:
         self._exchange = exchange
         self._plan = PooledPlan(SCHEMA, exchange.groups)
-        self._open: list[tuple[Sequence[Request], Ticket, Future[list[np.ndarray]]]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._exchange, name)
 
-    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[np.ndarray]]:
+    def lookup(self, requests: Sequence[Request], *, create: bool) -> Lookup[np.ndarray]:
         ticket = self._ticket(requests)
         if ticket is None:
             return self._exchange.lookup(requests, create=create)
         found: Future[list[np.ndarray]] = Future()
-        if create:
-            self._open.append((requests, ticket, found))
 
         def answered(future: Future[list[np.ndarray]]) -> None:
             if error := future.exception():
@@ -56,26 +53,26 @@ class Embedded:
                 groups = [self._exchange.groups[r.group].tables for r in requests]
                 found.set_result([np.concatenate([by_table[t] for t in tables]) for tables in groups])
 
-        self._exchange.lookup(ticket.requests, create=create).add_done_callback(answered)
-        return found
+        pooled = self._exchange.lookup(ticket.requests, create=create)
+        pooled.rows.add_done_callback(answered)
+        return Lookup(requests, found, places=[pooled] if create else ())
 
     def update(
-        self, requests: Sequence[Request], gradients: Sequence[np.ndarray], *, lr_scale: float
+        self, lookup: Lookup[np.ndarray] | None, gradients: Sequence[np.ndarray], *, lr_scale: float
     ) -> None:
-        place = next((i for i, (wanted, *_) in enumerate(self._open) if wanted is requests), None)
-        if place is None:
+        if lookup is None or not lookup.places:
             self._exchange.flush()
-            self._exchange.update(requests, gradients, lr_scale=lr_scale)
+            self._exchange.update(lookup, gradients, lr_scale=lr_scale)
             self._exchange.flush()
             return
-        _, ticket, looked_up = self._open[place]
-        looked_up.result()
-        del self._open[: place + 1]
+        lookup.result()
+        [pooled] = lookup.places
+        lookup.places = ()  # a second update goes to the shards directly
         by_table = {t: np.empty((0, d.dim), np.float32) for t, d in zip("abc", TABLES, strict=True)}
-        for request, rows in zip(requests, gradients, strict=True):
+        for request, rows in zip(lookup.requests, gradients, strict=True):
             tables = self._exchange.groups[request.group].tables
             by_table |= dict(zip(tables, np.split(rows, request.splits[1:-1]), strict=True))
-        self._exchange.update(ticket.requests, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
+        self._exchange.update(pooled, [by_table[t] for t in self._plan.jagged], lr_scale=lr_scale)
 
     def _ticket(self, requests: Sequence[Request]) -> Ticket | None:
         groups = self._exchange.groups

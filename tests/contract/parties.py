@@ -120,18 +120,18 @@ def train(exchange: Exchange, *, steps: int, seed: int, ahead: int = 0) -> list[
     for step in range(steps + ahead):
         if step < steps:
             wanted = random_requests(rng)
-            pending.append((wanted, exchange.lookup(wanted, create=True), gradients_for(rng, wanted)))
+            pending.append((exchange.lookup(wanted, create=True), gradients_for(rng, wanted)))
         if step >= ahead:
-            done, future, gradients = pending[step - ahead]
-            seen += future.result()
-            exchange.update(done, gradients, lr_scale=1.0 if step % 3 else 0.5)
+            lookup, gradients = pending[step - ahead]
+            seen += lookup.result()
+            exchange.update(lookup, gradients, lr_scale=1.0 if step % 3 else 0.5)
     exchange.flush()
     return seen
 
 
 def contents(exchange: Exchange) -> dict[str, tuple[np.ndarray, ...]]:
     """Return ids, weights and state of every table, in the order of the snapshot."""
-    chunks = list(exchange.snapshot())
+    chunks = list(exchange.durability.snapshot())
     tables = sorted({name for name, _ in chunks})
     return {
         t: tuple(

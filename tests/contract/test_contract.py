@@ -9,7 +9,7 @@ import pytest
 
 from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.errors import StoreError
-from satrap.exchange import Exchange
+from satrap.exchange import Exchange, Lookup
 from satrap.exchange.states import COUNTS
 from tests.contract.embedded import Embedded
 from tests.contract.parties import assert_equal_contents, contents, local, random_requests, request, train
@@ -34,12 +34,11 @@ def test_rows_and_state_are_those_of_one_store_to_the_bit(exchange: Exchange, ah
 
 def test_a_lookup_sees_exactly_the_updates_issued_before_it(exchange: Exchange) -> None:
     wanted = [request(0, [1, 2], [1])]
-    rows = [exchange.lookup(wanted, create=True).result()[0]]
-    futures = []
+    lookups = [exchange.lookup(wanted, create=True)]
     for _ in range(30):
-        exchange.update(wanted, [np.ones((3, 4), np.float32)], lr_scale=1.0)
-        futures.append(exchange.lookup(wanted, create=True))
-    rows += [f.result()[0] for f in futures]
+        exchange.update(lookups[-1], [np.ones((3, 4), np.float32)], lr_scale=1.0)
+        lookups.append(exchange.lookup(wanted, create=True))
+    rows = [lookup.result()[0] for lookup in lookups]
     steps = np.diff(np.stack(rows), axis=0)
     # Adagrad with gradients 1: step n is lr / sqrt(n)
     expected = -0.1 / np.sqrt(np.arange(1, 31))[:, None, None]
@@ -49,7 +48,7 @@ def test_a_lookup_sees_exactly_the_updates_issued_before_it(exchange: Exchange) 
 def test_one_id_in_two_tables_is_two_rows(exchange: Exchange) -> None:
     [before] = exchange.lookup([request(0, [1], [1])], create=True).result()
     assert not np.array_equal(before[0], before[1])
-    exchange.update([request(0, [1], [])], [np.ones((1, 4), np.float32)], lr_scale=1.0)
+    exchange.update(Lookup([request(0, [1], [])]), [np.ones((1, 4), np.float32)], lr_scale=1.0)
     [after] = exchange.lookup([request(0, [1], [1])], create=True).result()
     assert not np.array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[1], before[1])
@@ -58,18 +57,18 @@ def test_one_id_in_two_tables_is_two_rows(exchange: Exchange) -> None:
 def test_reading_without_create_changes_nothing(exchange: Exchange) -> None:
     wanted = [request(0, [3], [4]), request(1, [5])]
     peeked = exchange.lookup(wanted, create=False).result()
-    assert exchange.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics()["rows"] == 0
     for a, b in zip(peeked, exchange.lookup(wanted, create=True).result(), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert exchange.statistics()["rows"] == 3
+    assert exchange.telemetry.statistics()["rows"] == 3
 
 
 def test_an_update_of_an_id_without_a_row_is_dropped_alone(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 3], [])], create=True).result()
-    before = exchange.statistics()["tables"]["a"]["dropped"]
-    exchange.update([request(0, [1, 2, 3], [])], [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
+    before = exchange.telemetry.statistics()["tables"]["a"]["dropped"]
+    exchange.update(Lookup([request(0, [1, 2, 3], [])]), [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
     exchange.flush()
-    assert exchange.statistics()["tables"]["a"]["dropped"] == before + 1
+    assert exchange.telemetry.statistics()["tables"]["a"]["dropped"] == before + 1
     ids, _, state = contents(exchange)["a"]
     by_id = dict(zip(ids.tolist(), state, strict=True))
     np.testing.assert_array_equal(by_id[1], [1, 0, 0, 0])
@@ -86,32 +85,34 @@ def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
     exchange: Exchange, value: float
 ) -> None:
     wanted = [request(0, list(range(40)), [])]
-    [rows] = exchange.lookup(wanted, create=True).result()
+    lookup = exchange.lookup(wanted, create=True)
+    [rows] = lookup.result()
     gradients = np.ones_like(rows)
     gradients[7, 2] = value
-    refused = exchange.statistics()["refused"]
-    exchange.update(wanted, [gradients], lr_scale=1.0)
+    refused = exchange.telemetry.statistics()["refused"]
+    exchange.update(lookup, [gradients], lr_scale=1.0)
     with pytest.raises(StoreError, match="NaN or infinite"):
         exchange.flush()
     with pytest.raises(StoreError, match="NaN or infinite"):
-        exchange.update(wanted, [np.ones_like(rows)], lr_scale=1.0)
+        exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
     [after] = exchange.lookup(wanted, create=False).result()
     np.testing.assert_array_equal(after, rows)
-    assert exchange.statistics()["refused"] == refused + seen_by_a_shard(exchange)
+    assert exchange.telemetry.statistics()["refused"] == refused + seen_by_a_shard(exchange)
 
 
 def test_bad_gradients_of_one_group_refuse_those_of_the_others(exchange: Exchange) -> None:
     wanted = [request(0, [1, 2], [3]), request(1, [4])]
-    before = exchange.lookup(wanted, create=True).result()
-    refused = exchange.statistics()["refused"]
+    lookup = exchange.lookup(wanted, create=True)
+    before = lookup.result()
+    refused = exchange.telemetry.statistics()["refused"]
     gradients = [np.ones_like(rows) for rows in before]
     gradients[1][0, 0] = np.nan
-    exchange.update(wanted, gradients, lr_scale=1.0)
+    exchange.update(lookup, gradients, lr_scale=1.0)
     with pytest.raises(StoreError, match="NaN or infinite"):
         exchange.flush()
     for rows, after in zip(before, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_array_equal(after, rows)
-    assert exchange.statistics()["refused"] == refused + seen_by_a_shard(exchange)
+    assert exchange.telemetry.statistics()["refused"] == refused + seen_by_a_shard(exchange)
 
 
 def test_a_wrong_request_is_a_store_error(exchange: Exchange) -> None:
@@ -127,7 +128,7 @@ def test_empty_requests_are_answered(exchange: Exchange) -> None:
     assert exchange.lookup([], create=True).result() == []
     [rows] = exchange.lookup([request(0, [], [])], create=True).result()
     assert rows.shape == (0, 4)
-    exchange.update([], [], lr_scale=1.0)
+    exchange.update(None, [], lr_scale=1.0)
     exchange.flush()
 
 
@@ -135,7 +136,7 @@ def test_flush_waits_for_every_update(exchange: Exchange) -> None:
     wanted = [request(1, list(range(500)))]
     [before] = exchange.lookup(wanted, create=True).result()
     for _ in range(100):  # more than may be in flight
-        exchange.update(wanted, [np.ones_like(before)], lr_scale=1.0)
+        exchange.update(Lookup(wanted), [np.ones_like(before)], lr_scale=1.0)
     exchange.flush()
     assert (contents(exchange)["c"][2] == 100).all()
 
@@ -143,10 +144,11 @@ def test_flush_waits_for_every_update(exchange: Exchange) -> None:
 def keep_busy(exchange: Exchange) -> None:
     """Look up 500 rows of table c 40 times, issue as many updates, and wait for none of them."""
     wanted = [request(1, list(range(500)))]
-    for future in [exchange.lookup(wanted, create=True) for _ in range(40)]:
-        future.result()
-    for _ in range(40):
-        exchange.update(wanted, [np.ones((500, 17), np.float32)], lr_scale=1.0)
+    lookups = [exchange.lookup(wanted, create=True) for _ in range(40)]
+    for lookup in lookups:
+        lookup.result()
+    for lookup in lookups:
+        exchange.update(lookup, [np.ones((500, 17), np.float32)], lr_scale=1.0)
 
 
 def test_a_snapshot_holds_every_update_issued_before(exchange: Exchange) -> None:
@@ -156,10 +158,10 @@ def test_a_snapshot_holds_every_update_issued_before(exchange: Exchange) -> None
 
 def test_a_cut_holds_every_update_issued_before(exchange: Exchange, tmp_path: Path) -> None:
     keep_busy(exchange)
-    cut = exchange.cut()
+    cut = exchange.durability.cut()
     write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=cut.write))
     other = local()
-    other.read(str(tmp_path))
+    other.durability.read(str(tmp_path))
     assert (contents(other)["c"][2] == 40).all()
     other.close()
 
@@ -167,21 +169,21 @@ def test_a_cut_holds_every_update_issued_before(exchange: Exchange, tmp_path: Pa
 def test_an_exchange_that_was_cleared_stays_empty(exchange: Exchange) -> None:
     wanted = [[request(1, list(range(first, first + 500)))] for first in range(0, 20_000, 500)]
     futures = [exchange.lookup(each, create=True) for each in wanted]
-    exchange.clear()
+    exchange.durability.clear()
     for future in futures:
         future.result()
-    assert exchange.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics()["rows"] == 0
 
 
 def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> None:
     train(exchange, steps=10, seed=2)
-    saved, before = list(exchange.snapshot()), contents(exchange)
-    exchange.clear()
-    assert exchange.statistics()["rows"] == 0
+    saved, before = list(exchange.durability.snapshot()), contents(exchange)
+    exchange.durability.clear()
+    assert exchange.telemetry.statistics()["rows"] == 0
     for table, chunk in saved:
-        exchange.load(table, chunk)
+        exchange.durability.load(table, chunk)
     after = contents(exchange)
-    assert sum(len(ids) for ids, _, _ in after.values()) == exchange.statistics()["rows"] > 100
+    assert sum(len(ids) for ids, _, _ in after.values()) == exchange.telemetry.statistics()["rows"] > 100
     for table, columns in before.items():
         for x, y in zip(columns, after[table], strict=True):
             np.testing.assert_array_equal(x, y)
@@ -189,42 +191,42 @@ def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> N
 
 def test_rows_are_written_and_read(exchange: Exchange, tmp_path: Path) -> None:
     train(exchange, steps=10, seed=2)
-    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=exchange.snapshot().write))
+    write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, (), rows=exchange.durability.snapshot().write))
     other = local()
-    other.read(str(tmp_path))
+    other.durability.read(str(tmp_path))
     assert_equal_contents(other, exchange)
     other.close()
 
 
 def test_state_beside_the_rows_is_taken_over(exchange: Exchange, tmp_path: Path) -> None:
     train(exchange, steps=3, seed=2)
-    cut = exchange.cut()
+    cut = exchange.durability.cut()
     place, counts = str(tmp_path), cut.counts
     write_checkpoint(place, Checkpoint({COUNTS: counts}, {}, {}, (), rows=cut.write))
     train(exchange, steps=1, seed=3)
-    assert any(counts[group] != later for group, later in exchange.cut().counts.items())
-    exchange.clear()
-    exchange.read(place)
-    assert exchange.cut().counts != counts
-    exchange.read(place, exact=True)
-    assert exchange.cut().counts == counts
+    assert any(counts[group] != later for group, later in exchange.durability.cut().counts.items())
+    exchange.durability.clear()
+    exchange.durability.read(place)
+    assert exchange.durability.cut().counts != counts
+    exchange.durability.read(place, exact=True)
+    assert exchange.durability.cut().counts == counts
 
 
 def test_a_bad_chunk_is_refused(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 2], [1])], create=True).result()
-    [(_, chunk), *_] = exchange.snapshot()
+    [(_, chunk), *_] = exchange.durability.snapshot()
     with pytest.raises(StoreError, match="there is no table 'z'"):
-        exchange.load("z", chunk)
+        exchange.durability.load("z", chunk)
     with pytest.raises(StoreError, match="weights must be"):
-        exchange.load("c", chunk)
+        exchange.durability.load("c", chunk)
 
 
 def test_statistics_count_rows_and_uses(exchange: Exchange) -> None:
-    first = exchange.statistics()
+    first = exchange.telemetry.statistics()
     wanted = random_requests(np.random.default_rng(9))
     for _ in range(2):
         exchange.lookup(wanted, create=True).result()
-    found = exchange.statistics()
+    found = exchange.telemetry.statistics()
     total = sum(len(r.ids) for r in wanted)
     assert found["rows"] == total
     for counter in ("hits", "misses", "created"):

@@ -28,7 +28,7 @@ def test_every_update_is_applied_once_over_a_network_that_loses_and_doubles(seed
             np.testing.assert_array_equal(a, b)
         assert_equal_contents(exchange, reference)
         assert proxy.faults > 10
-        assert exchange.statistics()["exchange"]["resent"] > 0
+        assert exchange.telemetry.statistics()["exchange"].resent > 0
         assert servers[0].counters.repeated > 0
         exchange.close()
         reference.close()
@@ -64,12 +64,12 @@ def test_a_client_that_stood_still_itself_reads_the_answer_before_it_gives_up() 
         answered = threading.Event()
 
         def stand_still() -> None:
-            exchange._ask(0, Kind.FLUSH, [], lambda *_: answered.set(), 0)
+            exchange._shards.send(0, Kind.FLUSH, [], lambda *_: answered.set(), step=0)
             time.sleep(2.5)
 
-        exchange._loop.post(stand_still)
+        exchange._shards.post(stand_still)
         assert answered.wait(10)
-        assert exchange.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics()["rows"] == 0
         exchange.close()
 
 
@@ -79,12 +79,13 @@ def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() ->
         exchange, reference = connect([s.address for s in servers]), local()
         wanted = [request(0, list(range(300)), [])]
         for each in (exchange, reference):
-            each.lookup(wanted, create=True).result()
+            lookup = each.lookup(wanted, create=True)
+            lookup.result()
             for n in range(150):
-                each.update(wanted, [np.full((300, 4), n, np.float32)], lr_scale=1.0)
+                each.update(lookup, [np.full((300, 4), n, np.float32)], lr_scale=1.0)
             each.flush()
         assert_equal_contents(exchange, reference)
-        seen = exchange.statistics()["server"]
+        seen = exchange.telemetry.statistics()["server"]
         assert (seen["malformed"], seen["repeated"], seen["clients"]) == (0, 0, 2)
         exchange.close()
         reference.close()
@@ -100,7 +101,11 @@ def test_a_stopped_shard_is_named_within_the_deadline() -> None:
         assert 2.9 < time.monotonic() - start < 6.0
         assert f"shard 1 at {process.address} has not answered for 3 s" in str(caught.value)
         assert "stage: lookup" in str(caught.value)
-        for call in (exchange.flush, exchange.statistics, lambda: exchange.update([], [], lr_scale=1.0)):
+        for call in (
+            exchange.flush,
+            exchange.telemetry.statistics,
+            lambda: exchange.update(None, [], lr_scale=1.0),
+        ):
             with pytest.raises(ExchangeError, match="has not answered"):
                 call()
         exchange.close()

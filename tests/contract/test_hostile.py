@@ -146,7 +146,7 @@ def test_random_and_mutated_messages_change_nothing() -> None:
         assert resident() - before < 20 << 20
         assert server.counters.malformed > 1500
         honest = connect([server.address])
-        assert honest.statistics()["rows"] == 2
+        assert honest.telemetry.statistics()["rows"] == 2
         honest.close()
 
 
@@ -250,7 +250,7 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
         exchange = connect([servers[0].address])
         with pytest.raises(Exception, match="the answer would take 68000 bytes, the limit is 65536"):
             exchange.lookup([request(1, list(range(1000)))], create=True).result()
-        assert exchange.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics()["rows"] == 0
         exchange.close()
 
 
@@ -289,7 +289,7 @@ def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
             with pytest.raises(ExchangeError, match=r"the keys do not match|has not answered") as caught:
                 connect([server.address], key=key, deadline=1.5)
             assert (tmp_path / "right").read_text().strip() not in str(caught.value)
-        assert exchange.statistics()["rows"] == 2
+        assert exchange.telemetry.statistics()["rows"] == 2
         assert server.counters.malformed == 0
         exchange.close()
     with threads(1) as [server], pytest.raises(ExchangeError, match=r"keys do not match|has not answered"):

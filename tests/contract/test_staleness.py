@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from satrap.exchange import Exchange
+from satrap.exchange import Exchange, Lookup
 from tests.contract.parties import connect, gradients_for, random_requests, threads, train
+
+
+def staleness(exchange: Exchange) -> dict[str, Mapping[int, int]]:
+    traffic = exchange.telemetry.traffic()
+    return {"own": traffic.own, "others": traffic.others}
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 4])
 def test_own_updates_missed_are_those_of_the_schedule(exchange: Exchange, ahead: int) -> None:
-    before = exchange.traffic()
+    before = exchange.telemetry.traffic()
     train(exchange, steps=20, seed=3, ahead=ahead)
-    after = exchange.traffic()
-    assert after["staleness"]["own"] == Counter(min(step, ahead) for step in range(20))
-    assert after["staleness"]["others"] == {0: 20}
-    for kind in ("lookup", "push"):
-        assert after[f"{kind}_count"] - before[f"{kind}_count"] == 20
-        assert after[f"{kind}_in_flight"] == 0
-        assert after[f"{kind}_seconds"] > before[f"{kind}_seconds"]
+    after = exchange.telemetry.traffic()
+    assert after.own == Counter(min(step, ahead) for step in range(20))
+    assert after.others == {0: 20}
+    for later, earlier in ((after.lookups, before.lookups), (after.pushes, before.pushes)):
+        assert later.count - earlier.count == 20
+        assert later.in_flight == 0
+        assert later.seconds > earlier.seconds
 
 
 def test_evaluation_and_batches_without_update_count_nothing(exchange: Exchange) -> None:
     wanted = random_requests(np.random.default_rng(1))
     exchange.lookup(wanted, create=False).result()
     exchange.lookup(wanted, create=True).result()
-    exchange.update([], [], lr_scale=1.0)
+    exchange.update(None, [], lr_scale=1.0)
     exchange.flush()
-    assert exchange.traffic()["staleness"] == {"own": {}, "others": {}}
+    assert staleness(exchange) == {"own": {}, "others": {}}
 
 
 def test_updates_of_others_between_lookup_and_update_are_counted() -> None:
@@ -41,15 +47,16 @@ def test_updates_of_others_between_lookup_and_update_are_counted() -> None:
         one, two = (connect(addresses, rank=rank, world=2) for rank in range(2))
         for pushes in (3, 0, 5, 3):
             mine = random_requests(rng)
-            one.lookup(mine, create=True).result()
+            lookup = one.lookup(mine, create=True)
+            lookup.result()
             for _ in range(pushes):
                 theirs = random_requests(rng)
-                two.update(theirs, gradients_for(rng, theirs), lr_scale=1.0)
+                two.update(Lookup(theirs), gradients_for(rng, theirs), lr_scale=1.0)
             two.flush()
-            one.update(mine, gradients_for(rng, mine), lr_scale=1.0)
+            one.update(lookup, gradients_for(rng, mine), lr_scale=1.0)
             one.flush()
-        assert one.traffic()["staleness"] == {"own": {0: 4}, "others": {0: 1, 3: 2, 5: 1}}
-        assert two.traffic()["staleness"] == {"own": {}, "others": {}}
+        assert staleness(one) == {"own": {0: 4}, "others": {0: 1, 3: 2, 5: 1}}
+        assert staleness(two) == {"own": {}, "others": {}}
         one.close()
         two.close()
 
@@ -66,7 +73,7 @@ def test_in_sync_nobody_misses_anything() -> None:
         for worker in workers:
             worker.join()
         for client in clients:
-            assert client.traffic()["staleness"] == {"own": {0: 8}, "others": {0: 8}}
+            assert staleness(client) == {"own": {0: 8}, "others": {0: 8}}
             client.close()
 
 
@@ -75,7 +82,7 @@ def test_a_server_tells_its_load() -> None:
         assert server.statistics()["server"]["requests"]["lookup"] == 0
         client = connect([server.address])
         train(client, steps=5, seed=1)
-        told = client.statistics()["shards"][0]
+        told = client.telemetry.statistics()["shards"][0]
         found = server.statistics()
         requests = found["server"]["requests"]
         assert (requests["hello"], requests["lookup"], requests["update"], requests["peek"]) == (1, 5, 5, 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ExchangeError
-from satrap.exchange import Request
+from satrap.exchange import Lookup, Request
 from satrap.exchange.servers import Limits, ServersExchange
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
 from tests.contract.parties import (
@@ -35,8 +35,9 @@ def batches(seed: int) -> Work:
 
 def run(exchange: ServersExchange, work: Work, seen: list[np.ndarray]) -> None:
     for wanted, gradients in work:
-        seen += exchange.lookup(wanted, create=True).result()
-        exchange.update(wanted, gradients, lr_scale=1.0)
+        lookup = exchange.lookup(wanted, create=True)
+        seen += lookup.result()
+        exchange.update(lookup, gradients, lr_scale=1.0)
     exchange.flush()
 
 
@@ -72,7 +73,7 @@ def test_workers_together_take_the_step_of_one(world: int, shards: int) -> None:
                     Share([GroupUpdate(q.group, q.ids, q.splits, g / world) for q, g in pairs], 1.0)
                 )
             for u in merge(shares):
-                reference.update([Request(u.group, u.ids, u.splits)], [u.gradients], lr_scale=1.0)
+                reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
         for mine, theirs in zip(seen, rows, strict=True):
             for a, b in zip(mine, theirs, strict=True):
                 np.testing.assert_array_equal(a, b)
@@ -89,12 +90,13 @@ def test_a_lookup_waits_for_the_other_rank() -> None:
         )
         wanted = [request(0, [1], [2])]
         ones = [np.ones((2, 4), np.float32)]
-        [before] = first.lookup(wanted, create=True).result()
-        first.update(wanted, ones, lr_scale=1.0)
+        lookup = first.lookup(wanted, create=True)
+        [before] = lookup.result()
+        first.update(lookup, ones, lr_scale=1.0)
         waiting = first.lookup(wanted, create=True)
         time.sleep(0.1)
-        assert not waiting.done()
-        second.update([], [], lr_scale=1.0)  # a worker without a batch takes part all the same
+        assert not waiting.rows.done()
+        second.update(None, [], lr_scale=1.0)  # a worker without a batch takes part all the same
         [after] = waiting.result(10)
         np.testing.assert_allclose(before - after, 0.1, rtol=1e-5)
         first.close()
@@ -104,7 +106,7 @@ def test_a_lookup_waits_for_the_other_rank() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     with threads(1, limits=Limits(wait=0.3)) as servers:
         exchanges = [connect([servers[0].address], mode="sync", rank=r, world=3) for r in range(3)]
-        exchanges[0].update([], [], lr_scale=1.0)
+        exchanges[0].update(None, [], lr_scale=1.0)
         start = time.monotonic()
         with pytest.raises(ExchangeError, match="nothing came from rank 1, 2") as caught:
             exchanges[0].lookup([request(0, [1], [])], create=True).result()
@@ -119,15 +121,15 @@ def test_a_new_worker_of_a_rank_shuts_the_old_one_out() -> None:
         address = [servers[0].address]
         old = connect(address, mode="sync", rank=0, world=2)
         other = connect(address, mode="sync", rank=1, world=2)
-        old.update([], [], lr_scale=1.0)
+        old.update(None, [], lr_scale=1.0)
         new = connect(address, mode="sync", rank=0, world=2)
         with pytest.raises(ExchangeError, match="another worker has taken this one's rank"):
-            old.statistics()
-        other.update([], [], lr_scale=1.0)
+            old.telemetry.statistics()
+        other.update(None, [], lr_scale=1.0)
         waiting = other.lookup([request(0, [1], [])], create=True)
         time.sleep(0.05)
-        assert not waiting.done()  # what the old worker gave to the open step went with it
-        new.update([], [], lr_scale=1.0)
+        assert not waiting.rows.done()  # what the old worker gave to the open step went with it
+        new.update(None, [], lr_scale=1.0)
         waiting.result(10)
         for exchange in (old, other, new):
             exchange.close()
@@ -139,10 +141,11 @@ def test_hybrid_workers_scale_their_gradients() -> None:
         pair = [connect(address, rank=r, world=2) for r in range(2)]
         wanted = [request(1, list(range(20)))]
         for exchange in pair:
-            exchange.lookup(wanted, create=True).result()
-            exchange.update(wanted, [np.full((20, 17), 2.0, np.float32)], lr_scale=1.0)
+            lookup = exchange.lookup(wanted, create=True)
+            lookup.result()
+            exchange.update(lookup, [np.full((20, 17), 2.0, np.float32)], lr_scale=1.0)
             exchange.flush()
-        [(_, chunk), *_] = [c for c in pair[0].snapshot() if c[0] == "c"]
+        [(_, chunk), *_] = [c for c in pair[0].durability.snapshot() if c[0] == "c"]
         assert (chunk.state == 2.0).all()  # two updates, each of gradients 2 * 1/2
         for exchange in pair:
             exchange.close()

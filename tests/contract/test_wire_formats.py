@@ -32,10 +32,10 @@ def test_sixteen_bits_halve_the_traffic() -> None:
         with threads(1) as servers:
             exchange = connect([s.address for s in servers], wire=wire)
             wanted = [request(1, list(range(1000)))]
-            [rows] = exchange.lookup(wanted, create=True).result()
-            exchange.update(wanted, [rows], lr_scale=1.0)
+            lookup = exchange.lookup(wanted, create=True)
+            exchange.update(lookup, lookup.result(), lr_scale=1.0)
             exchange.flush()
-            sizes.append(exchange.statistics()["exchange"])
+            sizes.append(exchange.telemetry.statistics()["exchange"])
             exchange.close()
-    assert sizes[0]["received"] - sizes[1]["received"] > 17 * 2 * 1000 - 500
-    assert sizes[0]["sent"] - sizes[1]["sent"] > 17 * 2 * 1000 - 500
+    assert sizes[0].received - sizes[1].received > 17 * 2 * 1000 - 500
+    assert sizes[0].sent - sizes[1].sent > 17 * 2 * 1000 - 500

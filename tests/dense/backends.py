@@ -76,7 +76,8 @@ class Party:
                 x, y = (column.split(SPLITS[step])[self.workers.rank] for column in (x, y))
             requests = list(self.dense.requests)
             if requests:
-                self.dense.pull(self.exchange.lookup(requests, create=True).result())
+                lookup = self.exchange.lookup(requests, create=True)
+                self.dense.pull(lookup.result())
             loss = nn.functional.mse_loss(self.model(x), y) if len(x) else None
             if loss is not None and bad and step == BAD:
                 loss = loss * float("nan")
@@ -84,7 +85,7 @@ class Party:
             done = self.dense.step(loss, [], RATES[step], share=share, stop=stop and step == BAD)
             if requests:
                 gradients = self.dense.push() if done.accepted else []
-                self.exchange.update(requests if done.accepted else [], gradients, lr_scale=RATES[step])
+                self.exchange.update(lookup if done.accepted else None, gradients, lr_scale=RATES[step])
             said.append([done.accepted, done.loss, done.stop])
         self.exchange.flush()
         self.dense.settle(self.exchange)

@@ -28,13 +28,13 @@ def request(group: int, *ids: list[int]) -> Request:
 def test_lookup_sees_exactly_the_updates_issued_before_it(exchange: LocalExchange) -> None:
     wanted = [request(0, [1, 2], [1]), request(1, [9])]
     start = exchange.lookup(wanted, create=True).result()
-    futures = []
+    lookups = []
     for step in range(50):
-        futures.append(exchange.lookup(wanted, create=True))
-        exchange.update(wanted, [np.full_like(r, 0.5) for r in start], lr_scale=1.0 if step % 2 else 2.0)
+        lookups.append(exchange.lookup(wanted, create=True))
+        exchange.update(lookups[-1], [np.full_like(r, 0.5) for r in start], lr_scale=1.0 if step % 2 else 2.0)
     moved = 0.0
-    for step, future in enumerate(futures):
-        for before, now in zip(start, future.result(), strict=True):
+    for step, lookup in enumerate(lookups):
+        for before, now in zip(start, lookup.result(), strict=True):
             np.testing.assert_allclose(now, before - moved, atol=1e-5)
         moved += 0.5 if step % 2 else 1.0
 
@@ -47,15 +47,16 @@ def test_same_id_in_two_tables_is_two_rows(exchange: LocalExchange) -> None:
 def test_without_create_nothing_changes_and_rows_are_the_initial_ones(exchange: LocalExchange) -> None:
     wanted = [request(0, [3], [4])]
     [seen] = exchange.lookup(wanted, create=False).result()
-    assert exchange.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics()["rows"] == 0
     [created] = exchange.lookup(wanted, create=True).result()
     np.testing.assert_array_equal(seen, created)
 
 
 def test_a_refused_update_is_raised_by_the_next_call(exchange: LocalExchange) -> None:
     wanted = [request(1, [9])]
-    [rows] = exchange.lookup(wanted, create=True).result()
-    exchange.update(wanted, [np.full_like(rows, np.nan)], lr_scale=1.0)
+    lookup = exchange.lookup(wanted, create=True)
+    [rows] = lookup.result()
+    exchange.update(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0)
     with pytest.raises(StoreError):
         exchange.flush()
     [after] = exchange.lookup(wanted, create=False).result()
@@ -64,22 +65,24 @@ def test_a_refused_update_is_raised_by_the_next_call(exchange: LocalExchange) ->
 
 def test_gradients_known_to_be_finite_are_not_looked_at(exchange: LocalExchange) -> None:
     wanted = [request(1, [9])]
-    [rows] = exchange.lookup(wanted, create=True).result()
-    exchange.update(wanted, [np.full_like(rows, np.nan)], lr_scale=1.0, finite=True)
+    lookup = exchange.lookup(wanted, create=True)
+    [rows] = lookup.result()
+    exchange.update(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0, finite=True)
     exchange.flush()
     assert np.isnan(exchange.lookup(wanted, create=False).result()[0]).all()
-    assert exchange.statistics()["refused"] == 0
+    assert exchange.telemetry.statistics()["refused"] == 0
 
 
 def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
     wanted = [request(0, [1, 2, 3], [1]), request(1, [5])]
-    rows = exchange.lookup(wanted, create=True).result()
-    exchange.update(wanted, [np.ones_like(r) for r in rows], lr_scale=1.0)
-    saved = list(exchange.snapshot())
+    lookup = exchange.lookup(wanted, create=True)
+    rows = lookup.result()
+    exchange.update(lookup, [np.ones_like(r) for r in rows], lr_scale=1.0)
+    saved = list(exchange.durability.snapshot())
     assert {table: len(chunk.ids) for table, chunk in saved} == {"a": 3, "b": 1, "c": 1}
-    exchange.clear()
-    assert exchange.statistics()["rows"] == 0
+    exchange.durability.clear()
+    assert exchange.telemetry.statistics()["rows"] == 0
     for table, chunk in saved:
-        exchange.load(table, chunk)
+        exchange.durability.load(table, chunk)
     for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_allclose(now, before - 1.0)

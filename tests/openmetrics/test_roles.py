@@ -49,7 +49,7 @@ def test_a_shard_with_a_tier(tmp_path: Path) -> None:
         for first in (0, 30_000, 0):
             wanted = [request(0, list(range(first, first + 20_000)), []), request(1, [])]
             client.lookup(wanted, create=True).result()
-        inside = client.statistics()["tables"]["a"]["rows"]
+        inside = client.telemetry.statistics()["tables"]["a"]["rows"]
         found = scrape(end.address)
         client.close()
     rows = found["satrap_shard_tier_rows"]
@@ -64,7 +64,9 @@ def test_a_shard_with_a_tier(tmp_path: Path) -> None:
 
 def check_worker(client: ServersExchange, shard: dict[str, float]) -> None:
     progress = Progress(step=9, samples=90, distinct_ratio=0.5, stage_seconds={"read": 1.5, "lookup": 0.5})
-    with Endpoint("127.0.0.1", 0, lambda: worker_values(1, asdict(progress), client.traffic())) as endpoint:
+    with Endpoint(
+        "127.0.0.1", 0, lambda: worker_values(1, asdict(progress), asdict(client.telemetry.traffic()))
+    ) as endpoint:
         worker = scrape(endpoint.address)
     assert worker["satrap_role_info 1 worker"] == 1
     assert worker["satrap_worker_sent_bytes_total"] == shard["satrap_shard_received_bytes_total"]
@@ -84,7 +86,7 @@ def test_every_metric_has_a_source() -> None:
         shard = shard_values(server.statistics())
         client = connect([server.address])
         progress = Progress(loss=0.5, distinct_ratio=0.5)
-        worker = worker_values(0, asdict(progress), client.traffic())
+        worker = worker_values(0, asdict(progress), asdict(client.telemetry.traffic()))
         client.close()
     with Server("127.0.0.1:0", LoaderService(lambda *_: None)) as server:
         loader = loader_values(server.statistics())

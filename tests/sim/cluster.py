@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from satrap.exchange import Lookup as Issued
 from satrap.exchange import Request
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.recovery import Recovery
@@ -271,7 +272,7 @@ class Worker:
         self.cluster, self.rank, self.exchange = cluster, rank, exchange
         self.random = np.random.default_rng([cluster.seed, rank])
         self.issued, self.done = 0, 0
-        self._waiting: dict[int, tuple[list[Request], Future[Any]]] = {}
+        self._waiting: dict[int, Issued[Any]] = {}
 
     @property
     def finished(self) -> bool:
@@ -285,19 +286,19 @@ class Worker:
             cluster.history.batches[self.rank, self.issued] = ids
             splits = np.cumsum([0, *map(len, ids)]).astype(np.int64)
             requests = [Request(0, np.concatenate(ids), splits)]
-            self._waiting[self.issued] = requests, self.exchange.lookup(requests, create=True)
+            self._waiting[self.issued] = self.exchange.lookup(requests, create=True)
             self.issued += 1
-        requests, future = self._waiting[self.done]
-        if future.done():
-            [rows] = future.result()
+        issued = self._waiting[self.done]
+        if issued.rows.done():
+            [rows] = issued.result()
             ids = cluster.history.batches[self.rank, self.done]
-            parts = np.split(rows, requests[0].splits[1:-1])
+            parts = np.split(rows, issued.requests[0].splits[1:-1])
             cluster.history.lookups.append(Lookup(self.rank, self.done, ids, parts))
             gradient = np.zeros_like(rows)
             gradient[:, self.rank] = -cluster.workers
             del self._waiting[self.done]
             self.done += 1
-            self.exchange.update(requests, [gradient], lr_scale=1.0)
+            self.exchange.update(issued, [gradient], lr_scale=1.0)
         if not self.finished:
             cluster.world.after(cluster.world.random.uniform(0.001, 0.02), self.turn)
 

@@ -22,6 +22,7 @@ from satrap.checkpoint.rewrite import forget
 from satrap.dense import Workers
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
+from satrap.exchange.servers.durability import ServersDurability
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer
 from tests import faults
 from tests.dense.threads import together
@@ -153,7 +154,7 @@ class Cluster:
             workers.meet("trained")
         except BaseException:
             if isinstance(trainer.exchange, ServersExchange):
-                trainer.exchange._shut()  # as a dead process: without a word
+                trainer.exchange._shards._loop.stop()  # as a dead process: without a word
             else:
                 trainer.close()
             raise
@@ -409,18 +410,18 @@ def test_a_cut_has_all_updates_of_its_steps_and_no_later_one(
     mode: str, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All batches use one row, whose optimizer counts the updates."""
-    cut, update = ServersExchange.cut, ServersExchange.update
+    cut, update = ServersDurability.cut, ServersExchange.update
 
-    def late_cut(self: ServersExchange, **named: Any) -> Any:
+    def late_cut(self: ServersDurability, **named: Any) -> Any:
         time.sleep(0.1 if "cut" in late else 0)
         return cut(self, **named)
 
     def late_update(self: ServersExchange, *arguments: Any, **named: Any) -> None:
         if "push" in late and threading.current_thread().name == "rank 1":
-            self._loop.post(lambda: time.sleep(0.03))  # the network is slow: the push is on its way
+            self._shards.post(lambda: time.sleep(0.03))  # the network is slow: the push is on its way
         update(self, *arguments, **named)
 
-    monkeypatch.setattr(ServersExchange, "cut", late_cut)
+    monkeypatch.setattr(ServersDurability, "cut", late_cut)
     monkeypatch.setattr(ServersExchange, "update", late_update)
     cluster = Cluster(2, 2, mode=mode, staleness=2)
     cluster.one_user = True

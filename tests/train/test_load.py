@@ -4,24 +4,22 @@ from typing import Any
 
 import pytest
 
+from satrap.exchange.traffic import Answers, Traffic
 from satrap.train import Progress
 from satrap.train.load import Load, summary
 
 
 def looked(seconds: float, busy: float, requests: int, pushes: int) -> dict[str, Any]:
     server = {"seconds": seconds, "busy_seconds": busy, "requests": {"lookup": requests}, "queued": 3}
-    traffic = {
-        "waiting": 4,
-        "push_in_flight": 2,
-        "push_count": pushes,
-        "push_seconds": pushes * 0.5,
-        "lookup_count": 0,
-        "lookup_seconds": 0.0,
-        "sent": 100,
-        "received": 50,
-        "resent": 0,
-        "staleness": {"own": {10: 1, 2: 3}, "others": {0: 1, pushes: 3}},
-    }
+    traffic = Traffic(
+        own={10: 1, 2: 3},
+        others={0: 1, pushes: 3},
+        lookups=Answers(),
+        pushes=Answers(pushes, pushes * 0.5, in_flight=2),
+        sent=100,
+        received=50,
+        waiting=4,
+    )
     return {"exchange": traffic, "shards": [{"rows": 7, "server": server}]}
 
 

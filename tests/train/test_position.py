@@ -35,20 +35,21 @@ def issue(position: Position, plan: EmbeddingPlan, exchange: LocalExchange, coun
         position.trained(turn)
     for seen, turn in enumerate(turns[count : count + 2]):
         assert turn.ticket is not None
-        requests = list(turn.ticket.requests)
-        position.ahead.append((turn, Pending(requests, exchange.lookup(requests, create=True), seen)))
+        lookup = exchange.lookup(turn.ticket.requests, create=True)
+        position.ahead.append((turn, Pending(lookup, seen)))
 
 
 def test_what_was_in_flight_is_answered_with_the_rows_of_then(exchange: LocalExchange) -> None:
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
     position = Position(0, 1)
     issue(position, plan, exchange, 3)
-    plain, arrays = position.state(plan, exchange)
-    expected = [[rows.copy() for rows in pending.future.result()] for _, pending in position.ahead if pending]
-    for turn, _ in position.ahead:
+    plain, arrays = position.state(plan)
+    expected = [[rows.copy() for rows in pending.lookup.result()] for _, pending in position.ahead if pending]
+    for turn, pending in position.ahead:
         assert turn.ticket is not None
+        assert pending is not None
         ones = [np.ones((len(r.ids), 8), np.float32) for r in turn.ticket.requests]
-        exchange.update(turn.ticket.requests, ones, lr_scale=1.0)
+        exchange.update(pending.lookup, ones, lr_scale=1.0)
     exchange.flush()
 
     again = Position(0, 1)
@@ -57,25 +58,23 @@ def test_what_was_in_flight_is_answered_with_the_rows_of_then(exchange: LocalExc
     left = list(again.reading.batches(Batches(BATCHES), 0))
     assert [id(batch) for batch in left] == [id(batch) for batch in BATCHES[3:]]
     for seen, batch in enumerate(left[:2]):
-        requests = list(plan.ticket(batch).requests)
-        found = again.replayed(plan, exchange, requests, 4)
-        assert found is not None
-        future, updates = found
+        assert again.replays
+        found, updates = again.replayed(plan.ticket(batch).requests, 4)
         assert updates == seen
-        for got, want in zip(future.result(), expected[seen], strict=True):
+        for got, want in zip(found, expected[seen], strict=True):
             np.testing.assert_array_equal(got, want)
-    assert again.replayed(plan, exchange, list(plan.ticket(left[2]).requests), 6) is None
+    assert not again.replays
 
 
 def test_other_data_is_refused_with_the_step(exchange: LocalExchange) -> None:
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
     position = Position(0, 1)
     issue(position, plan, exchange, 3)
-    plain, arrays = position.state(plan, exchange)
+    plain, arrays = position.state(plan)
     again = Position(0, 1)
     again.restore([plain], arrays)
     with pytest.raises(CheckpointError, match="the data is not what it was") as caught:
-        again.replayed(plan, exchange, list(plan.ticket(BATCHES[5]).requests), 4)
+        again.replayed(plan.ticket(BATCHES[5]).requests, 4)
     assert caught.value.where == "step 4"
 
 
@@ -83,16 +82,16 @@ def test_with_other_workers_lookups_are_issued_anew(exchange: LocalExchange) -> 
     plan = EmbeddingPlan(SCHEMA, exchange.groups)
     position = Position(0, 1)
     issue(position, plan, exchange, 2)
-    plain, _ = position.state(plan, exchange)
+    plain, _ = position.state(plan)
     again = Position(1, 2)
     again.restore([plain], None)
-    assert again.replayed(plan, exchange, list(plan.ticket(BATCHES[2]).requests), 3) is None
+    assert not again.replays
 
 
 def test_a_pass_that_ended_is_not_amid() -> None:
     position = Position(0, 1)
     position.epoch_ended()
-    plain, arrays = position.state(EmbeddingPlan(SCHEMA, ()), None)  # type: ignore[arg-type]
+    plain, arrays = position.state(EmbeddingPlan(SCHEMA, ()))
     again = Position(0, 1)
     again.restore([plain], arrays)
     assert (again.epoch, again.amid_pass) == (1, False)

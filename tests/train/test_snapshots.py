@@ -102,7 +102,7 @@ def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     state = trainer.dense.state()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
-        for table, chunk in trainer.exchange.snapshot()
+        for table, chunk in trainer.exchange.durability.snapshot()
     ]
     optimizer = {
         (i, key): torch.as_tensor(value).numpy().tobytes()

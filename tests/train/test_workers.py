@@ -62,7 +62,7 @@ def connecting(
 
 
 def contents(trainer: Trainer) -> Rows:
-    chunks = list(trainer.exchange.snapshot())
+    chunks = list(trainer.exchange.durability.snapshot())
     return {
         table: tuple(
             np.concatenate([getattr(c, field) for name, c in chunks if name == table])
@@ -73,7 +73,7 @@ def contents(trainer: Trainer) -> Rows:
 
 
 def dense(trainer: Trainer) -> np.ndarray:
-    return np.concatenate([p.detach().numpy().ravel() for p in trainer.model.parameters()])
+    return np.concatenate([p.detach().cpu().numpy().ravel() for p in trainer.model.parameters()])
 
 
 def digest(trainer: Trainer) -> str:
@@ -385,7 +385,7 @@ def test_a_run_over_shards_is_saved_and_loaded(tmp_path: Any) -> None:
         trainer.fit(batches)
         trainer.save(str(tmp_path / "model"))
         expected, rows = np.concatenate(list(trainer.predict(batches))), contents(trainer)
-        trainer.exchange.clear()
+        trainer.exchange.durability.clear()
         trainer.close()
         local = Trainer.load(str(tmp_path / "model"))
         np.testing.assert_array_equal(np.concatenate(list(local.predict(batches))), expected)

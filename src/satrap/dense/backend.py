@@ -78,7 +78,7 @@ class DenseBackend(ABC):
     def seed(self, exchange: Exchange) -> None:  # noqa: B027 - by default, no weight is a row
         """Put the present weights into the store, where `tables` hold them; in process 0 only."""
 
-    def pull(self, rows: Sequence[Rows]) -> None:  # noqa: B027 - by default, no weight is a row
+    def pull(self, rows: Sequence[Any]) -> None:  # noqa: B027 - by default, no weight is a row
         """Take over the answers to `requests`."""
 
     def push(self) -> list[Rows]:

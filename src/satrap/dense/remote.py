@@ -78,19 +78,19 @@ class RemoteStep(DataParallel):
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
         with closing(LocalExchange(Shard(self.tables, seed=0))) as fresh:
             fresh.lookup([replace(request, group=0) for request in self.requests], create=True).result()
-            for table, chunk in fresh.snapshot():
-                exchange.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
+            for table, chunk in fresh.durability.snapshot():
+                exchange.durability.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))
 
     def settle(self, exchange: Exchange) -> None:
         """Pull the newest weights; take over the buffers of the first copy."""
         self.pull(exchange.lookup(self.requests, create=False).result() if self.requests else ())
         super().settle(exchange)
 
-    def pull(self, rows: Sequence[Rows]) -> None:
+    def pull(self, rows: Sequence[Any]) -> None:
         """Take over pulled weights, float32[rows, dim]."""
         if not rows:
             return
-        flat = torch.from_numpy(rows[0]).view(-1)
+        flat = torch.as_tensor(rows[0]).view(-1)
         start = 0
         with torch.no_grad():
             for parameter in self.parameters:

@@ -7,6 +7,6 @@ holds exactly one gradient per distinct id.
 
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan, Ticket, tables_of
-from satrap.embedding.seam import embeddings_of
+from satrap.embedding.select import embeddings_of
 
 __all__ = ["EmbeddingPlan", "Embeddings", "Ticket", "embeddings_of", "tables_of"]

@@ -35,11 +35,12 @@ class Embeddings:
         self._order = list(features)
         self._features = features
 
-    def rows(self, arrays: Sequence[npt.NDArray[np.float32]]) -> list[Tensor]:
-        """Return the looked-up rows as autograd leaves on the device, one float32[n, dim] per request."""
-        if self.device.type == "cpu":
-            return [torch.from_numpy(a).requires_grad_() for a in arrays]
-        return [torch.from_numpy(a).to(self.device).requires_grad_() for a in arrays]
+    def rows(self, found: Sequence[Any]) -> list[Tensor]:
+        """Return the looked-up rows, arrays or tensors, as autograd leaves on the device.
+
+        There is one float32[n, dim] per request.
+        """
+        return [torch.as_tensor(rows, device=self.device).requires_grad_() for rows in found]
 
     def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
         """Return the gradient of each leaf of `rows`, zeros where the model did not use it."""

@@ -106,6 +106,10 @@ class EmbeddingPlan:
         """Return the features of a table group in the order of their ids in a request."""
         return tuple(name for of_table in self._features[group] for name in of_table)
 
+    def distinct(self, ticket: Ticket) -> Sequence[Request]:
+        """Return the requests for the distinct ids of a ticket, one per table group."""
+        return ticket.requests
+
     def ticket(self, batch: Batch) -> Ticket:
         """Remove duplicate ids of a batch, once per table group.
 

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.exchange.protocol import Cut, Request, Rows, Snapshot, TableGroup
+from satrap.exchange.lookup import Array, Lookup, Request, answered
+from satrap.exchange.protocol import Cut, Snapshot, TableGroup
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
-from satrap.exchange.traffic import Traffic
-from satrap.store import Chunk, Delta, Shard, Slots
+from satrap.exchange.traffic import Meter, Traffic
+from satrap.store import Chunk, Delta, Shard
 from satrap.store.shard import check_lookups
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
 
-Done = Callable[[], None]
-
 CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
-REMEMBERED = 256
-"""Lookups whose slots are kept for their update; a batch that is never updated is forgotten in time."""
-
-
-@dataclass(slots=True)
-class Peeked:
-    """Ids of lookups that create nothing, and how many of them had no row."""
-
-    ids: int = 0
-    unseen: int = 0
 
 
 class LocalExchange:
@@ -48,45 +37,47 @@ class LocalExchange:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self._groups = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
+        self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
-        self._traffic, self._applied = Traffic(), 0
-        self._slots: dict[int, tuple[Request, Slots]] = {}  # by id(request), which lives as long as its entry
-        self._peeked = {table: Peeked() for group in self._groups for table in group.tables}
+        self._applied = 0
+        self.telemetry = LocalTelemetry(shard)
+        self.durability = LocalDurability(shard, self._thread, self.flush)
 
-    @property
-    def groups(self) -> Sequence[TableGroup]:
-        """The table groups of the shard."""
-        return self._groups
-
-    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Array]:
         """See `Exchange.lookup`."""
-        return self._thread.submit(self._lookup, requests, create, self._traffic.issue("lookup"))
+        if known is not None:
+            return answered(requests, known)
+        lookup = Lookup[Array](requests, exchange=self)
+        done = self.telemetry.meter.issue("lookup")
+        lookup.rows = self._thread.submit(self._look_up if create else self._peek, lookup, done)
+        return lookup
 
-    def _lookup(self, requests: Sequence[Request], create: bool, done: Done) -> list[Rows]:
+    def _look_up(self, lookup: Lookup[Array], done: Callable[[], None]) -> list[Array]:
         try:
-            if create:
-                check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in requests))
-                self._traffic.looked_up(requests, 0, (self._applied, self._applied))
-                return [self._lookup_one(request) for request in requests]
-            return [self._peek_one(request) for request in requests]
+            check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
+            self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
+            found = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
+            lookup.places = [slots for _, slots in found]
+            return [rows for rows, _ in found]
         finally:
             done()
 
-    def _peek_one(self, request: Request) -> Rows:
+    def _peek(self, lookup: Lookup[Array], done: Callable[[], None]) -> list[Array]:
+        try:
+            return [self._peek_one(request) for request in lookup.requests]
+        finally:
+            done()
+
+    def _peek_one(self, request: Request) -> Array:
         rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
         ends = pairwise(request.splits.tolist())
-        for table, (first, end) in zip(self._groups[request.group].tables, ends, strict=True):
-            self._peeked[table].ids += end - first
-            self._peeked[table].unseen += end - first - int(np.count_nonzero(found[first:end]))
-        return rows
-
-    def _lookup_one(self, request: Request) -> Rows:
-        rows, slots = self.shard.lookup_slots(request.group, request.ids, request.splits)
-        self._slots[id(request)] = request, slots
-        if len(self._slots) > REMEMBERED:
-            del self._slots[next(iter(self._slots))]
+        for table, (first, end) in zip(self.groups[request.group].tables, ends, strict=True):
+            peeked = self.telemetry.peeked[table]
+            peeked["ids"] += end - first
+            peeked["unseen"] += end - first - int(np.count_nonzero(found[first:end]))
         return rows
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -95,41 +86,43 @@ class LocalExchange:
             self.shard.ahead.prefetch(request.group, request.ids, request.splits)
 
     def update(
-        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
     ) -> None:
         """See `Exchange.update`."""
         self._raise_failed()
-        done = self._traffic.issue("push", requests)
+        if lookup is None:
+            lookup = Lookup(())
+        lookup.check(self)
+        done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
-            self._update, requests, gradients, lr_scale, finite, self._last_update, done
+            self._update, lookup, gradients, lr_scale, finite, self._last_update, done
         )
 
     def _update(
         self,
-        requests: Sequence[Request],
-        gradients: Sequence[Rows],
+        lookup: Lookup[Any],
+        gradients: Sequence[Array],
         lr_scale: float,
         finite: bool,
         before: Future[None] | None,
-        done: Done,
+        done: Callable[[], None],
     ) -> None:
         try:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, so that the error is not lost
             if not finite:  # all of a step, or nothing
-                self.shard.check_gradients([r.group for r in requests], gradients)
-            for request, gradient in zip(requests, gradients, strict=True):
-                _, slots = self._slots.pop(id(request), (request, None))
+                self.shard.check_gradients([r.group for r in lookup.requests], gradients)
+            slots = lookup.places or [None] * len(lookup.requests)
+            for r, gradient, places in zip(lookup.requests, gradients, slots, strict=True):
                 self.shard.update_group(
-                    request.group,
-                    request.ids,
-                    request.splits,
-                    gradient,
-                    lr_scale=lr_scale,
-                    slots=slots,
-                    checked=True,
+                    r.group, r.ids, r.splits, gradient, lr_scale=lr_scale, slots=places, checked=True
                 )
-            self._traffic.applied(requests, 0, (self._applied, self._applied))
+            self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
         finally:
             done()
@@ -143,27 +136,68 @@ class LocalExchange:
         self._thread.submit(lambda: None).result()
         self._raise_failed()
 
-    def snapshot(self) -> Snapshot:
-        """See `Exchange.snapshot`.
+    def close(self) -> None:
+        """Apply what was issued, then release the store."""
+        self._thread.shutdown(wait=True)
+        self.shard.close()
 
-        The rows are those of this moment; training may go on while they are read, in any thread.
+
+class LocalTelemetry:
+    """Counters of a store in this process and of its caller.
+
+    Attributes:
+        meter: of the caller's requests.
+        peeked: by table, "ids" of lookups that create nothing, and how many of them were "unseen".
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard, self.meter = shard, Meter()
+        self.peeked = {table: {"ids": 0, "unseen": 0} for group in shard.groups for table in group.tables}
+
+    def statistics(self) -> Mapping[str, Any]:
+        """See `Telemetry.statistics`; it has `peeked` too."""
+        peeked = {table: dict(counts) for table, counts in self.peeked.items()}
+        return {**self._shard.statistics(), "exchange": self.traffic(), "peeked": peeked}
+
+    def traffic(self) -> Traffic:
+        """See `Telemetry.traffic`; nothing is sent anywhere."""
+        report = self.meter.report()
+        return replace(report, waiting=report.lookups.in_flight + report.pushes.in_flight)
+
+
+class LocalDurability:
+    """Saves and restores the rows of a store in this process.
+
+    Args:
+        shard: the store.
+        thread: of the exchange, which orders what changes rows.
+        flush: of the exchange.
+    """
+
+    def __init__(self, shard: Shard, thread: ThreadPoolExecutor, flush: Callable[[], None]) -> None:
+        self._shard, self._thread, self._flush = shard, thread, flush
+
+    def snapshot(self) -> Snapshot:
+        """See `Durability.snapshot`.
+
+        Training may continue while the rows are read, in any thread; they do not change.
         """
-        self.flush()
-        chunks = self.shard.snapshot()
+        self._flush()
+        chunks = self._shard.snapshot()
         return Snapshot(((chunk.table, chunk) for chunk in chunks), partial(self._write, chunks))
 
     def _write(self, chunks: Iterator[Chunk], storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         from satrap.checkpoint.parts import write_tables
 
-        tables = [table for group in self.shard.groups for table in group.tables]
+        tables = [table for group in self._shard.groups for table in group.tables]
         return write_tables(storage, folder, chunks, tables)
 
     def cut(self, *, delta: bool | None = None) -> Cut:
-        """See `Exchange.cut`."""
-        self.flush()
-        changes = self.shard.changes
+        """See `Durability.cut`."""
+        self._flush()
+        changes = self._shard.changes
         if delta is None:
-            taken = Delta(True, self.shard.snapshot(), {})
+            taken = Delta(True, self._shard.snapshot(), {})
         else:
             taken = changes.take(full=not delta, chunk_rows=CHUNK_ROWS)
 
@@ -173,8 +207,8 @@ class LocalExchange:
                 changes.put_back(taken)
 
         return Cut(
-            counts_of(self.shard),
-            partial(self._write_all, taken.chunks, state_of(self.shard)),
+            counts_of(self._shard),
+            partial(self._write_all, taken.chunks, state_of(self._shard)),
             None if taken.full else taken.deleted,
             put_back,
         )
@@ -187,35 +221,19 @@ class LocalExchange:
         return {**self._write(chunks, storage, folder), **write_store(storage, folder, state)}
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
-        """See `Exchange.read`."""
+        """See `Durability.read`."""
         from satrap.checkpoint.chain import read_buckets
 
         if exact:
-            self._thread.submit(restore, self.shard, url).result()
-        _, alone = self._thread.submit(load_rows, self.shard, read_buckets(url)).result()
+            self._thread.submit(restore, self._shard, url).result()
+        _, alone = self._thread.submit(load_rows, self._shard, read_buckets(url)).result()
         if follow and alone:
-            self.shard.changes.follow()
+            self._shard.changes.follow()
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""
-        self._thread.submit(self.shard.load, table, chunk).result()
+        self._thread.submit(self._shard.load, table, chunk).result()
 
     def clear(self) -> None:
         """Forget every row."""
-        self._thread.submit(self.shard.clear).result()
-
-    def statistics(self) -> Mapping[str, Any]:
-        """See `Exchange.statistics`; besides, by table, what lookups that create nothing met, as "peeked"."""
-        peeked = {table: asdict(counts) for table, counts in self._peeked.items()}
-        return {**self.shard.statistics(), "exchange": self.traffic(), "peeked": peeked}
-
-    def traffic(self) -> Mapping[str, Any]:
-        """See `Exchange.traffic`; nothing is sent anywhere."""
-        report = self._traffic.report()
-        waiting = report["lookup_in_flight"] + report["push_in_flight"]
-        return {**report, "sent": 0, "received": 0, "resent": 0, "waiting": waiting}
-
-    def close(self) -> None:
-        """Apply what was issued, then release the store."""
-        self._thread.shutdown(wait=True)
-        self.shard.close()
+        self._thread.submit(self._shard.clear).result()

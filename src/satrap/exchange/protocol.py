@@ -1,15 +1,16 @@
-"""What every exchange does: lookups and updates of distinct ids, in the order they are issued."""
+"""What every exchange offers: rows for distinct ids, their durability, and counters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from satrap.exchange.lookup import Lookup, Request, Rows
+from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk
 
 if TYPE_CHECKING:
@@ -32,38 +33,19 @@ class TableGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The distinct ids of one batch in one table group.
-
-    Args:
-        group: index of the table group.
-        ids: uint64[n], distinct inside each table.
-        splits: int64[tables + 1]: `ids[splits[t]:splits[t + 1]]` belong to the group's table `t`.
-    """
-
-    group: int
-    ids: npt.NDArray[np.uint64]
-    splits: npt.NDArray[np.int64]
-
-
-Rows = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
 class Cut:
     """All rows as they were at one instant, to be written once while training goes on.
 
     Args:
-        counts: by number of a table group, its counters, the largest of each over the stores: what a
-            checkpoint keeps as its setting `states.COUNTS`.
-        write: given the storage of a checkpoint and the name of its data folder, writes the rows there, and
-            what the stores need besides them to go on exactly, and returns the files; raises CheckpointError
-            or OSError. May be called in another thread.
-        deleted: None: `write` writes all rows. Else those that changed since the cut before, and this is, by
-            table, the ids that had a row then and have none now; those that `write` writes are not among
-            them.
-        put_back: to be called if the rows could not be kept: the next cut of changes holds them, too, and
-            rows that change are no longer copied for this one.
+        counts: by number of a table group, its counters, the largest of each over the stores. A checkpoint
+            keeps them as its setting `states.COUNTS`.
+        write: takes the storage of a checkpoint and the name of its data folder, writes the rows and the
+            state that the stores need to continue exactly, and returns the files. It raises CheckpointError
+            or OSError, and may run in another thread.
+        deleted: None if `write` writes all rows. If it writes only rows that changed since the previous cut:
+            by table, the ids that had a row then and have none now.
+        put_back: call it if the rows could not be kept. The next cut of changes then holds them too, and rows
+            that change are no longer copied for this cut.
     """
 
     counts: Mapping[str, Sequence[int]]
@@ -74,13 +56,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All rows: iterate to have them here, or have them written. Once, either way.
+    """All rows. Iterate over them here, or call `write`; either works once.
 
     Args:
         chunks: (table, rows), table after table, in canonical order.
-        write: given the storage of a checkpoint and the name of its data folder, which must have a file
-            already, has the rows written there by whoever holds them, if it reaches the place, and returns
-            the files; raises CheckpointError or OSError.
+        write: takes the storage of a checkpoint and the name of its data folder, in which there must be a
+            file already. Each process that holds rows writes its own there if it can reach the folder. It
+            returns the files, and raises CheckpointError or OSError.
     """
 
     chunks: Iterator[tuple[str, Chunk]]
@@ -97,58 +79,81 @@ class Exchange(Protocol):
     def groups(self) -> Sequence[TableGroup]:
         """The table groups, which requests refer to by index."""
 
-    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+    @property
+    def durability(self) -> Durability:
+        """Saves and restores all rows."""
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Counters."""
+
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Any] | None = None
+    ) -> Lookup[Rows]:
         """Issue a lookup; returns at once.
 
         Args:
             requests: one per group that has ids in this batch.
             create: True in training: unknown ids get their row. False in evaluation: nothing changes and
                 an unknown id reads the row it would be created with.
-
-        Returns:
-            A future of float32[n, dim] per request, valid until the caller drops them.
+            known: the rows of the distinct ids, as `Lookup.distinct` returned them, of a lookup that was in
+                flight when a snapshot was taken; they are answered in place of those in the store.
         """
 
     def prefetch(self, requests: Sequence[Request]) -> None:
-        """Say that these will be looked up soon; returns at once, and changes nothing.
+        """Announce that these will be looked up soon; returns at once, and changes nothing.
 
         Stores that keep rows on a disk read them meanwhile. Any thread may call it; nothing is promised.
         """
 
     def update(
-        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Any],
+        *,
+        lr_scale: float,
+        finite: bool = False,
     ) -> None:
-        """Issue one optimizer step for the rows of each request; returns at once.
+        """Issue one optimizer step for the rows of a lookup; returns at once.
 
         Args:
-            requests: the requests of an earlier lookup.
-            gradients: float32[n, dim] per request; handed over, the caller must not write to them again.
+            lookup: what `lookup` returned; None: take part in a step without gradients.
+            gradients: float32[n, dim] per request, arrays or tensors as the rows were; handed over, the
+                caller must not write to them again.
             lr_scale: factor on every table's learning rate.
             finite: the caller has made sure that no gradient is NaN or infinite; a store in this process does
                 not look again.
 
         Raises:
-            StoreError: an earlier update was refused.
+            StoreError: an earlier update was refused, or another exchange issued the lookup.
         """
 
     def flush(self) -> None:
         """Wait until everything issued so far has been applied."""
 
-    def snapshot(self) -> Snapshot:
-        """Return every row, after everything issued so far has been applied.
+    def close(self) -> None:
+        """Apply what was issued and release everything. Further calls are errors."""
 
-        Nobody may change rows until they are here or written. A cut that has been taken, and the noting of
-        changes, stay as they are.
+
+class Durability(Protocol):
+    """Saves and restores all rows. Everything issued before is applied first."""
+
+    def snapshot(self) -> Snapshot:
+        """Return every row.
+
+        Nobody may change rows until they are here or written. An earlier cut and the record of changes stay
+        as they are.
         """
 
     def cut(self, *, delta: bool | None = None) -> Cut:
-        """Return a consistent cut, after everything issued so far has been applied; the next one ends it.
+        """Return a consistent cut; the next one ends it.
 
-        It takes no time that grows with the rows: they are copied when they change before they are written.
+        Its time does not grow with the number of rows: a row is copied only if it changes before it is
+        written.
 
         Args:
-            delta: True: only what changed since the cut before, if that is known; False: all rows, and from
-                now on changes are noted; None: all rows.
+            delta: True: only what changed since the previous cut, if that is known. False: all rows, and
+                changes are recorded from now on. None: all rows.
         """
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
@@ -157,10 +162,10 @@ class Exchange(Protocol):
         Args:
             url: of the checkpoint.
             follow: note changes from then on, so that the next cut can be a delta that follows this
-                checkpoint; not done where there are other rows, too, or some found no room.
-            exact: take over as well what else the stores need to go on exactly. Counters come from any
-                number of stores; which ids wait for admission, and which row is evicted next, only from as
-                many as there are here.
+                checkpoint. Ignored if the stores hold other rows too, or had no room for some.
+            exact: also take over the state that the stores need to continue exactly. Counters come from any
+                number of stores; the ids that wait for admission and the order of eviction come only from
+                equally many stores.
 
         Raises:
             CheckpointError: there is none, or it is damaged.
@@ -171,18 +176,14 @@ class Exchange(Protocol):
         """Insert or overwrite rows with their optimizer state."""
 
     def clear(self) -> None:
-        """Forget every row, after everything issued so far has been applied."""
+        """Forget every row."""
+
+
+class Telemetry(Protocol):
+    """Counters of the stores and of this caller's requests."""
 
     def statistics(self) -> Mapping[str, Any]:
-        """Return counters of the store(s), see `satrap.store.Shard.statistics`; `traffic` as "exchange"."""
+        """Return the counters of `satrap.store.Shard.statistics`, and `traffic` as "exchange"."""
 
-    def traffic(self) -> Mapping[str, Any]:
-        """Return what this caller's requests met, without asking anybody; any thread may call it.
-
-        Returns:
-            See `satrap.exchange.traffic.Traffic.report`; besides, payload bytes "sent" and "received",
-            requests "resent", and requests "waiting" for an answer.
-        """
-
-    def close(self) -> None:
-        """Apply what was issued and release everything. Further calls are errors."""
+    def traffic(self) -> Traffic:
+        """Return what this caller's requests met, without asking anybody; any thread may call it."""

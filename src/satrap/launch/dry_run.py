@@ -41,6 +41,6 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
         try:
             trainer.fit(rows, steps=1)
             next(trainer.predict(rows), None)
-            list(trainer.exchange.snapshot())
+            list(trainer.exchange.durability.snapshot())
         finally:
             trainer.close()

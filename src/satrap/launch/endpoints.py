@@ -31,7 +31,9 @@ def worker_endpoint(
         Endpoint,
         keys.metrics_host,
         keys.metrics_port and keys.metrics_port + number,
-        lambda: worker_values(rank, asdict(trainer.run.progress), trainer.exchange.traffic()),
+        lambda: worker_values(
+            rank, asdict(trainer.run.progress), asdict(trainer.exchange.telemetry.traffic())
+        ),
     )
     notice(f"worker {rank}: metrics on http://{endpoint.address}/metrics")
     return endpoint

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from satrap.data.prefetch import Prefetcher
 from satrap.dense import Workers
+from satrap.exchange.traffic import Traffic
 from satrap.train.observer import Progress
 from satrap.train.stages import Stages
 
@@ -33,20 +34,20 @@ class Load:
             progress: of the run.
             samples: trained by this worker so far.
         """
-        traffic = statistics["exchange"]
-        progress.waiting, progress.pushes = traffic["waiting"], traffic["push_in_flight"]
-        pushes, seconds = traffic["push_count"], traffic["push_seconds"]
+        traffic: Traffic = statistics["exchange"]
+        progress.waiting, progress.pushes = traffic.waiting, traffic.pushes.in_flight
+        pushes, seconds = traffic.pushes.count, traffic.pushes.seconds
         if pushes > self._pushes:
             progress.push_seconds = (seconds - self._push_seconds) / (pushes - self._pushes)
         self._pushes, self._push_seconds = pushes, seconds
-        others = traffic["staleness"]["others"]
-        lookups, missed = sum(others.values()), sum(number * count for number, count in others.items())
+        lookups = sum(traffic.others.values())
+        missed = sum(number * count for number, count in traffic.others.items())
         if lookups > self._others[0]:
             progress.others_missed = (missed - self._others[1]) / (lookups - self._others[0])
         self._others = lookups, missed
         if samples:
-            progress.sent_bytes_per_sample = traffic["sent"] / samples
-            progress.received_bytes_per_sample = traffic["received"] / samples
+            progress.sent_bytes_per_sample = traffic.sent / samples
+            progress.received_bytes_per_sample = traffic.received / samples
         shards = statistics.get("shards", ())
         progress.shard_rows = self._rows = tuple(int(shard["rows"]) for shard in shards)
         servers = [shard["server"] for shard in shards]
@@ -80,7 +81,7 @@ def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float,
     return tuple(busy), tuple(requests)
 
 
-def summary(traffic: Mapping[str, Any], samples: int) -> dict[str, Any]:
+def summary(traffic: Traffic, samples: int) -> dict[str, Any]:
     """Return the traffic of a worker as figures per request and per sample.
 
     Args:
@@ -90,14 +91,14 @@ def summary(traffic: Mapping[str, Any], samples: int) -> dict[str, Any]:
     return {
         "staleness": {
             whose: {str(missed): counts[missed] for missed in sorted(counts)}
-            for whose, counts in traffic["staleness"].items()
+            for whose, counts in (("own", traffic.own), ("others", traffic.others))
         },
-        "lookup_seconds": traffic["lookup_seconds"] / max(traffic["lookup_count"], 1),
-        "push_seconds": traffic["push_seconds"] / max(traffic["push_count"], 1),
-        "sent_bytes_per_sample": traffic["sent"] / max(samples, 1),
-        "received_bytes_per_sample": traffic["received"] / max(samples, 1),
-        "resent": traffic["resent"],
-        "waiting": traffic["waiting"],
+        "lookup_seconds": traffic.lookups.mean_seconds,
+        "push_seconds": traffic.pushes.mean_seconds,
+        "sent_bytes_per_sample": traffic.sent / max(samples, 1),
+        "received_bytes_per_sample": traffic.received / max(samples, 1),
+        "resent": traffic.resent,
+        "waiting": traffic.waiting,
     }
 
 

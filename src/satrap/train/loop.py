@@ -72,11 +72,12 @@ class Loop:
         if turn.ticket is None:
             self._schedule.look_up_nothing(self._exchange)
             return None
-        requests = [*turn.ticket.requests, *self._state.dense.requests]
-        plan, step = self._predictor.plan, self._run.steps + 1
-        if (replayed := self._position.replayed(plan, self._exchange, requests, step)) is not None:
-            return Pending(requests, *replayed)
-        return Pending(requests, self._exchange.lookup(requests, create=True), self._run.updates)
+        dense, known, seen = self._state.dense.requests, None, self._run.updates
+        if self._position.replays:
+            distinct = [*self._predictor.plan.distinct(turn.ticket), *dense]
+            known, seen = self._position.replayed(distinct, self._run.steps + 1)
+        requests = [*turn.ticket.requests, *dense]
+        return Pending(self._exchange.lookup(requests, create=True, known=known), seen)
 
     def _step(self, turn: Turn, pending: Pending | None) -> bool:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
@@ -84,7 +85,7 @@ class Loop:
         loss = logits = None
         leaves: list[Tensor] = []
         if turn.ticket is not None and pending is not None:
-            rows = run.wait(pending.future)
+            rows = run.wait(pending.lookup.rows)
             own = len(turn.ticket.requests)
             with run.stages.timed("forward"):
                 state.dense.pull(rows[own:])
@@ -103,9 +104,9 @@ class Loop:
         with run.stages.timed("push"):
             if stepped.accepted and pending is not None:
                 gradients = [*embeddings.gradients(leaves), *state.dense.push()]
-                self._exchange.update(pending.requests, gradients, lr_scale=lr_scale, finite=True)
+                self._exchange.update(pending.lookup, gradients, lr_scale=lr_scale, finite=True)
             else:  # in sync mode, shards wait for every worker
-                self._exchange.update([], [], lr_scale=lr_scale)
+                self._exchange.update(None, [], lr_scale=lr_scale)
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
 

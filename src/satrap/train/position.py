@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.embedding import EmbeddingPlan
-from satrap.embedding.open import distinct_requests, recall, replay
 from satrap.errors import CheckpointError
-from satrap.exchange import Exchange, Request
+from satrap.exchange import Lookup, Request
 from satrap.train.reading import Reading
 from satrap.train.turns import Turn
 
-Rows = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
@@ -26,8 +23,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 class Pending:
     """A lookup that is under way, and how many updates had been issued before it."""
 
-    requests: list[Request]
-    future: Future[list[Rows]]
+    lookup: Lookup[Any]
     updates_seen: int
 
 
@@ -60,19 +56,21 @@ class Position:
         self.epoch, self.amid_pass = self.epoch + 1, False
         self.reading.begin()
 
-    def state(self, plan: EmbeddingPlan, exchange: Exchange) -> tuple[dict[str, Any], Arrays]:
+    def state(self, plan: EmbeddingPlan) -> tuple[dict[str, Any], Arrays]:
         """Return the position as (plain data, arrays), for a snapshot.
+
+        Of lookups in flight it keeps the distinct ids and their rows, whoever pools them; so a run may go on
+        with embedding workers or without.
 
         Args:
             plan: made the requests that are in flight.
-            exchange: answers them.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
-        for number, (_, pending) in enumerate(self.ahead):
-            if pending is not None:  # only after the last batch there is none
-                wanted = distinct_requests(plan, pending.requests)
-                found = recall(exchange, pending.requests, pending.future.result())
-                for i, (request, rows) in enumerate(zip(wanted, found, strict=True)):
+        for number, (turn, pending) in enumerate(self.ahead):
+            if turn.ticket is not None and pending is not None:
+                dense = pending.lookup.requests[len(turn.ticket.requests) :]
+                wanted = [*plan.distinct(turn.ticket), *dense]
+                for i, (request, rows) in enumerate(zip(wanted, pending.lookup.distinct(), strict=True)):
                     arrays[f"{number}.{i}.ids"] = request.ids
                     arrays[f"{number}.{i}.rows"] = rows
         plain = {
@@ -97,27 +95,22 @@ class Position:
             for number, seen in enumerate(states[rank]["in_flight"]):
                 self._replay.append((seen, _answers(arrays, f"{number}.")))
 
-    def replayed(
-        self, plan: EmbeddingPlan, exchange: Exchange, requests: Sequence[Request], step: int
-    ) -> tuple[Future[list[Rows]], int] | None:
-        """Return the lookup that was in flight when the snapshot was taken, and the updates it had seen.
+    @property
+    def replays(self) -> bool:
+        """Whether the next lookup was in flight when the snapshot was taken."""
+        return bool(self._replay)
+
+    def replayed(self, wanted: Sequence[Request], step: int) -> tuple[list[npt.NDArray[np.float32]], int]:
+        """Return the rows of the next lookup that was in flight, and the updates it had seen.
 
         Args:
-            plan: made the requests.
-            exchange: will take the update.
-            requests: of the lookup.
+            wanted: the distinct ids of the lookup.
             step: the next step, for the error.
-
-        Returns:
-            None: there is no such lookup any more.
 
         Raises:
             CheckpointError: the data has changed since.
         """
-        if not self._replay:
-            return None
         seen, answers = self._replay.popleft()
-        wanted = distinct_requests(plan, requests)
         same = len(answers) == len(wanted) and all(
             answer.has(request.ids) for answer, request in zip(answers, wanted, strict=True)
         )
@@ -128,7 +121,7 @@ class Position:
                 why="going on would not give the result of an undisturbed run",
                 fix="bring the old data back, or start anew",
             )
-        return replay(exchange, plan, requests, [answer.rows for answer in answers]), seen
+        return [answer.rows for answer in answers], seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class _Answer:
 
     ids: npt.NDArray[np.uint64]
     forgotten: npt.NDArray[np.int64]
-    rows: Rows
+    rows: npt.NDArray[np.float32]
 
     def has(self, ids: npt.NDArray[np.uint64]) -> bool:
         """Return whether these are its ids, as far as its ids are known."""

@@ -132,7 +132,7 @@ class Predictor:
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
-                self.exchange.load(table, chunk)
+                self.exchange.durability.load(table, chunk)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
@@ -171,9 +171,9 @@ class Predictor:
             lambda ticket: self.exchange.lookup(ticket.requests, create=False),
             LOOKAHEAD,
         )
-        for ticket, future in lookups:
+        for ticket, lookup in lookups:
             with torch.no_grad():
-                batch = self.embeddings.embed(ticket, self.embeddings.rows(future.result()))
+                batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
                 logits = as_matrix(self.model(batch), len(self.schema.labels))
                 yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
 
@@ -186,7 +186,7 @@ class Predictor:
 
     def statistics(self) -> Mapping[str, Any]:
         """Return the counters of the store, see `satrap.store.Shard.statistics`."""
-        return self.exchange.statistics()
+        return self.exchange.telemetry.statistics()
 
     def close(self) -> None:
         """Release the store and its thread."""

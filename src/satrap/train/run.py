@@ -176,11 +176,11 @@ class Run:
         self._looked_at = self._clock.seconds
         if wait:
             self._asked = None  # its answer would be older
-            self._note(self._exchange.statistics())
+            self._note(self._exchange.telemetry.statistics())
         elif self._asked is None or self._asked.done():
             if self._asked is not None:
                 self._note(self._asked.result())
-            self._asked = self._asker.submit(self._exchange.statistics)
+            self._asked = self._asker.submit(self._exchange.telemetry.statistics)
 
     def _note(self, statistics: Mapping[str, Any]) -> None:
         progress = self.progress
@@ -245,7 +245,7 @@ class Run:
             "stage_seconds": dict(self.stages.seconds),
             "snapshots": len(self.pauses),
             "snapshot_pause_ms": 1000 * max(self.pauses, default=0.0),
-            **summary(self._exchange.traffic(), self._own_samples),
+            **summary(self._exchange.telemetry.traffic(), self._own_samples),
         }
         others = gathered(own, self.workers)
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}

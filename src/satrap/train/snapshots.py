@@ -258,7 +258,7 @@ class Snapshots:
         state, workers, begun = self._state, self._workers, time.perf_counter()
         state.exchange.flush()
         workers.meet("cut")
-        cut = state.exchange.cut(delta=self._as_delta()) if workers.rank == 0 else None
+        cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 else None
         dense = joined(state.dense.state(), workers)
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]

@@ -137,7 +137,7 @@ class TrainingState:
             checkpoint = Checkpoint(self.settings(), dense.weights, dense.optimizer, ())
             for place in places:
                 try:
-                    checkpoint.rows = self.exchange.snapshot().write
+                    checkpoint.rows = self.exchange.durability.snapshot().write
                     write_checkpoint(place, checkpoint)
                 except CheckpointError as error:
                     errors.append(error)
@@ -157,13 +157,15 @@ class TrainingState:
             checkpoint: what to take over; rank 0 loads its rows.
             place: URL of the checkpoint; processes that hold rows then load their own from it instead of rank
                 0, with everything they need to continue exactly.
-            follow: see `Exchange.read`.
+            follow: see `Durability.read`.
         """
         with understood(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             self.control.lr_scale = float(checkpoint.settings["lr_scale"])
         if place:
-            self.workers.solo("loading rows", lambda: self.exchange.read(place, follow=follow, exact=True))
+            self.workers.solo(
+                "loading rows", lambda: self.exchange.durability.read(place, follow=follow, exact=True)
+            )
             self._seeded = bool(self.dense.tables)
         else:
             self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
@@ -171,7 +173,7 @@ class TrainingState:
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE or self.dense.tables:
-                self.exchange.load(table, chunk)
+                self.exchange.durability.load(table, chunk)
                 self._seeded = self._seeded or table == DENSE_TABLE
 
     def keep_best(self) -> str:
@@ -188,7 +190,7 @@ class TrainingState:
         scale = self.control.lr_scale
         found = read_checkpoint(self.best.place) if self.workers.rank == 0 else None
         # Rows created since then must start afresh.
-        self.workers.solo("clearing rows", self.exchange.clear)
+        self.workers.solo("clearing rows", self.exchange.durability.clear)
         self.restore(shared(found, self.workers))
         self.control.lr_scale = scale
 
@@ -199,7 +201,7 @@ class TrainingState:
             extra["random.cuda"] = torch.cuda.get_rng_state(device)
         extra |= {f"buffer.{name}": tensor for name, tensor in self.dense.own().items()}
         run, window = self.run.state()
-        position, in_flight = self.position.state(self.predictor.plan, self.exchange)
+        position, in_flight = self.position.state(self.predictor.plan)
         for part, arrays in (("run", window), ("ahead", in_flight)):
             extra |= {f"{part}.{name}": torch.from_numpy(np.array(a)) for name, a in arrays.items()}
         run |= {"control": [self.control.best, self.control.bad], **position}

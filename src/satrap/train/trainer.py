@@ -261,7 +261,7 @@ class Trainer:
 
     def statistics(self) -> Mapping[str, Any]:
         """Return the counters of the store, see `satrap.store.Shard.statistics`."""
-        return self.exchange.statistics()
+        return self.exchange.telemetry.statistics()
 
     def close(self) -> None:
         """Release the store and its thread."""

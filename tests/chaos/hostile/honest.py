@@ -18,7 +18,7 @@ import torch
 from satrap.batch import Batch, Jagged
 from satrap.config import load
 from satrap.data.remote import RemoteData
-from satrap.embedding.seam import embeddings_of
+from satrap.embedding.select import embeddings_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import SatrapError
 from satrap.exchange import Request
@@ -103,11 +103,12 @@ def of_shard(seen: Experience, address: str, key: Key | None, ended: Callable[[]
     while not ended():
         ids = rng.choice(IDS, EACH, replace=False).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         request = Request(0, ids, np.array([0, EACH], np.int64))
-        [rows] = seen.timed(lambda: exchange.lookup([request], create=True).result())  # noqa: B023
+        lookup = exchange.lookup([request], create=True)
+        [rows] = seen.timed(lookup.result)
         seen.checked += EACH
         seen.wrong += int((~np.isclose(rows, model.rows(ids), rtol=1e-4, atol=1e-6).all(1)).sum())
         gradients = rng.standard_normal((EACH, 4)).astype(np.float32)
-        exchange.update([request], [gradients], lr_scale=1.0)
+        exchange.update(lookup, [gradients], lr_scale=1.0)
         model.update(ids, gradients)
         if rng.random() < 0.1:
             seen.timed(exchange.flush)
@@ -127,14 +128,15 @@ def of_embedding_worker(
         others = rng.integers(1, 50, EACH).astype(np.uint64)
         batch = Batch(size=EACH, ids={"mine": Jagged(ids), "theirs": Jagged(others)})
         requests = plan.ticket(batch).requests
-        found = seen.timed(lambda: exchange.lookup(requests, create=True).result())  # noqa: B023
+        lookup = exchange.lookup(requests, create=True)
+        found = seen.timed(lookup.result)
         own = next(i for i, tensor in enumerate(found) if tensor.shape[-1] == 4)
         seen.checked += EACH
         right = np.isclose(found[own].reshape(EACH, 4), model.rows(ids), rtol=1e-4, atol=1e-6)
         seen.wrong += int((~right.all(1)).sum())
         gradients = [np.zeros_like(tensor) for tensor in found]
         gradients[own] = rng.standard_normal(found[own].shape).astype(np.float32)
-        exchange.update(requests, gradients, lr_scale=1.0)
+        exchange.update(lookup, gradients, lr_scale=1.0)
         model.update(ids, gradients[own].reshape(EACH, 4))
         time.sleep(PAUSE)
     exchange.close()

@@ -35,9 +35,9 @@ def test_one_worker_trains_the_same_model(mode: str, staleness: int, shards: int
         assert tier.difference(alone, through) < 1e-6
         assert a.metrics == pytest.approx(b.metrics, abs=1e-6)
         assert through.run.progress.distinct_ratio == alone.run.progress.distinct_ratio
-        mine = through.exchange.traffic()["staleness"]
-        assert mine["own"] == alone.exchange.traffic()["staleness"]["own"]
-        assert set(mine["own"]) == set(range(staleness + 1))
+        mine = through.exchange.telemetry.traffic().own
+        assert mine == alone.exchange.telemetry.traffic().own
+        assert set(mine) == set(range(staleness + 1))
         assert middle[0].statistics()["workers"] == 1
         alone.close()
         through.close()
@@ -168,15 +168,16 @@ def test_gradients_that_are_not_finite_are_refused_whole() -> None:
     with tier.servers(2, 1) as (addresses, middle):
         one = tier.trainer(addresses, middle)
         ticket = one.predictor.plan.ticket(batch)
-        answers = one.exchange.lookup(ticket.requests, create=True).result()
+        lookup = one.exchange.lookup(ticket.requests, create=True)
+        answers = lookup.result()
         before = tier.tables(one)
         gradients = [np.ones_like(a) for a in answers]
         gradients[-1][0, 0] = np.nan
-        one.exchange.update(ticket.requests, gradients, lr_scale=1.0)
+        one.exchange.update(lookup, gradients, lr_scale=1.0)
         with pytest.raises(StoreError, match="NaN or infinite"):
             one.exchange.flush()
         with pytest.raises(StoreError, match="NaN or infinite"):
-            one.exchange.update(ticket.requests, gradients, lr_scale=1.0)
+            one.exchange.update(lookup, gradients, lr_scale=1.0)
         after = tier.tables(one, one.exchange.shards)  # type: ignore[attr-defined]
         assert {t: {i: r.tolist() for i, r in f.items()} for t, f in before.items()} == {
             t: {i: r.tolist() for i, r in f.items()} for t, f in after.items()

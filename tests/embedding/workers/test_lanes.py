@@ -35,16 +35,16 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
         ]
         ranks[1].exchange._client._peer.deadline = 1.0  # type: ignore[attr-defined]
         tickets = [one.predictor.plan.ticket(batch) for one in ranks]
-        found = [
-            one.exchange.lookup(t.requests, create=True).result()
-            for one, t in zip(ranks, tickets, strict=True)
+        lookups = [
+            one.exchange.lookup(t.requests, create=True) for one, t in zip(ranks, tickets, strict=True)
         ]
+        found = [lookup.result() for lookup in lookups]
         ones = [[np.ones_like(a) for a in answers] for answers in found]
-        ranks[1].exchange.update(tickets[1].requests, ones[1], lr_scale=1.0)
+        ranks[1].exchange.update(lookups[1], ones[1], lr_scale=1.0)
         waiting = ranks[1].exchange.lookup(ranks[1].predictor.plan.ticket(batch).requests, create=True)
         time.sleep(2.5)
-        assert not waiting.done()
-        ranks[0].exchange.update(tickets[0].requests, ones[0], lr_scale=1.0)
+        assert not waiting.rows.done()
+        ranks[0].exchange.update(lookups[0], ones[0], lr_scale=1.0)
         after = waiting.result(10)
         assert max(float(np.abs(a - b).max()) for a, b in zip(after, found[1], strict=True)) > 0.01
         for one in ranks:

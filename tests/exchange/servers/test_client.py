@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import LocalExchange, Lookup, Request
 from satrap.exchange.servers import Limits
 from satrap.optim import Adagrad
 from satrap.rpc.wire import text
@@ -26,8 +26,8 @@ def test_hundreds_of_table_groups() -> None:
     with threads(1) as servers:
         there = connect([s.address for s in servers], tables=tables)
         for exchange in (here, there):
-            rows = exchange.lookup(requests, create=True).result()
-            exchange.update(requests, [np.ones_like(r) for r in rows], lr_scale=1.0)
+            lookup = exchange.lookup(requests, create=True)
+            exchange.update(lookup, [np.ones_like(r) for r in lookup.result()], lr_scale=1.0)
             exchange.flush()
         assert_equal_contents(here, there)
         there.close()
@@ -42,13 +42,13 @@ def test_an_update_larger_than_a_message_is_refused_at_once_and_whole() -> None:
         wanted = [request(1, list(range(500)))]
         rows = exchange.lookup(wanted, create=True).result()
         many = [request(1, list(range(2000)))]
-        exchange.update(many, [np.ones((2000, 17), np.float32)], lr_scale=1.0)
+        exchange.update(Lookup(many), [np.ones((2000, 17), np.float32)], lr_scale=1.0)
         with pytest.raises(StoreError, match=r"the update takes \d+ bytes, the limit is 50000") as caught:
             exchange.flush()
         assert "shard 0 at " in str(caught.value)
         assert "smaller batches" in caught.value.fix
-        traffic = exchange.traffic()
-        assert (traffic["resent"], traffic["waiting"]) == (0, 0)
+        traffic = exchange.telemetry.traffic()
+        assert (traffic.resent, traffic.waiting) == (0, 0)
         again = exchange.lookup(wanted, create=False).result()
         np.testing.assert_array_equal(again[0], rows[0])
         exchange.close()
@@ -62,7 +62,7 @@ def test_a_lookup_whose_answer_is_larger_than_a_message_is_refused_alone() -> No
         with pytest.raises(StoreError, match="the answer would take 68000 bytes, the limit is 50000"):
             large.result()
         assert small.result()[0].shape == (10, 17)
-        assert exchange.statistics()["rows"] == 10
+        assert exchange.telemetry.statistics()["rows"] == 10
         exchange.close()
 
 
@@ -82,11 +82,11 @@ def test_another_run_is_refused_until_the_first_has_ended() -> None:
         with pytest.raises(ConfigError, match="the shard is held by run") as caught:
             connect([server.address], run="other")
         assert "this is a worker of run 'other'" in caught.value.what
-        assert same.statistics()["rows"] > 0
+        assert same.telemetry.statistics()["rows"] > 0
         one.close()
         same.close()
         other = connect([server.address], run="other")
-        assert other.statistics()["rows"] == 0
+        assert other.telemetry.statistics()["rows"] == 0
         with pytest.raises(ConfigError, match="the shard is held by run 'other'"):
             connect([server.address])
         other.close()

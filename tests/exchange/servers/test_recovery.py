@@ -21,7 +21,6 @@ from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.snapshots import unpack_result
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.sessions import Limits, Sessions
@@ -245,7 +244,7 @@ def test_a_journal_begins_anew_with_each_snapshot(tmp_path: Path) -> None:
         for n, kept in enumerate([2, 2, 2, 3]):
             train(exchange, steps=6, seed=n)
             train(here, steps=6, seed=n)
-            cut = exchange.cut()
+            cut = exchange.durability.cut()
             if n == 2:
                 continue  # never written: the segment before goes on
             write_checkpoint(str(tmp_path / f"step-{n}"), Checkpoint({}, {}, {}, (), rows=cut.write))
@@ -275,10 +274,12 @@ def test_a_store_that_is_slow_to_answer_holds_up_no_cut(
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=2, seed=0)
-        write_checkpoint(str(tmp_path / "step-0"), Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
+        write_checkpoint(
+            str(tmp_path / "step-0"), Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write)
+        )
         monkeypatch.setattr(manifest, "read_manifest", slow)
         started = time.monotonic()
-        exchange.cut()
+        exchange.durability.cut()
         train(exchange, steps=2, seed=1)
         assert time.monotonic() - started < 15
         assert segments(folder) == 3
@@ -429,17 +430,17 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=6, seed=1)
-        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
-        exchange.clear()
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write))
+        exchange.durability.clear()
         broken = faults.fail(lambda: OSError(5, "the store does not answer"))
         with (
             faults.armed("shard.chunk", broken, at=2),
             pytest.raises(CheckpointError, match="does not answer"),
         ):
-            exchange.read(place)
-        assert exchange.statistics()["rows"] == 0
+            exchange.durability.read(place)
+        assert exchange.telemetry.statistics()["rows"] == 0
         with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
-            exchange._raise_first([unpack_result(exchange._one(0, Kind.JOB, [pack_text({})]).result())])
+            exchange._shards.check_jobs([exchange._shards.job(0, {})])
         train(exchange, steps=2, seed=2)
         before = contents(exchange)
     with ShardServer(server.address, journal=folder):
@@ -447,8 +448,8 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
         for table, columns in before.items():
             for mine, theirs in zip(columns, after[table], strict=True):
                 np.testing.assert_array_equal(mine, theirs)
-        exchange.read(place)
-        assert exchange.statistics()["rows"] > sum(len(ids) for ids, *_ in before.values())
+        exchange.durability.read(place)
+        assert exchange.telemetry.statistics()["rows"] > sum(len(ids) for ids, *_ in before.values())
         exchange.close()
 
 
@@ -458,10 +459,10 @@ def reading(tmp_path: Path, *, asked: bool) -> Path:
     with ShardServer("127.0.0.1:0", journal=folder) as server:
         exchange = connect([server.address])
         train(exchange, steps=6, seed=1)
-        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.cut().write))
+        write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=exchange.durability.cut().write))
         if asked:
-            exchange.clear()
-            exchange.read(place)
+            exchange.durability.clear()
+            exchange.durability.read(place)
         exchange.close()
     return folder
 
@@ -472,7 +473,7 @@ def test_a_client_waits_for_a_shard_that_reads_rows_slowly(tmp_path: Path, asked
     with faults.armed("shard.chunk", lambda _: time.sleep(0.8), every=1), ExitStack() as stack:
         server = stack.enter_context(ShardServer("127.0.0.1:0", journal=folder))
         exchange = connect([server.address], deadline=1.5)
-        assert exchange.statistics()["rows"] > 100
+        assert exchange.telemetry.statistics()["rows"] > 100
         exchange.close()
 
 
@@ -493,7 +494,7 @@ def test_a_shard_that_reads_rows_ends_when_it_is_asked_to(tmp_path: Path, asked:
         assert len(chunks) == last
     with ShardServer("127.0.0.1:0", journal=folder) as again:
         exchange = connect([again.address])
-        assert exchange.statistics()["rows"] > 100
+        assert exchange.telemetry.statistics()["rows"] > 100
         exchange.close()
 
 
@@ -579,14 +580,15 @@ def work(exchange: Exchange, seed: int) -> list[np.ndarray]:
     rng, found = np.random.default_rng(seed), []
     for _ in range(6):
         wanted = random_requests(rng, ids=3_000, most=1_500)
-        found += exchange.lookup(wanted, create=True).result()
-        exchange.update(wanted, gradients_for(rng, wanted), lr_scale=1.0)
+        lookup = exchange.lookup(wanted, create=True)
+        found += lookup.result()
+        exchange.update(lookup, gradients_for(rng, wanted), lr_scale=1.0)
     exchange.flush()
     return found
 
 
 def lost(exchange: Exchange) -> int:
-    return sum(table["evicted"] for table in exchange.statistics()["tables"].values())
+    return sum(table["evicted"] for table in exchange.telemetry.statistics()["tables"].values())
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -603,7 +605,7 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
         exchange, here = connect([first.address], deadline=60.0, **bounds), local(**bounds)
         for number in range(2):
             work(exchange, number), work(here, number)
-            cut, place = exchange.cut(), str(tmp_path / f"step-{number}")
+            cut, place = exchange.durability.cut(), str(tmp_path / f"step-{number}")
             write_checkpoint(place, Checkpoint({}, {}, {}, (), rows=cut.write))
         work(exchange, 2), work(here, 2)
         assert_equal_contents(exchange, here)
@@ -611,14 +613,17 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
         with Process(first.address, "--journal", str(folder)) as again:
             assert "recovering from snapshot step-1" in again.before
             if full:
-                assert abs(exchange.statistics()["rows"] / here.statistics()["rows"] - 1) < 0.05
+                assert (
+                    abs(exchange.telemetry.statistics()["rows"] / here.telemetry.statistics()["rows"] - 1)
+                    < 0.05
+                )
                 work(exchange, 3)
             else:
                 assert_equal_contents(exchange, here)
                 for a, b in zip(work(exchange, 3), work(here, 3), strict=True):
                     np.testing.assert_array_equal(a, b)
                 assert_equal_contents(exchange, here)
-            cold = exchange.statistics().get("tier", {}).get("rows", 0)
+            cold = exchange.telemetry.statistics().get("tier", {}).get("rows", 0)
             assert (cold > 500, lost(here) > 500) == ("tier" in bounds, full or "tier" not in bounds)
             exchange.close()
     here.close()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from satrap.errors import ExchangeError
+from satrap.exchange import Lookup
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
@@ -36,12 +37,13 @@ def test_the_update_that_completes_a_step_gets_through_whatever_waits_for_it() -
     with threads(1, limits=Limits(queued_messages=8)) as [server]:
         workers = [connect([server.address], mode="sync", rank=r, world=3, deadline=60.0) for r in range(3)]
         for worker in workers[:2]:
-            worker.lookup(wanted, create=True).result()
-            worker.update(wanted, ones, lr_scale=1.0)
+            lookup = worker.lookup(wanted, create=True)
+            lookup.result()
+            worker.update(lookup, ones, lr_scale=1.0)
         waiting = [w.lookup(wanted, create=True) for _ in range(30) for w in workers[:2]]
         assert eventually(lambda: server.statistics()["server"]["queued"] == 60, 5)
         before = workers[2].lookup(wanted, create=True).result()[0]
-        workers[2].update(wanted, ones, lr_scale=1.0)
+        workers[2].update(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
             assert (found.result()[0] < before).all()
         for worker in workers:
@@ -55,12 +57,12 @@ def test_requests_that_wait_are_bounded_for_each_client_and_the_step_goes_on() -
     with threads(1, limits=Limits(queued_bytes=40_000)) as [server]:
         workers = [connect([server.address], mode="sync", rank=r, world=2, deadline=60.0) for r in range(2)]
         workers[0].lookup(wanted, create=True).result()
-        workers[0].update(wanted, ones, lr_scale=1.0)
+        workers[0].update(Lookup(wanted), ones, lr_scale=1.0)
         waiting = [workers[0].lookup(wanted, create=True) for _ in range(40)]
         time.sleep(0.5)
         assert server.statistics()["server"]["queued_bytes"] < 90_000  # of 160,000
         workers[1].lookup(wanted, create=True).result()
-        workers[1].update(wanted, ones, lr_scale=1.0)
+        workers[1].update(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
             found.result()
         for worker in workers:
@@ -106,7 +108,7 @@ def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_serve
         fair = connect([server.address])
         for _ in range(20):
             fair.lookup([request(1, ids.tolist())], create=True).result()
-        told = fair.statistics()["server"]
+        told = fair.telemetry.statistics()["server"]
         assert told["queued"] > 60
         assert told["kept_bytes"] < 2.5 * limit
         fair.close()
@@ -124,7 +126,7 @@ def test_a_server_that_recovers_ends_when_it_is_asked_to(tmp_path: Path) -> None
     assert stopped.recovery is not None
     assert stopped.recovery.done == 0
     with ShardServer(server.address, journal=tmp_path) as again:
-        assert exchange.statistics()["rows"] == 20
+        assert exchange.telemetry.statistics()["rows"] == 20
         assert again.recovery is not None
         assert again.recovery.done == 21
         exchange.close()
@@ -137,10 +139,10 @@ def test_a_slow_reader_gets_all_its_answers_and_asks_for_none_twice() -> None:
         exchange = connect([server.address], heartbeat=5.0)
         first = exchange.lookup(wanted, create=True).result()[0]
         answers = [exchange.lookup(wanted, create=False) for _ in range(40)]  # 4 MB each
-        exchange._loop.post(lambda: time.sleep(2))
+        exchange._shards.post(lambda: time.sleep(2))
         for answer in answers:
             np.testing.assert_array_equal(answer.result()[0], first)
-        assert exchange.traffic()["resent"] == 0
+        assert exchange.telemetry.traffic().resent == 0
         exchange.close()
 
 
@@ -149,13 +151,14 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
     ids = list(range(2000))
     with threads(1, limits=Limits(idle=4.0)) as [server], stranger(server) as gone:
         fair = connect([server.address])
-        rows = fair.lookup([request(1, ids)], create=True).result()
+        lookup = fair.lookup([request(1, ids)], create=True)
+        rows = lookup.result()
         gone.hello()
         before = {id(cut) for cut in cuts()}
         gone.ask(Header(Kind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
         [export] = [weakref.ref(cut) for cut in cuts() if id(cut) not in before]
         assert eventually(lambda: not any(cut is export() for cut in cuts()), 20)
-        fair.update([request(1, ids)], rows, lr_scale=1.0)
+        fair.update(lookup, rows, lr_scale=1.0)
         fair.close()
 
 

@@ -20,7 +20,7 @@ from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError, SatrapError, StoreError
-from satrap.exchange import Exchange, Request
+from satrap.exchange import Exchange, Lookup, Request
 from satrap.exchange.servers import ShardMap, ShardServer
 from satrap.exchange.servers.sections import pack
 from satrap.exchange.servers.snapshots import Snapshots, pack_result, unpack_result
@@ -50,7 +50,7 @@ SMALL: dict[str, Any] = {"memory": 1_040_000, "eviction": Eviction()}
 
 
 def write(exchange: Exchange, place: Path) -> str:
-    cut = exchange.cut()
+    cut = exchange.durability.cut()
     write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=cut.write))
     return str(place)
 
@@ -60,7 +60,7 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
     here = local()
     train(here, steps=4, seed=2)
     here.lookup([request(0, [5], []), request(1, [])], create=True).result()
-    rows = here.statistics()["tables"]
+    rows = here.telemetry.statistics()["tables"]
     places = {0: write(here, tmp_path / "here")}
     for n in SHARDS:
         with threads(n) as servers:
@@ -74,9 +74,9 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
         for n, place in places.items():
             with threads(m) as servers:
                 exchange = connect([s.address for s in servers])
-                exchange.read(place)
+                exchange.durability.read(place)
                 assert_equal_contents(exchange, here)
-                counts = exchange.statistics()["tables"]
+                counts = exchange.telemetry.statistics()["tables"]
                 assert {t: c["rows"] for t, c in counts.items()} == {t: c["rows"] for t, c in rows.items()}, n
                 exchange.close()
     here.close()
@@ -90,15 +90,15 @@ def test_a_shard_has_any_number_of_bytes(tmp_path: Path, monkeypatch: pytest.Mon
         exchange = connect([s.address for s in servers])
         train(exchange, steps=4, seed=2)
         place = write(exchange, tmp_path / "cut")
-        saved = exchange.snapshot().write
+        saved = exchange.durability.snapshot().write
         write_checkpoint(str(tmp_path / "whole"), Checkpoint({}, {}, {}, (), rows=saved))
         sums = [len(e.crc32) for e in read_manifest(Storage(place)).files.values()]
         assert sum(sums) * len("1234567890, ") > 2 * 4000  # so many that each shard has too many
         here = local()
         for each in (place, str(tmp_path / "whole")):
             verify(each)
-            here.clear()
-            here.read(each)
+            here.durability.clear()
+            here.durability.read(each)
             assert_equal_contents(exchange, here)
         here.close()
         exchange.close()
@@ -129,7 +129,7 @@ def test_one_process_reads_what_shards_wrote(tmp_path: Path) -> None:
         there = connect([s.address for s in servers])
         train(there, steps=3, seed=1)
         here = local()
-        here.read(write(there, tmp_path / "a"))
+        here.durability.read(write(there, tmp_path / "a"))
         assert_equal_contents(here, there)
         here.close()
         there.close()
@@ -140,7 +140,7 @@ def test_real_processes(tmp_path: Path) -> None:
         two = connect([a.address, b.address])
         train(two, steps=3, seed=1)
         one = connect([c.address])
-        one.read(write(two, tmp_path / "x"))
+        one.durability.read(write(two, tmp_path / "x"))
         assert_equal_contents(one, two)
         one.close()
         two.close()
@@ -175,12 +175,12 @@ def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
     def work(rank: int, addresses: list[str]) -> None:
         exchange = connect(addresses, tables=[table], rank=rank, world=world)
         for _ in range(before):
-            exchange.update([everything], [ones.copy()], lr_scale=1.0)
+            exchange.update(Lookup([everything]), [ones.copy()], lr_scale=1.0)
         exchange.flush()
         ready.wait(20)
         taken.wait(20)
         while not stop.is_set():
-            exchange.update([everything], [ones.copy()], lr_scale=1.0)
+            exchange.update(Lookup([everything]), [ones.copy()], lr_scale=1.0)
             after[rank] += 1
         exchange.close()
 
@@ -192,7 +192,7 @@ def test_a_row_is_never_of_two_instants_under_load(tmp_path: Path) -> None:
         for worker in workers:
             worker.start()
         ready.wait(20)
-        cut = first.cut()
+        cut = first.durability.cut()
         taken.wait(20)
         with faults.armed("disk.write", faults.delay(0.2), every=1):
             write_checkpoint(str(tmp_path / "x"), Checkpoint({}, {}, {}, (), rows=cut.write))
@@ -242,10 +242,10 @@ def test_damage_is_named_when_shards_read(tmp_path: Path) -> None:
         data[len(data) // 2] ^= 1
         file.write_bytes(data)
         with pytest.raises(CheckpointError, match="damaged") as caught:
-            exchange.read(place)
+            exchange.durability.read(place)
         assert file.name in caught.value.where
         with pytest.raises(CheckpointError, match="no checkpoint here"):
-            exchange.read(str(tmp_path / "nothing"))
+            exchange.durability.read(str(tmp_path / "nothing"))
         exchange.close()
 
 
@@ -253,13 +253,13 @@ def test_a_cut_is_written_once_and_the_newest_only(tmp_path: Path) -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         train(exchange, steps=1, seed=1)
-        old, new = exchange.cut(), exchange.cut()
+        old, new = exchange.durability.cut(), exchange.durability.cut()
         with pytest.raises(StoreError, match="has no cut"):
             write_checkpoint(str(tmp_path / "a"), Checkpoint({}, {}, {}, (), rows=old.write))
         write_checkpoint(str(tmp_path / "b"), Checkpoint({}, {}, {}, (), rows=new.write))
         with pytest.raises(StoreError, match="has no cut"):
             write_checkpoint(str(tmp_path / "c"), Checkpoint({}, {}, {}, (), rows=new.write))
-        assert exchange._one(0, Kind.JOB, [b"{}"]).result()
+        assert exchange._shards.ask(0, Kind.JOB, [b"{}"]).result()
         exchange.close()
 
 
@@ -270,32 +270,35 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
     with threads(2) as servers:
         addresses = [s.address for s in servers]
         old = [connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=r, world=2) for r in range(2)]
-        old[0].lookup(wanted, create=True).result()
-        old[0].update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
-        assert eventually(lambda: not old[0]._calls, 10)
+        lookup = old[0].lookup(wanted, create=True)
+        lookup.result()
+        old[0].update(lookup, [np.ones((9, 2), np.float32)], lr_scale=1.0)
+        assert eventually(lambda: not old[0]._shards._calls, 10)
         sent: Future[None] = Future()  # rank 1 dies when its share has reached one shard of two
-        one_shard = partial(old[1]._ask, 0, Kind.UPDATE, pack([]), lambda *_: sent.set_result(None), 0)
-        old[1]._loop.post(one_shard)
+        one_shard = partial(
+            old[1]._shards.send, 0, Kind.UPDATE, pack([]), lambda *_: sent.set_result(None), step=0
+        )
+        old[1]._shards.post(one_shard)
         sent.result(10)
         new = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=0, world=2, generation=1)
-        assert new.statistics()["rows"] == 0
+        assert new.telemetry.statistics()["rows"] == 0
         with pytest.raises(StoreError, match="a newer group of workers"):
-            old[1].statistics()
+            old[1].telemetry.statistics()
         with pytest.raises(ConfigError, match="generation 1 of the workers is here already"):
             connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2)
         other = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=1, world=2, generation=1)
         new.lookup(wanted, create=True).result()
         for one in (new, other):
-            one.update(wanted, [np.ones((9, 2), np.float32)], lr_scale=1.0)
+            one.update(Lookup(wanted), [np.ones((9, 2), np.float32)], lr_scale=1.0)
         new.flush()
         other.flush()
-        assert new.statistics()["rows"] == 9
-        steps = {float(c.state[0, -1]) for _, c in new.snapshot()}
+        assert new.telemetry.statistics()["rows"] == 9
+        steps = {float(c.state[0, -1]) for _, c in new.durability.snapshot()}
         assert steps == ({1.0} if mode == "sync" else {2.0})
         for one in (new, other):
             one.close()
         for one in old:
-            one._shut()
+            one._shards._loop.stop()
 
 
 @pytest.mark.parametrize(
@@ -318,7 +321,7 @@ def test_an_impossible_request_is_refused_and_harms_nothing(kind: Kind, asked: d
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         with pytest.raises(StoreError):
-            exchange._one(0, kind, [pack_text(asked)]).result(10)
+            exchange._shards.ask(0, kind, [pack_text(asked)]).result(10)
         train(exchange, steps=1, seed=1)
         exchange.close()
 
@@ -327,14 +330,15 @@ def use(exchange: Exchange, seed: int, rows: int = 1800) -> None:
     """One step on random ids out of many."""
     rng = np.random.default_rng(seed)
     wanted = [request(0, rng.choice(90_000, rows, replace=False).tolist(), [seed]), request(1, [seed])]
-    exchange.lookup(wanted, create=True).result()
-    exchange.update(wanted, [np.ones((rows + 1, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
+    lookup = exchange.lookup(wanted, create=True)
+    lookup.result()
+    exchange.update(lookup, [np.ones((rows + 1, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
     exchange.flush()
 
 
 def save(exchange: Exchange, series: Series, step: int, *, full: bool = False) -> bool:
     """Write a delta if possible; return whether it was one."""
-    cut = exchange.cut(delta=not full and series.followable(step))
+    cut = exchange.durability.cut(delta=not full and series.followable(step))
     try:
         series.write(step, Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted))
     except SatrapError:
@@ -345,7 +349,7 @@ def save(exchange: Exchange, series: Series, step: int, *, full: bool = False) -
 
 def rows_in(series: Series, step: int) -> dict[str, tuple[np.ndarray, ...]]:
     whole = local()
-    whole.read(series.place(step))
+    whole.durability.read(series.place(step))
     found = contents(whole)
     whole.close()
     return found
@@ -370,7 +374,7 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
             use(exchange, step)
             assert save(exchange, series, step, full=step == 5) == (step not in (1, 5))
             held[step] = contents(exchange)
-        assert exchange.statistics()["tables"]["a"]["evicted"] > 100
+        assert exchange.telemetry.statistics()["tables"]["a"]["evicted"] > 100
         exchange.close()
     members = [open_chain(series.place(step)).members[-1] for step in held]
     assert any(len(ids) for member in members for ids in read_deleted(*member).values())
@@ -378,7 +382,7 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
     for readers in (1, 2, 4):
         with threads(readers) as servers:
             exchange = connect([s.address for s in servers])
-            exchange.read(series.place(4))
+            exchange.durability.read(series.place(4))
             for name, columns in held[4].items():
                 for x, y in zip(columns, contents(exchange)[name], strict=True):
                     np.testing.assert_array_equal(x, y)
@@ -427,11 +431,11 @@ def test_after_a_failed_save_no_shard_copies_rows_any_more(
     with threads(2) as servers:
         exchange = connect([s.address for s in servers], **SMALL)
         use(exchange, 1)
-        exchange.cut(delta=False).put_back()
+        exchange.durability.cut(delta=False).put_back()
         groups = [group for server in servers for group in server.service.store.groups]
         gc.disable()  # a cycle of references would be found some time
         try:
-            cut = exchange.cut(delta=delta)
+            cut = exchange.durability.cut(delta=delta)
             assert all(len(group._cuts) == 1 for group in groups)
             full = faults.fail(lambda: OSError(28, "No space left on device"))
             with faults.armed(point, full, every=1), pytest.raises(CheckpointError, match="No space"):
@@ -496,14 +500,14 @@ def test_deltas_go_on_from_what_was_read_only_where_that_is_all(tmp_path: Path) 
             if not empty:
                 exchange.lookup([request(0, [2**60], []), request(1, [])], create=True).result()
             series.read(2)
-            exchange.read(series.place(2), follow=True)
+            exchange.durability.read(series.place(2), follow=True)
             use(exchange, step)
             assert save(exchange, series, step) == (fits and empty)
             assert_saved(series, {step: contents(exchange)})
             exchange.close()
     here = local()
     series.read(2)
-    here.read(series.place(2), follow=True)
+    here.durability.read(series.place(2), follow=True)
     use(here, 9)
     assert save(here, series, 9)
     assert_saved(series, {9: contents(here)})
@@ -524,7 +528,7 @@ def test_deltas_go_on_after_a_shard_came_back_from_its_journal(
                 use(exchange, step)
                 save(exchange, series, step)
             use(exchange, 3)
-            cut = exchange.cut(delta=True)
+            cut = exchange.durability.cut(delta=True)
             state = Checkpoint({}, {}, {}, (), rows=cut.write, deleted=cut.deleted)
             if written:
                 series.write(3, state)
@@ -565,10 +569,10 @@ def test_after_state_is_taken_over_the_next_cut_is_full(tmp_path: Path) -> None:
     here = local(**SMALL)
     use(here, 1)
     place = write(here, tmp_path / "x")
-    here.cut(delta=False)
-    assert here.cut(delta=True).deleted is not None
-    here.read(place, exact=True)
-    assert here.cut(delta=True).deleted is None
+    here.durability.cut(delta=False)
+    assert here.durability.cut(delta=True).deleted is not None
+    here.durability.read(place, exact=True)
+    assert here.durability.cut(delta=True).deleted is None
     here.close()
 
 
@@ -588,7 +592,7 @@ def test_each_shard_writes_its_order_of_eviction_and_takes_it_back(tmp_path: Pat
     for exact in (True, False):
         with threads(2) as servers:
             exchange = connect([s.address for s in servers], **SMALL)
-            exchange.read(place, exact=exact)
+            exchange.durability.read(place, exact=exact)
             use(exchange, 9, 500)
             found[exact] = contents(exchange)
             exchange.close()
@@ -607,7 +611,7 @@ def test_real_processes_write_deltas(tmp_path: Path) -> None:
             assert save(two, series, step) == (step > 1)
         one = connect([c.address])
         series.read(3)
-        one.read(series.place(3), follow=True)
+        one.durability.read(series.place(3), follow=True)
         assert_equal_contents(one, two)
         use(one, 4)
         assert save(one, series, 4)

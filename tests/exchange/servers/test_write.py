@@ -25,14 +25,14 @@ from tests.exchange.servers.journaled import Bench, traffic
 
 
 def keep(exchange: Exchange, place: str | Path) -> str:
-    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=exchange.snapshot().write))
+    write_checkpoint(str(place), Checkpoint({}, {}, {}, (), rows=exchange.durability.snapshot().write))
     return str(place)
 
 
 def assert_kept(place: str, exchange: Exchange) -> None:
     verify(place)
     whole = local()
-    whole.read(place)
+    whole.durability.read(place)
     assert_equal_contents(whole, exchange)
     whole.close()
 
@@ -92,13 +92,13 @@ def test_a_cut_and_the_changes_since_it_stay_as_they_are(tmp_path: Path) -> None
         series = Series(str(tmp_path / "series"))
         for one in (exchange, before):
             train(one, steps=3, seed=1)
-        cut = exchange.cut(delta=False)
+        cut = exchange.durability.cut(delta=False)
         train(exchange, steps=1, seed=2)
         place = keep(exchange, tmp_path / "best")
         series.write(1, Checkpoint({}, {}, {}, (), rows=cut.write))
         assert_kept(place, exchange)
         assert_kept(series.place(1), before)
-        delta = exchange.cut(delta=True)
+        delta = exchange.durability.cut(delta=True)
         assert delta.deleted is not None
         series.write(2, Checkpoint({}, {}, {}, (), rows=delta.write, deleted=delta.deleted))
         assert_kept(series.place(2), exchange)
@@ -177,5 +177,5 @@ def test_an_impossible_request_is_refused(asked: dict[str, object]) -> None:
     with threads(1) as servers:
         exchange = connect([servers[0].address])
         with pytest.raises(StoreError):
-            exchange._one(0, Kind.SAVE, [pack_text(asked)]).result(10)
+            exchange._shards.ask(0, Kind.SAVE, [pack_text(asked)]).result(10)
         exchange.close()

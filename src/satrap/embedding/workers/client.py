@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from satrap.batch import Batch
 from satrap.embedding.workers.plan import PooledRequest
 from satrap.embedding.workers.tensors import pack_gradients, pack_tensors, unpack_rows, unpack_tensors
 from satrap.errors import ExchangeError, SatrapError, StoreError
-from satrap.exchange import Cut, Request, Snapshot, TableGroup
+from satrap.exchange import Cut, Durability, Request, Snapshot, TableGroup, Telemetry
+from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
-from satrap.exchange.traffic import Traffic
+from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import Buffer, Kind
@@ -27,10 +25,28 @@ from satrap.rpc.wire.text import pack_text, unpack_text
 from satrap.schema import Schema, Table
 from satrap.store import Chunk, StoreConfig
 
-Rows = npt.NDArray[np.float32]
-
 IN_FLIGHT = 64
 """Lookups and updates without an answer; one more waits for one of them."""
+
+
+@dataclass(eq=False, slots=True)
+class PooledLookup(Lookup[Array]):
+    """A lookup of pooled tensors.
+
+    Args:
+        number: by which the embedding worker knows it.
+        others: the lookup of the requests that went to the shards directly.
+        recall: returns the rows of a numbered lookup, one array per table group.
+    """
+
+    _: KW_ONLY
+    number: int
+    others: Lookup[Any] | None
+    recall: Callable[[int], list[Array]]
+
+    def distinct(self) -> list[Array]:
+        """See `Lookup.distinct`; the embedding worker has kept these rows."""
+        return [*self.recall(self.number), *(() if self.others is None else self.others.result())]
 
 
 class PooledExchange:
@@ -86,7 +102,6 @@ class PooledExchange:
         self.shards = ServersExchange(shards, tables, store=store, wire=wire, worker=worker, options=options)
         self.groups: Sequence[TableGroup] = self.shards.groups
         self._error: SatrapError | None = None
-        self._traffic, self._staleness = Traffic(), _NO_STALENESS
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._number, self._closed = 0, False
         try:
@@ -94,142 +109,98 @@ class PooledExchange:
         except SatrapError:
             self.shards.close()
             raise
+        self.telemetry = PooledTelemetry(self._client, self.shards.telemetry)
+        self.durability = PooledDurability(self.shards.durability, self.flush)
 
-    def lookup(self, requests: Sequence[Request], *, create: bool) -> Future[list[Rows]]:
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Any]:
         """See `Exchange.lookup`; a `PooledRequest` is answered by float32 of its shape."""
-        pooled, plain = _apart(requests)
+        pooled = [request for request in requests if isinstance(request, PooledRequest)]
+        plain = requests[len(pooled) :]  # pooled requests come first
         if not pooled:
-            return self.shards.lookup(plain, create=create)
-        future = self._look_up(pooled, create=create)
-        return _joined(future, self.shards.lookup(plain, create=create)) if plain else future
+            return self.shards.lookup(plain, create=create, known=known)
+        rest = None if known is None else known[len(known) - len(plain) :]
+        rows = None if known is None else known[: len(known) - len(plain)]
+        number, self._number = self._number, self._number + 1
+        tensors = self._look_up(pooled, number, create=create, rows=rows)
+        others = self.shards.lookup(plain, create=create, known=rest) if plain else None
+        found = tensors if others is None else _joined(tensors, others.rows)
+        return PooledLookup(requests, found, self, number=number, others=others, recall=self._recall)
 
     def _look_up(
-        self, pooled: Sequence[PooledRequest], *, create: bool, rows: Sequence[Rows] | None = None
-    ) -> Future[list[Rows]]:
-        first = pooled[0]
-        assert first.batch is not None
-        number, self._number = self._number, self._number + 1
-        if create:
-            first.lookup.number = number
-        batch = Batch(first.batch.size, first.batch.ids)
-        parts = pack_batch(batch, {"number": number, "replay": rows is not None})
+        self, pooled: Sequence[PooledRequest], number: int, *, create: bool, rows: Sequence[Array] | None
+    ) -> Future[list[Array]]:
+        batch = pooled[0].batch
+        assert batch is not None
+        text = {"number": number, "replay": rows is not None}
+        parts = pack_batch(Batch(batch.size, batch.ids), text)
         if rows is not None:
             parts += pack_tensors(rows, "float32")
-        found: Future[list[Rows]] = Future()
-        found.add_done_callback(self._traffic.issue("lookup"))
+        found: Future[list[Array]] = Future()
+        found.add_done_callback(self.telemetry.meter.issue("lookup"))
         answer = self._ask(Kind.LOOKUP if create else Kind.PEEK, parts)
         answer.add_done_callback(partial(self._looked_up, pooled, found))
         return found
 
     def _looked_up(
-        self, pooled: Sequence[PooledRequest], found: Future[list[Rows]], answer: Future[Sequence[Buffer]]
+        self, pooled: Sequence[PooledRequest], found: Future[list[Array]], answer: Future[Sequence[Buffer]]
     ) -> None:
         try:
             first, *parts = answer.result()
             text = unpack_text(first)
-            self._note_staleness(text)
+            self.telemetry.note(text)
             tensors = unpack_tensors(parts, [request.shape for request in pooled])
-            pooled[0].lookup.ratio = float(text["ratio"])
+            pooled[0].found.ratio = float(text["ratio"])
         except (SatrapError, KeyError, ValueError) as error:
             found.set_exception(error if isinstance(error, SatrapError) else ExchangeError(str(error)))
         else:
             found.set_result(tensors)
 
+    def _recall(self, number: int) -> list[Array]:
+        """Return what an open lookup found for each distinct id."""
+        _, *parts = self._ask(Kind.RECALL, [pack_text({"number": number})]).result()
+        return unpack_rows(parts)
+
     def prefetch(self, requests: Sequence[Request]) -> None:
         """See `Exchange.prefetch`; shards use the time that a lookup has to wait."""
 
     def update(
-        self, requests: Sequence[Request], gradients: Sequence[Rows], *, lr_scale: float, finite: bool = False
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
     ) -> None:
         """See `Exchange.update`; updates come in the order of their lookups."""
         if self._error is not None:
             raise self._error
-        pooled, plain = _apart(requests)
-        number = pooled[0].lookup.number if pooled else None
-        try:
-            parts = pack_gradients(gradients[: len(pooled)], self._wire.backward) if pooled else []
-        except StoreError as error:  # told by the next call, as what the shards refuse
-            self._error = error
-            return
+        number, others, parts, own = None, lookup, list[Buffer](), 0
+        if isinstance(lookup, PooledLookup):
+            lookup.check(self)
+            number, others = lookup.number, lookup.others
+            own = len(gradients) - (0 if others is None else len(others.requests))
+            try:
+                parts = pack_gradients(gradients[:own], self._wire.backward)
+            except StoreError as error:  # the next call raises it, as if the shards had refused it
+                self._error = error
+                return
         text = pack_text({"number": number, "lr_scale": lr_scale})
-        done = self._traffic.issue("push")
+        done = self.telemetry.meter.issue("push")
         answer = self._ask(Kind.UPDATE, [text, *parts])
         answer.add_done_callback(self._note)
         answer.add_done_callback(done)
-        if plain:
-            self.shards.update(plain, gradients[len(pooled) :], lr_scale=lr_scale)
-
-    def recall(self, requests: Sequence[Request], rows: Sequence[Rows]) -> list[Rows]:
-        """Return what an open lookup found for each distinct id, in place of the tensors it was answered.
-
-        Args:
-            requests: of the lookup.
-            rows: its answer.
-        """
-        pooled, _ = _apart(requests)
-        if not pooled:
-            return list(rows)
-        _, *parts = self._ask(Kind.RECALL, [pack_text({"number": pooled[0].lookup.number})]).result()
-        return [*unpack_rows(parts), *rows[len(pooled) :]]
-
-    def replay(self, requests: Sequence[Request], rows: Sequence[Rows], groups: int) -> Future[list[Rows]]:
-        """Issue a lookup that takes these rows, not those of the shards.
-
-        Args:
-            requests: of a batch.
-            rows: per table group float32[distinct ids, dim], then the answers to the other requests.
-            groups: how many table groups.
-        """
-        pooled, plain = _apart(requests)
-        future = self._look_up(pooled, create=True, rows=rows[:groups])
-        others: Future[list[Rows]] = Future()
-        others.set_result(list(rows[groups:]))
-        return _joined(future, others) if plain else future
+        if others is not None and others.requests:
+            self.shards.update(others, gradients[own:], lr_scale=lr_scale)
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
         [text] = self._ask(Kind.FLUSH).result()
-        self._note_staleness(unpack_text(text))
+        self.telemetry.note(unpack_text(text))
         self.shards.flush()
         if self._error is not None:
             raise self._error
-
-    def snapshot(self) -> Snapshot:
-        """See `Exchange.snapshot`."""
-        self.flush()
-        return self.shards.snapshot()
-
-    def cut(self, *, delta: bool | None = None) -> Cut:
-        """See `Exchange.cut`."""
-        self.flush()
-        return self.shards.cut(delta=delta)
-
-    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
-        """See `Exchange.read`."""
-        self.shards.read(url, follow=follow, exact=exact)
-
-    def load(self, table: str, chunk: Chunk) -> None:
-        """See `Exchange.load`."""
-        self.shards.load(table, chunk)
-
-    def clear(self) -> None:
-        """See `Exchange.clear`."""
-        self.flush()
-        self.shards.clear()
-
-    def statistics(self) -> Mapping[str, Any]:
-        """See `Exchange.statistics`."""
-        return {**self.shards.statistics(), "exchange": self.traffic()}
-
-    def traffic(self) -> Mapping[str, Any]:
-        """See `Exchange.traffic`.
-
-        Bytes and messages are those to and from the embedding worker and the shards. Staleness is what the
-        shards told the embedding worker. A push counts as answered when it is on its way to the shards.
-        """
-        client, shards = self._client.traffic(), self.shards.traffic()
-        own = self._traffic.report() | {"staleness": self._staleness}
-        return own | {name: count + shards[name] for name, count in client.items()}
 
     def close(self) -> None:
         """See `Exchange.close`. Closing twice is fine."""
@@ -257,28 +228,83 @@ class PooledExchange:
         if isinstance(error, SatrapError) and self._error is None:
             self._error = error
 
-    def _note_staleness(self, text: Mapping[str, Any]) -> None:
-        self._staleness = {
-            whose: {int(missed): int(count) for missed, count in counts.items()}
-            for whose, counts in text["staleness"].items()
-        }
+
+class PooledTelemetry:
+    """Counters of the shards and of the requests to the embedding worker.
+
+    Bytes and messages are those to and from the embedding worker and the shards. The embedding worker reports
+    the staleness that the shards reported to it. A push counts as answered when it is on its way to the
+    shards.
+
+    Args:
+        client: to the embedding worker.
+        shards: telemetry of the exchange with the shards.
+    """
+
+    def __init__(self, client: Client, shards: Telemetry) -> None:
+        self._client, self._shards, self.meter = client, shards, Meter()
+        self._own: dict[int, int] = {}
+        self._others: dict[int, int] = {}
+
+    def note(self, text: Mapping[str, Any]) -> None:
+        """Take the staleness of an answer."""
+        self._own, self._others = (
+            {int(missed): int(count) for missed, count in text["staleness"][whose].items()}
+            for whose in ("own", "others")
+        )
+
+    def statistics(self) -> Mapping[str, Any]:
+        """See `Telemetry.statistics`."""
+        return {**self._shards.statistics(), "exchange": self.traffic()}
+
+    def traffic(self) -> Traffic:
+        """See `Telemetry.traffic`."""
+        shards = self._shards.traffic()
+        transfer = {name: count + getattr(shards, name) for name, count in self._client.traffic().items()}
+        return replace(self.meter.report(**transfer), own=self._own, others=self._others)
 
 
-_NO_STALENESS: Mapping[str, Mapping[int, int]] = {"own": {}, "others": {}}
+class PooledDurability:
+    """Durability of the shards, after everything issued to the embedding worker has been applied.
+
+    Args:
+        shards: durability of the shards.
+        flush: of the exchange with the embedding worker.
+    """
+
+    def __init__(self, shards: Durability, flush: Callable[[], None]) -> None:
+        self._shards, self._flush = shards, flush
+
+    def snapshot(self) -> Snapshot:
+        """See `Durability.snapshot`."""
+        self._flush()
+        return self._shards.snapshot()
+
+    def cut(self, *, delta: bool | None = None) -> Cut:
+        """See `Durability.cut`."""
+        self._flush()
+        return self._shards.cut(delta=delta)
+
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+        """See `Durability.read`."""
+        self._shards.read(url, follow=follow, exact=exact)
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """See `Durability.load`."""
+        self._shards.load(table, chunk)
+
+    def clear(self) -> None:
+        """See `Durability.clear`."""
+        self._flush()
+        self._shards.clear()
 
 
-def _apart(requests: Sequence[Request]) -> tuple[list[PooledRequest], list[Request]]:
-    """Return the pooled requests, which come first, and the others."""
-    pooled = [request for request in requests if isinstance(request, PooledRequest)]
-    return pooled, list(requests[len(pooled) :])
-
-
-def _joined(*futures: Future[list[Rows]]) -> Future[list[Rows]]:
+def _joined(*futures: Future[Any]) -> Future[list[Array]]:
     """Return the future of all results, one after another."""
-    joined: Future[list[Rows]] = Future()
+    joined: Future[list[Array]] = Future()
     lock, left = threading.Lock(), [len(futures)]
 
-    def answered(one: Future[list[Rows]]) -> None:
+    def answered(one: Future[Any]) -> None:
         with lock:
             left[0] -= 1
             last, error = left[0] == 0, one.exception()

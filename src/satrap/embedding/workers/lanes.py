@@ -23,7 +23,7 @@ from satrap.rpc.server.unexpected import answerable
 from satrap.rpc.wire.frames import FAILURE, MAX_BYTES, Code, Kind, name_of
 
 TELL = 1.0
-"""Seconds after which a worker is told that its request waits for the shards, and has not been lost."""
+"""Seconds after which a worker hears that its request is not lost but waits for the shards."""
 
 _WORK = (Kind.LOOKUP, Kind.PEEK, Kind.UPDATE)
 
@@ -38,7 +38,7 @@ _LOOK = 0.05
 
 
 class Lanes(Dispatcher):
-    """Executes requests in order of arrival for each worker, those of different workers at the same time.
+    """Executes the requests of each worker in order of arrival, and serves workers at the same time.
 
     Two threads per worker: one begins requests (distinct ids, gradients of rows), one waits for the shards
     and answers (pooling). It is the dispatcher of an embedding worker's server.
@@ -68,7 +68,7 @@ class Lanes(Dispatcher):
         service.stop = self.stop
 
     def take(self, job: Job) -> None:
-        """Execute a job after those of the same worker taken before."""
+        """Execute a job after all earlier jobs of its worker."""
         client = job.session.client
         lane = self._lanes.get(client)
         if lane is None:

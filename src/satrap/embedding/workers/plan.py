@@ -21,15 +21,9 @@ from satrap.schema import Schema
 
 
 @dataclass(slots=True)
-class Lookup:
-    """What is known of the lookup of a batch once it is issued and answered.
+class Distinct:
+    """Distinct ids / ids of a batch; not a number before the embedding worker has answered."""
 
-    Args:
-        number: of the lookup; -1 before it is issued.
-        ratio: distinct ids / ids; not a number before the answer.
-    """
-
-    number: int = -1
     ratio: float = math.nan
 
 
@@ -40,24 +34,24 @@ class PooledRequest(Request):
     Args:
         shape: of the tensor: [size, features, dim], or [ids, dim] of a feature that is not pooled.
         batch: the samples; all requests of one lookup have the same.
-        lookup: of all requests together.
+        found: takes the share of distinct ids; all requests of one lookup have the same.
     """
 
     shape: tuple[int, ...] = ()
     batch: Batch | None = None
-    lookup: Lookup = field(default_factory=Lookup)
+    found: Distinct = field(default_factory=Distinct)
 
 
 @dataclass(frozen=True, slots=True)
 class PooledTicket(Ticket):
     """A batch whose ids are made distinct elsewhere."""
 
-    lookup: Lookup = field(default_factory=Lookup)
+    found: Distinct = field(default_factory=Distinct)
 
     @property
     def distinct_ratio(self) -> float:
         """Distinct ids / ids, over all groups; not a number before the lookup is answered."""
-        return self.lookup.ratio
+        return self.found.ratio
 
 
 class PooledPlan(EmbeddingPlan):
@@ -83,17 +77,17 @@ class PooledPlan(EmbeddingPlan):
 
     def ticket(self, batch: Batch) -> Ticket:
         """Return the requests of a batch; its ids are not looked at."""
-        lookup = Lookup()
+        found = Distinct()
         shapes = [(batch.size, len(names), dim) for dim, names in self.pooled]
         jagged = [
             (len(batch.ids[name].values), self._dims[self.schema.table_of(name)]) for name in self.jagged
         ]
-        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, lookup) for s in [*shapes, *jagged]]
-        return PooledTicket(batch, requests, (), {}, lookup=lookup)
+        requests = [PooledRequest(-1, _NO_IDS, _NO_SPLITS, s, batch, found) for s in [*shapes, *jagged]]
+        return PooledTicket(batch, requests, (), {}, found=found)
 
-    def distinct(self, batch: Batch) -> Ticket:
-        """Return what the embedding worker makes of a batch."""
-        return super().ticket(batch)
+    def distinct(self, ticket: Ticket) -> Sequence[Request]:
+        """Return the requests that the embedding worker makes of a ticket."""
+        return super().ticket(ticket.batch).requests
 
 
 class PooledEmbeddings(Embeddings):

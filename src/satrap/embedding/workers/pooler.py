@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.workers.tensors import pack_tensors, unpack_tensors
 from satrap.errors import ConfigError, StoreError
+from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire
 from satrap.exchange.servers.config import ShardConfig, Worker, tables_from_dicts
 from satrap.optim import LARGEST
@@ -32,7 +31,6 @@ OPEN = 1024
 IDS_PARTS = 3
 """Parts of a message that carry a batch's ids, after its text."""
 
-Rows = npt.NDArray[np.float32]
 Begun = tuple[Future[Any], Callable[[Any], list[Buffer]]]
 """What an answer waits for, and what makes it."""
 
@@ -41,8 +39,7 @@ Begun = tuple[Future[Any], Callable[[Any], list[Buffer]]]
 class _Looked:
     """A lookup that has not been updated: autograd knows the way from its tensors back to its rows."""
 
-    ticket: Ticket
-    rows: Sequence[Rows]
+    lookup: Lookup[Array]
     leaves: Sequence[Tensor]
     outputs: Sequence[Tensor]
 
@@ -63,7 +60,7 @@ class Pooler:
         key: of the cluster.
 
     Attributes:
-        exchange: with the shards; in every respect that of the worker.
+        exchange: with the shards, as the worker itself would have it.
         rank: of the worker.
         samples: looked up so far.
 
@@ -119,7 +116,7 @@ class Pooler:
 
         Args:
             text: of the message; `number` names the lookup, `replay` says that rows follow the ids.
-            parts: ids, and rows if they are to be taken instead of those of the shards.
+            parts: ids; with "replay" also rows, which replace the rows of the shards.
             create: as `Exchange.lookup`; without it, nothing can be updated.
 
         Raises:
@@ -129,16 +126,19 @@ class Pooler:
             raise StoreError(f"{OPEN} lookups wait for their update", fix="set training.staleness lower")
         batch = unpack_batch(dict(text), parts[:IDS_PARTS])
         ticket = self._plan.ticket(batch)
+        known = None
         if text.get("replay"):
             dims = [self._plan.groups[i].dim for i in range(len(ticket.requests))]
             shapes = [(len(r.ids), dim) for r, dim in zip(ticket.requests, dims, strict=True)]
-            future = done(unpack_tensors(parts[IDS_PARTS:], shapes))
-        else:
-            future = self.exchange.lookup(ticket.requests, create=create)
+            known = unpack_tensors(parts[IDS_PARTS:], shapes)
+        lookup = self.exchange.lookup(ticket.requests, create=create, known=known)
         self.samples += batch.size
-        return future, partial(self._pool, _number(text) if create else None, ticket)
+        number = _number(text) if create else None
+        return lookup.rows, partial(self._pool, number, ticket, lookup)
 
-    def _pool(self, number: int | None, ticket: Ticket, rows: Sequence[Rows]) -> list[Buffer]:
+    def _pool(
+        self, number: int | None, ticket: Ticket, lookup: Lookup[Any], rows: Sequence[Array]
+    ) -> list[Buffer]:
         with torch.set_grad_enabled(number is not None):
             leaves = self._embeddings.rows(rows)
             embedded = self._embeddings.embed(ticket, leaves)
@@ -146,15 +146,15 @@ class Pooler:
             jagged = (embedded.embeddings[name] for name in self._jagged)
             outputs += [rows.values for rows in jagged if isinstance(rows, JaggedRows)]
         if number is not None:
-            self._open[number] = _Looked(ticket, rows, leaves, outputs)
-        text = {"ratio": ticket.distinct_ratio, "staleness": self.exchange.traffic()["staleness"]}
+            self._open[number] = _Looked(lookup, leaves, outputs)
+        text = {"ratio": ticket.distinct_ratio, "staleness": self._staleness()}
         tensors = [output.detach().numpy() for output in outputs]
         return [pack_text(text), *pack_tensors(tensors, self._wire.forward)]
 
     def update(self, text: Mapping[str, Any], parts: Sequence[Buffer]) -> Begun:
         """Push the gradients of a lookup; without a number, take part in a step without any.
 
-        Updates come in the order of their lookups: those that were passed over will not be updated.
+        Updates come in the order of their lookups. A lookup that was skipped will get no update.
 
         Raises:
             StoreError: there is no such lookup, or an earlier update was refused.
@@ -164,7 +164,7 @@ class Pooler:
         if not isinstance(scale, int | float) or not abs(scale) <= LARGEST:
             raise FrameError(f"a request has an impossible lr_scale: {shortened(scale)}")
         if text.get("number") is None:
-            self.exchange.update([], [], lr_scale=scale)
+            self.exchange.update(None, [], lr_scale=scale)
             return done(), lambda _: []
         number = _number(text)
         looked = self._look_back(number)
@@ -173,18 +173,22 @@ class Pooler:
         for passed in [n for n in list(self._open) if n <= number]:  # another thread adds to it
             del self._open[passed]
         rows = self._embeddings.gradients(looked.leaves)
-        self.exchange.update(looked.ticket.requests, rows, lr_scale=scale)
+        self.exchange.update(looked.lookup, rows, lr_scale=scale)
         return done(), lambda _: []
 
     def recall(self, text: Mapping[str, Any]) -> Begun:
         """Return the rows of a lookup that has not been updated, float32 and in the order of its ids."""
         looked = self._look_back(_number(text))
-        return done(), lambda _: [pack_text({}), *pack_tensors(looked.rows, "float32")]
+        return done(), lambda _: [pack_text({}), *pack_tensors(looked.lookup.result(), "float32")]
 
     def flush(self) -> Begun:
         """Wait until everything issued so far has been applied."""
         self.exchange.flush()
-        return done({"staleness": self.exchange.traffic()["staleness"]}), lambda text: [pack_text(text)]
+        return done({"staleness": self._staleness()}), lambda text: [pack_text(text)]
+
+    def _staleness(self) -> dict[str, Mapping[int, int]]:
+        traffic = self.exchange.telemetry.traffic()
+        return {"own": traffic.own, "others": traffic.others}
 
     def _look_back(self, number: int) -> _Looked:
         if number not in self._open:

@@ -152,5 +152,5 @@ class Session:
             self.closed = True
         self._service.leave(self)
         if self._pooler is not None:
-            with suppress(SatrapError):  # a lost shard is told to whoever waits for it
+            with suppress(SatrapError):  # whoever waits for a lost shard hears of it
                 self._pooler.exchange.close()

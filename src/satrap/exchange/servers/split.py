@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
-from satrap.exchange.protocol import Request, TableGroup
+from satrap.exchange.lookup import Request
+from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers import kernels
 from satrap.exchange.servers.shard_map import ShardMap
 from satrap.store import bucket_of

@@ -1,0 +1,91 @@
+"""What is asked of an exchange, and what it hands back: a lookup, to be given to its update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import StoreError
+
+Array = npt.NDArray[np.float32]
+
+
+class Rows(Protocol):
+    """float32[n, dim]: a NumPy array, or a tensor on the device where the exchange keeps its rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, dim)."""
+
+
+R = TypeVar("R", bound=Rows, covariant=True)
+
+Seen = tuple[int, int]
+"""Updates a shard had applied when it executed a request: (of this caller, of all callers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The distinct ids of one batch in one table group.
+
+    Args:
+        group: index of the table group.
+        ids: uint64[n], distinct inside each table.
+        splits: int64[tables + 1]: `ids[splits[t]:splits[t + 1]]` belong to the group's table `t`.
+    """
+
+    group: int
+    ids: npt.NDArray[np.uint64]
+    splits: npt.NDArray[np.int64]
+
+
+@dataclass(eq=False, slots=True)
+class Lookup(Generic[R]):
+    """A lookup that has been issued: the rows when they are there, and what saves finding them again.
+
+    Args:
+        requests: what was asked for.
+        rows: one array or tensor per request, valid until the caller drops them.
+        exchange: issued the lookup; None: any exchange takes the update.
+
+    Attributes:
+        places: what the exchange knows of the rows of each request, for the update: the shards that own them,
+            their slots in the store. Empty before the lookup is executed.
+        seen: by shard, the updates it had applied before it executed the lookup.
+        missed: updates that the lookup did not see, between it and its own update: (of this caller, of
+            others); -1 while unknown.
+    """
+
+    requests: Sequence[Request]
+    rows: Future[list[R]] = field(default_factory=Future)
+    exchange: object = None
+    places: Sequence[Any] = ()
+    seen: dict[int, Seen] = field(default_factory=dict)
+    missed: Seen = (-1, -1)
+
+    def result(self, timeout: float | None = None) -> list[R]:
+        """Wait for the rows and return them; raises what the exchange raised."""
+        return self.rows.result(timeout)
+
+    def distinct(self) -> list[R]:
+        """Wait for the rows of the distinct ids behind the requests; here the same as `result`."""
+        return self.result()
+
+    def check(self, exchange: object) -> None:
+        """Raise `StoreError` if another exchange issued this lookup: its places mean nothing here."""
+        if self.exchange is not None and self.exchange is not exchange:
+            raise StoreError(
+                "an update has the lookup of another exchange", fix="give what `lookup` returned"
+            )
+
+
+def answered(requests: Sequence[Request], rows: Sequence[R]) -> Lookup[R]:
+    """Return a lookup whose rows are known already."""
+    lookup = Lookup[R](requests)
+    lookup.rows.set_result(list(rows))
+    return lookup
