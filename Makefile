@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-chaos mutants check format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-chaos test-gpu mutants check format bench clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,10 @@ test-cluster: setup
 
 test-chaos: setup
 	$(PYTEST) -m chaos --timeout 900
+
+# Needs a CUDA device; without one, each test is skipped and says why.
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu -rs --timeout 900 tests/gpu
 
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup
