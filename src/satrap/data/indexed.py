@@ -32,13 +32,8 @@ class IndexedSource(ABC):
     Shuffling permutes the files and the parts inside each file. Each worker takes a contiguous range of the
     kept rows in that order, so it reads hardly more than its share; ranges differ by at most one row.
 
-    Cursor: [part in pass order, row in the part].
-
-    Args:
-        label: short name for messages.
-        file_names: name of each file.
-        names: columns of the first file.
-        counts: of each file, the rows of its parts.
+    A cursor is [part in pass order, row in the part]. `names` are the columns of the first file, `counts` the
+    rows of the parts of each file.
     """
 
     def __init__(

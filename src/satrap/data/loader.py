@@ -139,6 +139,12 @@ class LoaderService(SerialHandler):
             return [pack_text({"end": True})]
         try:
             batch = stream.batches.take(PATIENCE)
+            if batch is None:
+                return [pack_text({"wait": True})]
+            parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
+            if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
+                what = f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}"
+                raise ConfigError(what, fix="set data.batch_size lower")
         except StopIteration:
             self._end(client)
             return [pack_text({"end": True})]
@@ -148,16 +154,6 @@ class LoaderService(SerialHandler):
         except BaseException:
             self._end(client)
             raise
-        if batch is None:
-            return [pack_text({"wait": True})]
-        parts = pack_batch(batch, {"progress": stream.data.progress(batch.position, stream.epoch)})
-        if (size := sum(memoryview(part).nbytes for part in parts)) > MAX_BYTES:
-            self._end(client)
-            refused = ConfigError(
-                f"a batch takes {size} bytes, the limit of a message is {MAX_BYTES}",
-                fix="set data.batch_size lower",
-            )
-            return [pack_text({"error": error_values(refused)})]
         self.batches, self.samples = self.batches + 1, self.samples + batch.size
         return parts
 

@@ -64,14 +64,10 @@ class RowSplit:
 class Scan:
     """Which rows and columns one pass reads, and in which order.
 
-    Args:
-        ids: columns read as they are (CSV: as text).
-        numbers: columns read as numbers where the source has a choice (CSV); a column in both is text.
-        raw: also keep all original columns.
-        order: numbers (seed, epoch) that shuffle files and row groups, or None for file order.
-        rows: rows kept, or None for all.
-        worker: index of this worker, 0..workers-1.
-        workers: how many workers share the rows.
+    Columns in `ids` are read as they are (from CSV as text), columns in `numbers` as numbers where the source
+    has a choice (CSV); a column in both is text. `raw` also keeps all original columns. `order`, (seed,
+    epoch), shuffles files and row groups; None is the order of the files. Of the kept `rows` (None: all), the
+    worker number `worker` of `workers` reads its share.
     """
 
     ids: Sequence[str]

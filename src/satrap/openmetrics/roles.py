@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +13,6 @@ from satrap.rpc import split_address
 from satrap.rpc.server.server import Server
 
 Values = dict[str, Any]
-_TIER = {
-    "satrap_shard_tier_rows": "rows",
-    "satrap_shard_tier_bytes": "bytes",
-    "satrap_shard_tier_read_rows": "reads",
-    "satrap_shard_tier_written_rows": "writes",
-    "satrap_shard_tier_prefetched_rows": "prefetched",
-    "satrap_shard_tier_prefetch_hits": "prefetch_hits",
-}
-"""Name of a metric -> counter of the store's tier; 0 without one."""
 
 
 def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, Any]) -> Values:
@@ -41,7 +33,7 @@ def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, 
         "satrap_worker_distinct_ids_ratio": progress["distinct_ratio"],
     }
     return {
-        **_role("worker", str(rank)),
+        "satrap_role": {"role": "worker", "index": str(rank)},
         **{name: value for name, value in plain.items() if not math.isnan(value)},
         "satrap_worker_stage_seconds": progress["stage_seconds"],
         "satrap_worker_staleness_updates": {whose: traffic[whose] for whose in ("own", "others")},
@@ -53,9 +45,9 @@ def worker_values(rank: int, progress: Mapping[str, Any], traffic: Mapping[str, 
 def shard_values(statistics: Mapping[str, Any]) -> Values:
     """Return the metrics of a shard server."""
     server, tables = statistics["server"], statistics.get("tables", {}).values()
-    tier = statistics.get("tier", {})
+    tier = Counter(statistics.get("tier", {}))  # 0 without a tier
     return {
-        **_role("shard", server["shard"]),
+        "satrap_role": {"role": "shard", "index": server["shard"]},
         "satrap_shard_rows": statistics.get("rows", 0),
         "satrap_shard_memory_bytes": statistics.get("bytes", 0),
         "satrap_shard_created_rows": sum(table["created"] for table in tables),
@@ -71,7 +63,12 @@ def shard_values(statistics: Mapping[str, Any]) -> Values:
         "satrap_shard_received_bytes": server["received_bytes"],
         "satrap_shard_sent_bytes": server["sent_bytes"],
         "satrap_shard_completed_steps": server["steps"],
-        **{name: tier.get(counter, 0) for name, counter in _TIER.items()},
+        "satrap_shard_tier_rows": tier["rows"],
+        "satrap_shard_tier_bytes": tier["bytes"],
+        "satrap_shard_tier_read_rows": tier["reads"],
+        "satrap_shard_tier_written_rows": tier["writes"],
+        "satrap_shard_tier_prefetched_rows": tier["prefetched"],
+        "satrap_shard_tier_prefetch_hits": tier["prefetch_hits"],
     }
 
 
@@ -79,7 +76,7 @@ def loader_values(statistics: Mapping[str, Any]) -> Values:
     """Return the metrics of a loader."""
     server = statistics["server"]
     return {
-        **_role("loader", ""),
+        "satrap_role": {"role": "loader", "index": ""},
         "satrap_loader_passes": statistics["streams"],
         "satrap_loader_ready_batches": statistics["ready"],
         "satrap_loader_batches": statistics["batches"],
@@ -94,7 +91,7 @@ def embedding_worker_values(statistics: Mapping[str, Any]) -> Values:
     """Return the metrics of an embedding worker."""
     server = statistics["server"]
     return {
-        **_role("embedding-worker", ""),
+        "satrap_role": {"role": "embedding-worker", "index": ""},
         "satrap_embedding_worker_workers": statistics["workers"],
         "satrap_embedding_worker_open_lookups": statistics["open"],
         "satrap_embedding_worker_samples": statistics["samples"],
@@ -126,7 +123,3 @@ def metrics_of(server: Server, address: str | None) -> Endpoint | None:
         raise
     print(f"satrap {role} metrics on http://{endpoint.address}/metrics", flush=True)
     return endpoint
-
-
-def _role(role: str, index: str) -> Values:
-    return {"satrap_role": {"role": role, "index": index}}
