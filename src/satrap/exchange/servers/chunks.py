@@ -27,7 +27,8 @@ def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Buffer]:
 
 
 def unpack_arrays(parts: Sequence[Buffer]) -> dict[str, npt.NDArray[Any]]:
-    """Return copies of packed arrays, perhaps 100,000s; raise a `FrameError` if they do not fit."""
+    """Return copies of the packed arrays; raise a `FrameError` if the parts do not fit."""
+    # there may be hundreds of thousands
     about = unpack_text(parts[0], most=MAX_ANSWER).get("arrays") if parts else None
     if not isinstance(about, dict) or len(about) != len(parts) - 1:
         raise FrameError("arrays without their names")
@@ -53,7 +54,7 @@ def pack_chunk(chunk: Chunk) -> list[Buffer]:
 
 
 def unpack_chunk(parts: Sequence[Buffer]) -> Chunk:
-    """Return the packed chunk, as views of the parts; raise a `FrameError` if they do not fit."""
+    """Return the packed chunk as views of the parts; raise a `FrameError` if these do not fit."""
     if len(parts) != len(_COLUMNS) + 1:
         raise FrameError(f"a chunk has {len(_COLUMNS) + 1} parts, got {len(parts)}")
     about = unpack_text(parts[0])

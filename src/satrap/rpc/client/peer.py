@@ -138,7 +138,7 @@ class Peer:
         return len(self._pending)
 
     def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
-        """Yield the messages to send now, in seconds of the client's clock.
+        """Yield the messages to send; `now` in seconds of the client's clock.
 
         `busy`: the client waits for some server, so this one should hear that the client lives.
         """

@@ -47,7 +47,7 @@ class Durability(Protocol):
         """Repeat all requests; give up when `stopping` returns True."""
 
     def executed(self, job: Job, sessions: Sessions) -> None:
-        """Hear of a request that has just been executed; raise a `StoreError` if the disk has no room."""
+        """Called after each executed request; raise a `StoreError` if the disk has no room."""
 
     def tidy(self) -> None:
         """Delete what is not needed any more."""

@@ -49,7 +49,7 @@ class Dialer:
         self._attempts = 0
 
     def made(self) -> Connection | None:
-        """Return the connection, once, or None if there is none yet; a `LostError` means: `dial` again."""
+        """Return the connection, once, or None if there is none yet; raise a `LostError` if it failed."""
         news, self._news = self._news, None
         if isinstance(news, LostError):
             raise news

@@ -42,7 +42,7 @@ class FramingError(ExchangeError):
 
 
 def prefix(sizes: Sequence[int]) -> bytes:
-    """Return the bytes before the parts of a message, from the 1 to `MAX_PARTS` sizes in bytes."""
+    """Return the bytes before a message's parts, of which there are 1 to `MAX_PARTS`; sizes in bytes."""
     if not 1 <= len(sizes) <= MAX_PARTS:
         raise ValueError(f"a message has 1 to {MAX_PARTS} parts, not {len(sizes)}")
     return _FIXED.pack(MAGIC, VERSION, len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -59,14 +59,11 @@ class Reader:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.held = max_bytes, 0
-        self._head = bytearray()
-        self._wanted = _FIXED.size
+        self.max_bytes = max_bytes
         self._begin()
 
     def _begin(self) -> None:
-        self._head.clear()
-        self._wanted, self.held = _FIXED.size, 0
+        self._head, self._wanted, self.held = bytearray(), _FIXED.size, 0
         self._sizes: tuple[int, ...] | None = None
         self._parts: Message = []
         self._rest = _NOTHING
