@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
@@ -225,16 +225,14 @@ def restore(parts: Sequence[Buffer], service: Service, sessions: Sessions, load:
             for i, group in enumerate(share["groups"])
         ]
         board.shares[share["rank"]] = Share(updates, share["lr_scale"])
-    for known in text["sessions"]:
-        sessions.adopt(_session(known, arrays))
-
-
-def _session(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Session:
-    session = Session(plain["client"], None)
-    answers = []
-    for number, (header, count) in enumerate(plain["answers"]):
-        data = [arrays[f"answer{session.client}.{number}.{part}"] for part in range(count)]
-        answers.append(Answer.of(Header(*header), data))
-    session.resume(plain, answers)
-    session.data = Member(**{f.name: plain[f.name] for f in fields(Member)})
-    return session
+    for plain in text["sessions"]:
+        session = Session(plain["client"], None)
+        answers = [
+            Answer.of(
+                Header(*header), [arrays[f"answer{session.client}.{i}.{part}"] for part in range(count)]
+            )
+            for i, (header, count) in enumerate(plain["answers"])
+        ]
+        session.resume(plain, answers)
+        session.data = Member(**{f.name: plain[f.name] for f in fields(Member)})
+        sessions.adopt(session)

@@ -97,8 +97,13 @@ def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section
     if (size := memoryview(parts[0]).nbytes) > MAX_INDEX:
         raise FrameError(f"an index part of {size} bytes is over the limit of {MAX_INDEX}")
     index = bytes(memoryview(parts[0]))
-    descriptors = _descriptors(index, most)
-    at = _COUNT.size + _SECTION.size * len(descriptors)
+    count = int.from_bytes(index[: _COUNT.size], "little")
+    at = _COUNT.size + count * _SECTION.size
+    if at > len(index):
+        raise FrameError("the index part is too short")
+    if count > most:
+        raise FrameError(f"a data message has {count} sections where there may be {most}")
+    descriptors = list(_SECTION.iter_unpack(index[_COUNT.size : at]))
     lengths = [4 * (tables + 1) for _, _, _, tables, _, _, _ in descriptors]
     if at + sum(lengths) != len(index):
         raise FrameError("the index part has the wrong size")
@@ -108,16 +113,6 @@ def unpack(parts: Sequence[Buffer], *, most: int = MAX_SECTIONS) -> list[Section
     if next(arrays, None) is not None:
         raise FrameError("a data message has parts that its index does not name")
     return sections
-
-
-def _descriptors(index: bytes, most: int) -> list[tuple[Any, ...]]:
-    count = int.from_bytes(index[: _COUNT.size], "little")
-    end = _COUNT.size + count * _SECTION.size
-    if end > len(index):
-        raise FrameError("the index part is too short")
-    if count > most:
-        raise FrameError(f"a data message has {count} sections where there may be {most}")
-    return list(_SECTION.iter_unpack(index[_COUNT.size : end]))
 
 
 def _section(descriptor: tuple[Any, ...], index: bytes, start: int, arrays: Any) -> Section:

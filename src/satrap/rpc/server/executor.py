@@ -73,21 +73,18 @@ class Executor:
     def _run(self) -> None:
         try:
             self._first()
-            self._serve()
+            ticked = time.monotonic()
+            while not self._stopping:
+                if (job := self._next()) is not None:
+                    self._dispatcher.take(job)
+                if (now := time.monotonic()) - ticked >= _TICK:
+                    ticked = now
+                    self._dispatcher.expire(now)
+                    self._tick(now)
         except SatrapError as error:
             self.error = error
         finally:
             self._last()
-
-    def _serve(self) -> None:
-        ticked = time.monotonic()
-        while not self._stopping:
-            if (job := self._next()) is not None:
-                self._dispatcher.take(job)
-            if (now := time.monotonic()) - ticked >= _TICK:
-                ticked = now
-                self._dispatcher.expire(now)
-                self._tick(now)
 
     def _next(self) -> Job | None:
         """Take the first job of the connection whose turn it is; None if none comes for a while."""

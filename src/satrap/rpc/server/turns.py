@@ -103,19 +103,15 @@ class Turns:
     def expire(self, now: float) -> None:
         """Refuse jobs that have waited too long; execute those for whose answers there is room again."""
         late = [c for c, jobs in self._parked.items() if now - jobs[0].arrived > self._wait]
-        silent = self._silent(now) if late else ""
+        missing = self._handler.board.missing() if late else ()
+        ranks = (str(rank) for rank in missing if now - self._heard(rank) > self._wait)
+        silent = ", ".join(islice(ranks, _NAMED))
         for client in late if silent else []:
             while client in self._parked and now - self._parked[client][0].arrived > self._wait:
                 job = self._unpark(client)
                 error = self._handler.board.too_late(job.session, job.header, silent, self._wait)
                 self._fail(job, Code.DEADLINE, error)
         self._wake()
-
-    def _silent(self, now: float) -> str:
-        """Return the first ranks for which requests wait and that have been silent for too long."""
-        missing = self._handler.board.missing()
-        silent = (str(rank) for rank in missing if now - self._heard(rank) > self._wait)
-        return ", ".join(islice(silent, _NAMED))
 
     def _execute(self, job: Job) -> bool:
         """Execute a job; return whether other clients may have their turn."""

@@ -196,19 +196,14 @@ class Connection:
                 count = self._socket.sendmsg(pieces)
         except (BlockingIOError, ssl.SSLWantWriteError):
             return False
-        self._sent(count)
-        return self._encrypted is not None or count == offered
-
-    def _sent(self, count: int) -> None:
         self.unsent -= count
         self.sent += count
-        while count:
-            first = self._queue[0]
-            if count < len(first):
-                self._queue[0] = first[count:]
-                return
-            count -= len(first)
-            self._queue.popleft()
+        more = self._encrypted is not None or count == offered
+        while count and count >= len(self._queue[0]):
+            count -= len(self._queue.popleft())
+        if count:
+            self._queue[0] = self._queue[0][count:]
+        return more
 
     def close(self) -> None:
         """Close at once; unsent and half-received messages are lost."""

@@ -71,7 +71,13 @@ class Reader:
     def feed(self, data: memoryview) -> Iterator[Message]:
         """Copy bytes; yield the messages they complete, or raise a `FramingError` if they are none."""
         while len(data):
-            data = self._fill(data) if self._sizes is not None else self._collect(data)
+            if self._sizes is None:
+                data = self._collect(data)
+            else:
+                rest = self._lacking()
+                count = min(len(rest), len(data))
+                rest[:count] = data[:count]
+                self._rest, data = rest[count:], data[count:]
             if self._complete():
                 yield self._take()
 
@@ -126,14 +132,6 @@ class Reader:
             self._parts.append(self._rest)
             self.held += len(self._rest)
         return self._rest
-
-    def _fill(self, data: memoryview) -> memoryview:
-        """Take bytes of the current part; return the others."""
-        rest = self._lacking()
-        count = min(len(rest), len(data))
-        rest[:count] = data[:count]
-        self._rest = rest[count:]
-        return data[count:]
 
     def _complete(self) -> bool:
         if self._sizes is None or len(self._rest):

@@ -183,26 +183,10 @@ def decode(data: bytes, parts: Sequence[Buffer], *, max_bytes: int = MAX_BYTES) 
     Raises:
         FrameError: something is wrong; it has the header if part 0 was whole.
     """
-    header, expected = _decode_header(data)
-    size = size_of(parts)
-    if size > max_bytes:
-        raise FrameError(f"a message of {size} bytes is over the limit of {max_bytes}", header=header)
-    if (len(parts), size) != (expected.parts, expected.size):
-        raise FrameError(
-            f"the header announces {expected.size} bytes in {expected.parts} parts, "
-            f"{size} in {len(parts)} came",
-            header=header,
-        )
-    if digest(parts).value != expected.value:
-        raise FrameError("the checksum of the payload does not match", header=header)
-    return header
-
-
-def _decode_header(data: bytes) -> tuple[Header, Digest]:
     if len(data) != HEADER_BYTES or data[:4] != MAGIC:
         raise FrameError("this is no satrap message")
     fields = _LAYOUT.unpack_from(data)
-    _, version, kind, _, epoch, parts, client, sequence, acknowledged, step, scale, size, value = fields
+    _, version, kind, _, epoch, announced, client, sequence, acknowledged, step, scale, total, value = fields
     if _CHECK.unpack_from(data, _LAYOUT.size)[0] != zlib.crc32(data[: _LAYOUT.size]):
         raise FrameError("the checksum of the header does not match")
     header = Header(kind, epoch, client, sequence, acknowledged, step, scale)
@@ -212,4 +196,12 @@ def _decode_header(data: bytes) -> tuple[Header, Digest]:
             Code.VERSION,
             header,
         )
-    return header, Digest(parts, size, value)
+    size = size_of(parts)
+    if size > max_bytes:
+        raise FrameError(f"a message of {size} bytes is over the limit of {max_bytes}", header=header)
+    if (len(parts), size) != (announced, total):
+        what = f"the header announces {total} bytes in {announced} parts, {size} in {len(parts)} came"
+        raise FrameError(what, header=header)
+    if digest(parts).value != value:
+        raise FrameError("the checksum of the payload does not match", header=header)
+    return header
