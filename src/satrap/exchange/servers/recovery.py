@@ -59,8 +59,7 @@ class Recovery:
         self._load = load or (partial(self._read, url) if url else None)
         self.journal, self._service, self._segments = journal, service, journal.since(step)
         self.updates = sum(segment.kinds[Kind.UPDATE] for segment in self._segments)
-        self.records = sum(segment.records for segment in self._segments)
-        self.done, self.active = 0, self.records > 0
+        self.done, self.active = 0, any(segment.records for segment in self._segments)
         self._stopping: Callable[[], bool] = lambda: False
         self._thread: threading.Thread | None = None
         self._committed: int | None = None

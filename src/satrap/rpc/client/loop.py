@@ -91,7 +91,7 @@ class Loop(Network):
     def post(self, task: Task) -> None:
         """See `Network`."""
         self._tasks.append(task)
-        self._poller.ring()
+        self._poller.ring()  # if the thread has ended, `on_end` has failed all open calls
 
     def stop(self) -> None:
         """See `Network`."""
