@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -115,11 +116,9 @@ def _produce(items: Iterable[T], out: queue.Queue[T | _End], stop: threading.Eve
 
 def _put(out: queue.Queue[T | _End], item: T | _End, stop: threading.Event) -> bool:
     while not stop.is_set():
-        try:
+        with suppress(queue.Full):
             out.put(item, timeout=_POLL_SECONDS)
-        except queue.Full:
-            continue
-        return True
+            return True
     return False
 
 

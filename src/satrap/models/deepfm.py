@@ -8,20 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import (
-    FirstOrder,
-    Ranker,
-    SecondOrder,
-    equal_dim,
-    input_width,
-    mlp,
-    with_linear,
-    xavier,
-)
+from satrap.models.fm import FM
+from satrap.models.layers import input_width, mlp, xavier
 from satrap.schema import Schema
 
 
-class DeepFM(Ranker):
+class DeepFM(FM):
     """A factorization machine and an MLP that share the feature vectors, summed.
 
     Rows are `[vector | first-order weight per label]` (`embedding_dims`). Numbers enter the factorization
@@ -49,10 +41,7 @@ class DeepFM(Ranker):
         dropout: float = 0.0,
         batch_norm: bool = False,
     ) -> None:
-        super().__init__()
-        self.dim = equal_dim(schema, "DeepFM")
-        self.embedding_dims = with_linear(schema)
-        self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
+        super().__init__(schema)
         width = input_width(schema, "DeepFM")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = xavier(nn.Linear(width, len(schema.labels), bias=False))
@@ -61,6 +50,6 @@ class DeepFM(Ranker):
         """Return logits float32[size, labels]."""
         rows, numeric = batch.stack(), batch.numeric
         vectors = rows[..., : self.dim]
-        shallow = self.first(rows[..., self.dim :].sum(1), numeric) + self.second(vectors, numeric)
+        shallow = self.shallow(vectors, rows[..., self.dim :], numeric)
         logits: Tensor = shallow + self.head(self.deep(torch.cat([vectors.flatten(1), numeric], dim=1)))
         return logits

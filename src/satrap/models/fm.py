@@ -27,13 +27,16 @@ class FM(Ranker):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        self.dim = equal_dim(schema, "FM")
+        self.dim = equal_dim(schema, type(self).__name__)
         self.embedding_dims = with_linear(schema)
         self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, labels]."""
         rows = batch.stack()
-        logits: Tensor = self.first(rows[..., self.dim :].sum(1), batch.numeric)
-        logits = logits + self.second(rows[..., : self.dim], batch.numeric)
+        return self.shallow(rows[..., : self.dim], rows[..., self.dim :], batch.numeric)
+
+    def shallow(self, vectors: Tensor, weights: Tensor, numeric: Tensor) -> Tensor:
+        """Return logits from vectors [size, features, dim], weights [size, features, labels] and numbers."""
+        logits: Tensor = self.first(weights.sum(1), numeric) + self.second(vectors, numeric)
         return logits
