@@ -117,11 +117,11 @@ class Gate:
         """
         admitted = np.empty(len(missing), np.bool_)
         coin = np.uint64((self._coin + self.requests * 0x9E3779B97F4A7C15) % 2**64)
-        needed, probability = self.admission.min_count, self.admission.probability
-        if needed > 1:
+        if self.admission.min_count > 1:
             self._counted += len(missing)
             if self._counted > self._cells.shape[1]:
                 sketch.halve(self._cells)
                 self._counted = self._counted // 2
-        sketch.admit(ids, splits, missing, self._salts, self._cells, needed, coin, probability, admitted)
+        counts = sketch.Sketch(self._salts, self._cells, self.admission.min_count, self.admission.probability)
+        sketch.admit(counts, ids, splits, missing, coin, admitted)
         return admitted

@@ -33,23 +33,25 @@ class Aside:
     """
 
     def __init__(self, tables: Sequence[str], dim: int, width: int, rows: int) -> None:
-        record = 4 * (dim + width) + 16  # with its id and its words in `_nexts` and `_free`
+        record = 4 * (dim + width) + 16  # with its id and its words in `nexts` and `free`
         self.limit = max(1, min(rows, max(SMALLEST // record, -(-rows // SHARE))))
         self._dim = dim
-        self._salts = np.array([hashes.index_salt(name) for name in tables], np.uint64)
-        self._done = np.zeros(len(tables), np.int32)
-        self._ids = Reserved(8 * self.limit, huge=False).array(np.uint64)
         floats = Reserved(4 * (dim + width) * self.limit, huge=False).array(np.float32)
-        self._rows = floats.reshape(self.limit, dim + width)
-        self._nexts = Reserved(4 * self.limit, huge=False).array(np.int32)
-        self._free = Reserved(4 * self.limit, huge=False).array(np.int32)
-        self._heads = np.zeros(len(tables) * hashes.BUCKETS, np.int32)
-        self._counts = np.zeros(2, np.int64)
+        self._copies = aside.Copies(
+            salts=np.array([hashes.index_salt(name) for name in tables], np.uint64),
+            done=np.zeros(len(tables), np.int32),
+            ids=Reserved(8 * self.limit, huge=False).array(np.uint64),
+            rows=floats.reshape(self.limit, dim + width),
+            heads=np.zeros(len(tables) * hashes.BUCKETS, np.int32),
+            nexts=Reserved(4 * self.limit, huge=False).array(np.int32),
+            free=Reserved(4 * self.limit, huge=False).array(np.int32),
+            counts=np.zeros(2, np.int64),
+        )
 
     @property
     def count(self) -> int:
         """Number of copies now."""
-        return int(self._counts[aside.USED] - self._counts[aside.FREE])
+        return int(self._copies.counts[aside.USED] - self._copies.counts[aside.FREE])
 
     def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> bool:
         """Keep copies of rows; return False and keep none if there would be more than `limit`.
@@ -60,29 +62,29 @@ class Aside:
         """
         if self.count + len(ids) > self.limit:
             return False
-        places = (self._ids, self._rows, self._heads, self._nexts, self._free, self._counts)
-        aside.put(tables, ids, weights, state, self._salts, self._done, *places)
+        aside.put(self._copies, tables, ids, weights, state)
         return True
 
     def find(self, t: int, first: int, last: int) -> tuple[Ids, Inverse, Inverse]:
         """Return (ids, places, buckets) of the copies of table t in buckets first..last, in any order."""
         places, buckets = np.empty((2, self.count), np.int32)
         base = t * hashes.BUCKETS
-        n = aside.listed(base + first, base + last, self._heads, self._nexts, places, buckets)
-        return self._ids[places[:n]], places[:n], buckets[:n]
+        n = aside.listed(self._copies, base + first, base + last, places, buckets)
+        return self._copies.ids[places[:n]], places[:n], buckets[:n]
 
     def read(self, t: int, ids: Ids, buckets: Inverse) -> tuple[Floats, Floats]:
         """Return (weights, state) of copied ids of table t, given their buckets."""
         kept, places, _ = self.find(t, int(buckets.min()), int(buckets.max()))
         order = np.argsort(kept)
-        rows = self._rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
+        rows = self._copies.rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
         return rows[:, : self._dim], rows[:, self._dim :]
 
     def let_go(self, t: int, buckets: int) -> None:
         """Forget table t's copies in buckets below `buckets`; they are no longer needed."""
-        first, base, free = int(self._done[t]), t * hashes.BUCKETS, int(self._counts[aside.FREE])
+        copies, base = self._copies, t * hashes.BUCKETS
+        first, free = int(copies.done[t]), int(copies.counts[aside.FREE])
         _, places, _ = self.find(t, first, buckets - 1)
-        self._free[free : free + len(places)] = places
-        self._counts[aside.FREE] += len(places)
-        self._heads[base + first : base + buckets] = 0
-        self._done[t] = buckets
+        copies.free[free : free + len(places)] = places
+        copies.counts[aside.FREE] += len(places)
+        copies.heads[base + first : base + buckets] = 0
+        copies.done[t] = buckets

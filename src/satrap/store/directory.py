@@ -159,7 +159,9 @@ class Directory:
         addresses = {name: np.uint64(memory.address) for name, memory in self._memory.items()}
         if not self.evicts:
             addresses["notes"] = np.uint64(0)
-        self._index = Index(tables=address(self._records), counts=address(self._counts), **addresses)
+        self._index = Index(
+            tables=address(self._records), counts=address(self._counts), policy=self._policy, **addresses
+        )
         if not growth.open_tables(self._index):
             raise StoreError(f"no memory for the index of {self._tables} tables")
 
@@ -183,7 +185,7 @@ class Directory:
             self._scratch = np.empty((2, n), np.int64)
         missing, places = self._scratch[0], self._scratch[1].view(np.uint64)
         slots = np.empty(n, np.int32)
-        policy, step = self._policy if use else layout.NONE, np.uint32(self.step)
+        step = np.uint32(self.step) if use and self.evicts else None
         ranges = self._workers.ranges(n)
         left, seconds = {}, np.zeros((len(ranges), self._tables), np.int64)
 
@@ -191,8 +193,7 @@ class Directory:
             s = slice(first, end)
             part = splits if len(ranges) == 1 else np.clip(splits - first, 0, end - first)
             row = seconds[ranges.index((first, end))]
-            args = (step, policy, slots[s], missing[s], places[s], row)
-            left[first] = index.find(self._index, ids[s], part, *args)
+            left[first] = index.find(self._index, ids[s], part, step, slots[s], missing[s], places[s], row)
 
         self._workers.run(ranges, search)
         if use:
@@ -208,7 +209,7 @@ class Directory:
         """
         fresh = np.empty(len(missing), np.int64)
         step = np.uint32(self.step)
-        made = slot_kernels.create(self._index, ids, splits, missing, step, self._policy, slots, fresh)
+        made = slot_kernels.create(self._index, ids, splits, missing, step, slots, fresh)
         return fresh[:made]
 
     @property

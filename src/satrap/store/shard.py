@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,23 +18,12 @@ from satrap.store.directory import OVERHEAD
 from satrap.store.eviction import Eviction
 from satrap.store.group import Group, check_room
 from satrap.store.hashes import BUCKETS
-from satrap.store.kernels import rows as row_kernels
 from satrap.store.limits import address_bytes
-from satrap.store.pooling import block_of, distinct, segment_sum
+from satrap.store.pooling import distinct, segment_sum
+from satrap.store.requests import GroupRequests
 from satrap.store.steps import plan
 from satrap.store.tier import Tier
-from satrap.store.types import (
-    Floats,
-    Found,
-    Ids,
-    Inverse,
-    Offsets,
-    Slots,
-    check_out,
-    check_rows,
-    check_splits,
-    plain,
-)
+from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
 from satrap.store.workers import Workers
 
 LEFT_PARTS = 3
@@ -45,7 +33,7 @@ LEAST_LEFT = 256 << 20
 """Bytes of address space below which a store without a budget is refused."""
 
 
-class Shard:
+class Shard(GroupRequests):
     """The rows of many tables in one process: created on first use, read, and trained.
 
     ```python
@@ -56,9 +44,9 @@ class Shard:
     rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
     ```
 
-    Tables of equal dim, dtype and optimizer form a *group* (`groups`): they share one slab of rows, and one
-    call of a `..._group` method serves all of them. A row's first value is a pure function of (seed, table
-    name, id). Calls from several threads are served one after another. A refused request changes nothing.
+    Tables of equal dim, dtype and optimizer form a *group*; the methods of `GroupRequests` serve all tables
+    of a group at once. A row's first value is a pure function of (seed, table name, id). Calls from several
+    threads are served one after another. A refused request changes nothing.
 
     Args:
         tables: one or more, names unique.
@@ -122,10 +110,8 @@ class Shard:
             for group in groups:
                 group.close()
             raise
-        self.groups: tuple[Group, ...] = tuple(groups)
+        super().__init__(groups)
         self._where = {name: (g.index, t) for g in self.groups for t, name in enumerate(g.tables)}
-        self._refused = 0
-        self._lock = threading.Condition()
         self.changes = Changes(self.groups, self._lock)
         self.ahead = Ahead(self.groups, self._lock)
 
@@ -154,53 +140,6 @@ class Shard:
         unique, splits, inverse = distinct(ids, splits)  # a request is one use of an id, even if repeated
         return self.lookup_group(g, unique, splits)[inverse]
 
-    def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
-        """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
-
-        Args:
-            group: index of the group.
-            ids: uint64[n], distinct inside each table.
-            splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to `groups[group].tables[t]`.
-            out: float32[n, dim] to write to; rows may have any stride.
-
-        Raises:
-            StoreError: wrong dtype or shape, unknown group, or no room for a new row.
-        """
-        return self.lookup_slots(group, ids, splits, out)[0]
-
-    def lookup_slots(
-        self,
-        group: int,
-        ids: Ids,
-        splits: Offsets,
-        out: Floats | None = None,
-        *,
-        inverse: Inverse | None = None,
-        features: int = 1,
-    ) -> tuple[Floats, Slots]:
-        """Do what `lookup_group` does; also return slots, which save `update_group` finding the ids again.
-
-        Args:
-            group, ids, splits: as in `lookup_group`.
-            out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
-            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. Then
-                the rows are what `gather_features` makes of the distinct rows, which are not written.
-            features: number of features with one id per sample, >= 1.
-
-        Raises:
-            StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
-        """
-        g, ids, splits = self._request(group, ids, splits)
-        if inverse is None:
-            out = check_out(out, len(ids), g.dim)
-            with self._lock:
-                g.wait_for_readers(0, len(ids), self._lock)
-                return out, g.lookup(ids, splits, out)
-        inverse, out = block_of(inverse, len(ids), features, g.dim, out)
-        with self._lock:
-            g.wait_for_readers(0, len(ids), self._lock)
-            return out, g.lookup(ids, splits, out, (inverse, features))
-
     def peek(self, table: str, ids: Ids) -> tuple[Floats, Found]:
         """Return (rows float32[n, dim], found bool[n]) without creating rows or counting a use.
 
@@ -211,15 +150,6 @@ class Shard:
         """
         g, splits, ids = self._one_table(table, ids)
         return self.peek_group(g, ids, splits)
-
-    def peek_group(
-        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
-    ) -> tuple[Floats, Found]:
-        """Return (rows float32[n, dim], found bool[n]); see `peek`; arguments, errors as `lookup_group`."""
-        g, ids, splits = self._request(group, ids, splits)
-        out = check_out(out, len(ids), g.dim)
-        with self._lock:
-            return out, g.peek(ids, splits, out)
 
     def update(self, table: str, ids: Ids, gradients: Floats, *, lr_scale: float = 1.0) -> None:
         """Sum the gradients of equal ids, then take one optimizer step per distinct row.
@@ -239,69 +169,6 @@ class Shard:
         gradients = check_rows(gradients, len(ids), self.groups[g].dim, "gradients")
         unique, splits, inverse = distinct(ids, splits)
         self.update_group(g, unique, splits, segment_sum(gradients, inverse, len(unique)), lr_scale=lr_scale)
-
-    def update_group(
-        self,
-        group: int,
-        ids: Ids,
-        splits: Offsets,
-        gradients: Floats,
-        *,
-        lr_scale: float = 1.0,
-        slots: Slots | None = None,
-        checked: bool = False,
-    ) -> None:
-        """Take one optimizer step per id that has a row.
-
-        Args:
-            group: index of the group.
-            ids: uint64[n], distinct inside each table (not checked: a repeated id takes two steps).
-            splits: int64[tables + 1], as in `lookup_group`.
-            gradients: float32[n, dim].
-            lr_scale: factor on the optimizer's lr for this update.
-            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. The
-                result is the same, however old it is.
-            checked: the gradients are known to be finite, from `check_gradients` or `sum_features`.
-
-        Raises:
-            StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
-                NaN or infinite (counted in `statistics()["refused"]`).
-        """
-        g, ids, splits = self._request(group, ids, splits)
-        if slots is not None and (slots.group != g.index or len(slots.numbers) != len(ids)):
-            raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
-        gradients = check_rows(gradients, len(ids), g.dim, "gradients")
-        with self._lock:
-            if not checked:
-                self._refuse_nonfinite(g, gradients)
-            g.wait_for_readers(len(ids), 0, self._lock)
-            g.update(ids, splits, gradients, lr_scale, slots)
-
-    def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
-        """Raise the error that `update_group` would raise for one of these, before any of them is applied.
-
-        Args:
-            groups: index of the group of each.
-            gradients: float32[n, dim] each.
-
-        Raises:
-            StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted as
-                one refused update).
-        """
-        with self._lock:
-            for group, one in zip(groups, gradients, strict=True):
-                g = self._group(group)
-                self._refuse_nonfinite(g, check_rows(one, len(one), g.dim, "gradients"))
-
-    def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
-        if not row_kernels.all_finite(gradients.reshape(-1).view(np.uint32)):
-            self._refused += 1
-            raise StoreError(
-                "the gradients hold NaN or infinite values",
-                where=f"update of {len(gradients)} rows of {', '.join(g.tables)}",
-                why="they would destroy the rows; the whole update was refused",
-                fix="lower the learning rate or clip gradients",
-            )
 
     def export(
         self, table: str, *, buckets: Iterable[int] | None = None, chunk_rows: int = 16384
@@ -356,13 +223,11 @@ class Shard:
             StoreError: wrong dtype or shape, a repeated id, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, chunk.ids)
-        g, t = self.group_of(table)
-        group, ids = self.groups[g], plain(chunk.ids, np.uint64, 1, "ids")
+        group = self.groups[g]
         weights = check_rows(chunk.weights, len(ids), group.dim, "weights")
         state = check_rows(chunk.state, len(ids), group.plan.width, "state")
-        if len(distinct(ids, np.array([0, len(ids)]))[0]) != len(ids):
+        if len(distinct(ids, splits)[0]) != len(ids):
             raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
-        splits = np.where(np.arange(len(group.tables) + 1) > t, len(ids), 0).astype(np.int64)
         with self._lock:
             group.wait_for_readers(len(ids), len(ids), self._lock)
             group.write(ids, splits, weights, state)
@@ -411,21 +276,6 @@ class Shard:
             self.changes = Changes((), self._lock)
             self._where = {}
             self._workers.close()
-
-    def _open(self) -> None:
-        if not self.groups:
-            raise StoreError("the store is closed")
-
-    def _group(self, group: int) -> Group:
-        self._open()
-        if not 0 <= group < len(self.groups):
-            raise StoreError(f"there is no group {group}: there are {len(self.groups)}")
-        return self.groups[group]
-
-    def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[Group, Ids, Offsets]:
-        g = self._group(group)
-        ids = plain(ids, np.uint64, 1, "ids")
-        return g, ids, check_splits(splits, len(g.tables), len(ids))
 
     def _one_table(self, table: str, ids: Ids) -> tuple[int, Offsets, Ids]:
         g, t = self.group_of(table)

@@ -8,9 +8,10 @@ import numpy as np
 
 from satrap.store.kernels import batch, export, files
 from satrap.store.kernels import rows as row_kernels
+from satrap.store.kernels.rows import Rows
 from satrap.store.memory import Reserved
 from satrap.store.pooling import strided
-from satrap.store.steps import NO_NOISE, RowKind, Rows
+from satrap.store.steps import NO_NOISE, RowKind
 from satrap.store.types import Bytes, Floats, Ids, Inverse, Offsets, address
 from satrap.store.workers import Workers
 
@@ -28,6 +29,7 @@ class Slab:
     Attributes:
         bytes: the memory, without the float32 per row that is kept apart.
         rows: where the rows are, for the kernels.
+        scalars: float32[count] kept apart, or empty.
         slots: int32[count], all slots of ordinary memory; empty for reserved memory.
 
     Raises:
@@ -39,28 +41,27 @@ class Slab:
         self._exact, self._rounding = kind.plan.format(NO_NOISE), kind.plan.format(kind.noise)
         stride, scalars = kind.plan.stride, count if kind.plan.layout.scalar else 0
         if huge is None:
-            self.bytes, apart = np.empty(count * stride, np.uint8), np.empty(scalars, np.float32)
+            self.bytes, self.scalars = np.empty(count * stride, np.uint8), np.empty(scalars, np.float32)
         else:
-            self.bytes, apart = Reserved(count * stride, huge=huge).array(np.uint8), np.empty(0, np.float32)
+            self.bytes = Reserved(count * stride, huge=huge).array(np.uint8)
+            self.scalars = np.empty(0, np.float32)
             if scalars:
-                apart = Reserved(4 * scalars, huge=huge).array(np.float32)
+                self.scalars = Reserved(4 * scalars, huge=huge).array(np.float32)
+        apart = address(self.scalars) if scalars else np.uint64(0)
         self.rows = Rows(address(self.bytes), np.uint64(stride), np.uint64(kind.dim), apart)
         self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
 
     def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:
         """Write the initial rows of the ids at these positions to their slots, int32[n] like `ids`."""
-        fmt, seeds, scales, layout = self._exact, self.kind.seeds, self.kind.scales, self.kind.plan.layout
-        (base, stride, dim, apart), state = self.rows, np.float32(layout.state_start)
-        chosen, first = (ids, splits, positions, slots), (seeds, scales, dim, state)
-        row_kernels.initialize(fmt, base, stride, apart, *chosen, *first, np.float32(layout.scalar_start))
+        row_kernels.initialize(self._exact, self.rows, self.kind.initial, ids, splits, positions, slots)
 
     def gather(self, slots: Inverse, out: Floats) -> None:
         """Write the weights of slots to float32[n, dim]; rows of slot -1 stay unchanged."""
-        (start, step), fmt, (base, stride, dim, _) = strided(out), self._exact, self.rows
+        start, step = strided(out)
 
         def work(first: int, end: int) -> None:
             target = start + np.uint64(first) * step
-            row_kernels.gather(fmt, base, stride, slots[first:end], dim, target, step)
+            row_kernels.gather(self._exact, self.rows, slots[first:end], target, step)
 
         self._workers.run(self._workers.ranges(len(slots)), work)
 
@@ -69,12 +70,12 @@ class Slab:
 
         `inverse` is int32[features * batch], feature after feature; threads share the features.
         """
-        (start, step), (base, stride, dim, _), n = strided(out), self.rows, len(inverse)
-        fmt, width, each = self._exact, np.uint64(4 * out.shape[2]), n // features
+        (start, step), n = strided(out), len(inverse)
+        width, each = np.uint64(4 * out.shape[2]), n // features
 
         def work(first: int, end: int) -> None:
             part, target = inverse[first * each : end * each], start + np.uint64(first) * width
-            batch.gather_slots(fmt, base, stride, slots, part, end - first, dim, target, step, n)
+            batch.gather_slots(self._exact, self.rows, slots, part, end - first, target, step, n)
 
         parts = min(features, len(self._workers.ranges(n)))
         cuts = [features * part // parts for part in range(parts + 1)]
@@ -82,30 +83,27 @@ class Slab:
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
         """Return (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1."""
-        plan, fmt, (base, stride, dim, apart) = self.kind.plan, self._exact, self.rows
+        plan = self.kind.plan
         weights, state = (np.empty((len(slots), n), np.float32) for n in (self.kind.dim, plan.width))
-        (start, step), inner, width = (
-            strided(weights),
-            np.uint64(plan.layout.state),
-            np.uint64(4 * plan.width),
-        )
+        (start, step), inner = strided(weights), np.uint64(plan.layout.state)
+        width = np.uint64(4 * plan.width)
 
         def work(first: int, end: int) -> None:
             some, i = slots[first:end], np.uint64(first)
             to, state_to = start + i * step, address(state) + i * width
-            export.read_rows(fmt, base, stride, apart, some, dim, to, inner, state_to, width)
+            export.read_rows(self._exact, self.rows, some, to, inner, state_to, width)
 
         self._workers.run(self._workers.ranges(len(slots)), work)
         return weights, state
 
     def write(self, ids: Ids, slots: Inverse, weights: Floats, state: Floats) -> None:
         """Write weights float32[n, dim] and state float32[n, width] of ids to slots, all >= 0."""
-        layout, fmt, (base, stride, dim, apart) = self.kind.plan.layout, self._rounding, self.rows
+        layout = self.kind.plan.layout
         inner = np.ascontiguousarray(state[:, : layout.state])
         to, state_to, width = address(weights), address(inner), np.uint64(layout.state)
-        row_kernels.scatter(fmt, base, stride, ids, slots, to, dim, state_to, width)
+        row_kernels.scatter(self._rounding, self.rows, ids, slots, to, state_to, width)
         if layout.scalar:
-            apart[slots] = state[:, -1]
+            self.scalars[slots] = state[:, -1]
 
     def step(self, ids: Ids, slots: Inverse, gradients: Floats, lr_scale: float, noise: np.uint64) -> None:
         """Take one optimizer step per slot (-1: none); see `Plan.step`."""
@@ -119,13 +117,11 @@ class Slab:
 
     def records(self, slots: Inverse) -> Bytes:
         """Return the raw rows of slots, uint8[n, row bytes]."""
-        size, (base, stride, _, apart) = self.kind.plan.row_bytes, self.rows
-        records = np.empty((len(slots), size), np.uint8)
-        files.take(base, stride, apart, slots, address(records), np.uint64(size))
+        records = np.empty((len(slots), self.kind.plan.row_bytes), np.uint8)
+        files.take(self.rows, slots, address(records), np.uint64(records.shape[1]))
         return records
 
     def put(self, slots: Inverse, records: Bytes) -> None:
         """Write to slots what `records` returned."""
-        size, (base, stride, _, apart) = np.uint64(self.kind.plan.row_bytes), self.rows
         records = np.ascontiguousarray(records)
-        files.put(base, stride, apart, slots, address(records), size)
+        files.put(self.rows, slots, address(records), np.uint64(self.kind.plan.row_bytes))

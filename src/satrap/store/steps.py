@@ -16,19 +16,11 @@ from satrap.store import hashes
 from satrap.store.kernels import optimizers as kernels
 from satrap.store.kernels import rows as row_kernels
 from satrap.store.kernels.formats import FORMATS, LARGEST, Float32, Format, padded_bytes
+from satrap.store.kernels.rows import Initial, Rows
 from satrap.store.types import Floats, Ids, Inverse, Offsets, address
 
 NO_NOISE = np.uint64(0)
 """Rounding seed for weights that are not rounded."""
-
-
-class Rows(NamedTuple):
-    """Where rows are: row `slot` at byte `base + slot * stride`; `scalars` is float32[slots], or empty."""
-
-    base: np.uint64
-    stride: np.uint64
-    dim: np.uint64
-    scalars: Floats
 
 
 Step = Callable[[Rows, Ids, Inverse, np.uint64, float, np.uint64], None]
@@ -97,9 +89,8 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
     def step(
         rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
-        base, stride, dim, apart = rows
-        scalars, numbers = address(apart) if layout.scalar else None, rule(optimizer.lr * lr_scale)
-        kernels.step(fmt(noise), numbers, shaping, bound, base, stride, scalars, dim, ids, slots, gradients)
+        numbers = rule(optimizer.lr * lr_scale)
+        kernels.step(fmt(noise), numbers, shaping, bound, rows, ids, slots, gradients)
 
     return Plan(fmt, padded_bytes(fmt, dim), layout, step)
 
@@ -116,7 +107,7 @@ class RowKind:
         tables: their names.
         dim: weights per row.
         plan: how a row is laid out in memory.
-        seeds, scales: uint64[tables] and float32[tables] that decide the initial rows.
+        initial: what decides the initial rows.
         noise: seed of the rounding of 16-bit weights.
 
     Raises:
@@ -126,8 +117,12 @@ class RowKind:
     def __init__(self, tables: Sequence[Table], optimizer: Optimizer, seed: int) -> None:
         self.tables, self.dim = tuple(table.name for table in tables), tables[0].dim
         self.plan = plan(optimizer, self.dim, tables[0].dtype)
-        self.seeds = np.array([hashes.row_seed(seed, name) for name in self.tables], np.uint64)
-        self.scales = np.array([table.initial_scale for table in tables], np.float32)
+        self.initial = Initial(
+            np.array([hashes.row_seed(seed, name) for name in self.tables], np.uint64),
+            np.array([table.initial_scale for table in tables], np.float32),
+            np.float32(self.plan.layout.state_start),
+            np.float32(self.plan.layout.scalar_start),
+        )
         self.noise = hashes.row_seed(seed, "")
 
     def initial_rows(self, ids: Ids, splits: Offsets, positions: Offsets, out: Floats) -> None:
@@ -135,7 +130,7 @@ class RowKind:
         if len(positions):
             fmt, dim = self.plan.format(NO_NOISE), np.uint64(self.dim)
             start, step = address(out), np.uint64(out.strides[0])
-            row_kernels.initial_rows(fmt, ids, splits, positions, self.seeds, self.scales, dim, start, step)
+            row_kernels.initial_rows(fmt, self.initial, ids, splits, positions, dim, start, step)
 
 
 def _shaping(o: Optimizer) -> kernels.Shaping | None:

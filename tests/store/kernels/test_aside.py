@@ -32,17 +32,17 @@ def test_rows_are_listed_by_bucket_and_let_go_by_bucket(bound):
         np.testing.assert_array_equal(np.sort(found), ids[(expected >= first) & (expected <= last)])
         np.testing.assert_array_equal(buckets, bucket_of("a", found))
         rows = np.add.outer(found.astype(np.float32), np.arange(3))
-        np.testing.assert_array_equal(copies._rows[places], rows)
+        np.testing.assert_array_equal(copies._copies.rows[places], rows)
     below = len(copies.find(0, 0, bound - 1)[0])
     copies.let_go(0, bound)
-    assert copies._counts.tolist() == [PLACES, below]
+    assert copies._copies.counts.tolist() == [PLACES, below]
     assert len(copies.find(0, 0, 4095)[0]) == PLACES - below
     fresh = np.arange(10**6, 4 * 10**6, dtype=U)
     put(copies, fresh[bucket_of("a", fresh) >= bound][:below])  # in the places that are free again
-    assert copies._counts.tolist() == [PLACES, 0]
+    assert copies._copies.counts.tolist() == [PLACES, 0]
     assert len(set(copies.find(0, 0, 4095)[1].tolist())) == PLACES
 
 
 def test_rows_of_buckets_that_are_done_are_left_out():
     ids = np.arange(PLACES, dtype=U)
-    assert holding(ids, below=3000)._counts[aside.USED] == (bucket_of("a", ids) >= 3000).sum()
+    assert holding(ids, below=3000)._copies.counts[aside.USED] == (bucket_of("a", ids) >= 3000).sum()

@@ -26,7 +26,7 @@ def test_rows_are_those_of_the_slab(optimizer, dtype, dim):
     slab = group.backend.slab.bytes[: 39 * stride].reshape(39, stride)
     state = slab[:, stride - 4 * plan.layout.state :].copy().view(np.float32)
     if plan.layout.scalar:
-        state = np.append(state, group.backend.slab.rows.scalars[:39, None], axis=1)
+        state = np.append(state, group.backend.slab.scalars[:39, None], axis=1)
     raw = slab[:, : dim * (4 if dtype == "float32" else 2)].copy()
     weights = (
         raw.view(np.float32)

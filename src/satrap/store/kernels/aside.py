@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
 from satrap.store.kernels.jit import kernel
+from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 USED, FREE = 0, 1
 """Words of `counts`: places ever used, and how many of them are free again."""
 BUCKETS = 1 << (64 - int(BUCKET_SHIFT))
 
 
-@kernel
-def put(
-    tables: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.uint64],
-    weights: npt.NDArray[np.float32],
-    state: npt.NDArray[np.float32],
-    salts: npt.NDArray[np.uint64],
-    done: npt.NDArray[np.int32],
-    kept: npt.NDArray[np.uint64],
-    rows: npt.NDArray[np.float32],
-    heads: npt.NDArray[np.int32],
-    nexts: npt.NDArray[np.int32],
-    free: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-) -> None:
-    """Copy the rows whose bucket is not done yet; there must be enough places.
+class Copies(NamedTuple):
+    """Copies of rows by place, and by bucket.
 
-    Args:
-        tables, ids, weights, state: of each row.
-        salts: of each table.
+    Attributes:
+        salts: uint64[tables].
         done: int32[tables], buckets below which nothing is needed any more.
-        kept: ids by place.
+        ids: uint64[places].
         rows: float32[places, dim + width].
         heads: int32[tables * BUCKETS], 1 + the newest place of each bucket, 0 for none.
-        nexts: the same for the next older place.
-        free: stack of places.
-        counts: see `USED`.
+        nexts: int32[places], the same for the next older place.
+        free: int32[places], a stack of places.
+        counts: int64[2], see `USED`.
     """
+
+    salts: Ids
+    done: Inverse
+    ids: Ids
+    rows: Floats
+    heads: Inverse
+    nexts: Inverse
+    free: Inverse
+    counts: Offsets
+
+
+@kernel
+def put(copies: Copies, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> None:
+    """Copy the rows whose bucket is not done yet; there must be enough places."""
+    salts, done, kept, rows, heads, nexts, free, counts = copies
     dim, width = weights.shape[1], state.shape[1]
     for i in range(ids.shape[0]):
         t = tables[i]
@@ -64,16 +66,9 @@ def put(
 
 
 @kernel
-def listed(
-    first: int,
-    last: int,
-    heads: npt.NDArray[np.int32],
-    nexts: npt.NDArray[np.int32],
-    places: npt.NDArray[np.int32],
-    buckets: npt.NDArray[np.int32],
-) -> int:
+def listed(copies: Copies, first: int, last: int, places: Inverse, buckets: Inverse) -> int:
     """Write the places and the buckets of all rows in heads first..last; return how many."""
-    count = 0
+    count, heads, nexts = 0, copies.heads, copies.nexts
     for key in range(first, last + 1):
         place = heads[key]
         while place > 0:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.formats import Format, load_weights, read_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.rows import ahead, copy_floats, fetch, fetch_write
+from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch, fetch_write
 from satrap.store.kernels.simd import (
     broadcast,
     finite,
@@ -24,10 +23,8 @@ from satrap.store.kernels.simd import (
     store,
     store_aside,
 )
+from satrap.store.types import Floats, Ids, Inverse, Offsets
 
-Floats = npt.NDArray[np.float32]
-Inverse = npt.NDArray[np.int32]
-Offsets = npt.NDArray[np.int64]
 SUM, MEAN, SQRTN = 0, 1, 2
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
@@ -42,11 +39,11 @@ ASIDE = 16 << 20
 
 @kernel
 def distinct(
-    ids: npt.NDArray[np.uint64],
+    ids: Ids,
     splits: Offsets,
-    table: npt.NDArray[np.int32],
+    table: Inverse,
     table_at: np.uint64,
-    out: npt.NDArray[np.uint64],
+    out: Ids,
     out_splits: Offsets,
     inverse: Inverse,
 ) -> int:
@@ -218,17 +215,16 @@ def _gather_slots_of(width: int) -> Any:
     @kernel
     def gather_rows(
         fmt: Format,
-        base: np.uint64,
-        stride: np.uint64,
+        rows: Rows,
         slots: Inverse,
         inverse: Inverse,
         features: int,
-        dim: np.uint64,
         out: np.uint64,
         out_stride: np.uint64,
         aside: bool | None,
     ) -> None:
-        d = np.uint64(width) if width else dim
+        d = np.uint64(width) if width else rows.dim
+        base, stride = rows.base, rows.stride
         item = weight_bytes(fmt)
         n, size = np.uint64(inverse.shape[0]), d * item
         distance = np.uint64(ahead(size))
@@ -257,12 +253,10 @@ _GATHER_SLOTS = by_width(_gather_slots_of)
 
 def gather_slots(
     fmt: Format,
-    base: np.uint64,
-    stride: np.uint64,
+    rows: Rows,
     slots: Inverse,
     inverse: Inverse,
     features: int,
-    dim: np.uint64,
     out: np.uint64,
     out_stride: np.uint64,
     count: int,
@@ -271,8 +265,8 @@ def gather_slots(
 
     The block has `count` rows, of which these may be a part.
     """
-    past = _past_caches(count, dim, out, out_stride)
-    _GATHER_SLOTS(int(dim))(fmt, base, stride, slots, inverse, features, dim, out, out_stride, past)
+    past = _past_caches(count, rows.dim, out, out_stride)
+    _GATHER_SLOTS(int(rows.dim))(fmt, rows, slots, inverse, features, out, out_stride, past)
 
 
 def _gather_features_backward_of(width: int) -> Any:
@@ -440,7 +434,7 @@ def pool_max(
     dim: np.uint64,
     out: np.uint64,
     out_stride: np.uint64,
-    chosen: npt.NDArray[np.int32],
+    chosen: Inverse,
 ) -> None:
     """Write the largest weighted value of each bag and column, and the id it came from (-1: none)."""
     size = dim * _FOUR
@@ -465,7 +459,7 @@ def pool_max_backward(
     stride: np.uint64,
     inverse: Inverse,
     weights: Floats,
-    chosen: npt.NDArray[np.int32],
+    chosen: Inverse,
     out: np.uint64,
 ) -> None:
     """Pass the gradient of each pooled value to the row it came from."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.growth import entry_for, free_place, shrink
 from satrap.store.kernels.hashing import mix
@@ -67,6 +66,7 @@ from satrap.store.kernels.simd import (
     store_u64,
     trailing_zeros,
 )
+from satrap.store.types import Bytes, Ids, Inverse, Offsets
 
 _ZERO = np.uint64(0)
 _EIGHT = np.uint64(8)
@@ -90,10 +90,10 @@ def noted(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
 
 
 @helper
-def use(index: Index, bucket: np.uint64, key: np.uint64, step: np.uint32, policy: int) -> None:
+def use(index: Index, bucket: np.uint64, key: np.uint64, step: np.uint32) -> None:
     """Note the use of a key that is in the bucket."""
     note = note_at(index, bucket + _EIGHT * trailing_zeros(match8(bucket, key)))
-    store_u32(note, noted(load_u32(note), step, policy))
+    store_u32(note, noted(load_u32(note), step, index.policy))
 
 
 @helper
@@ -160,14 +160,14 @@ def staleness(note: np.uint32, step: np.uint32, policy: int) -> np.uint32:
 
 
 @helper
-def worst(index: Index, first: np.uint64, second: np.uint64, step: np.uint32, policy: int) -> np.uint64:
+def worst(index: Index, first: np.uint64, second: np.uint64, step: np.uint32) -> np.uint64:
     """Return the entry of two buckets to evict first; 0 if all are in use, or there are too few."""
     result, most, seen = _NOWHERE, np.uint32(0), 0
     for k in range(2 * ENTRIES):
         entry = (first if k < ENTRIES else second) + _EIGHT * np.uint64(k % ENTRIES)
         if load_u32(slot_at(entry)) != np.uint32(0):
             seen += 1
-            stale = staleness(load_u32(note_at(index, entry)), step, policy)
+            stale = staleness(load_u32(note_at(index, entry)), step, index.policy)
             if stale > most:
                 result, most = entry, stale
     return result if seen >= FEWEST else _NOWHERE
@@ -189,11 +189,11 @@ def hand_step(index: Index) -> tuple[int, np.uint64, np.uint64]:
 
 
 @helper
-def evict_anywhere(index: Index, step: np.uint32, policy: int) -> int:
+def evict_anywhere(index: Index, step: np.uint32) -> int:
     """Free the worst entry under the hand; return its slot, or -1 if all entries it saw are in use."""
     for _ in range(WALK):
         segment, first, second = hand_step(index)
-        entry = worst(index, first, second, step, policy)
+        entry = worst(index, first, second, step)
         if entry != _NOWHERE:
             key = load_u64(entry)
             slot = drop(index, segment, entry)
@@ -203,16 +203,16 @@ def evict_anywhere(index: Index, step: np.uint32, policy: int) -> int:
 
 
 @helper
-def evict_here(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int) -> int:
+def evict_here(index: Index, t: int, h: np.uint64, step: np.uint32) -> int:
     """Free the worst entry of the two buckets of a hash of table t; return its slot, or -1."""
     found = lead(map_of(index, t), h)
     segment = listed(index, found)
-    entry = worst(index, first_bucket(index, segment, h), second_bucket(index, segment, h), step, policy)
+    entry = worst(index, first_bucket(index, segment, h), second_bucket(index, segment, h), step)
     return drop(index, number(found), entry) if entry != _NOWHERE else -1
 
 
 @helper
-def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int) -> tuple[int, bool]:
+def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32) -> tuple[int, bool]:
     """Return (a slot for a new row of table t, or -1; whether a row of the same two buckets gave it).
 
     At the limit the slot is taken from another row: the worst of the 10 that share a bucket with the new one.
@@ -220,34 +220,34 @@ def slot_for(index: Index, t: int, h: np.uint64, step: np.uint32, policy: int) -
     walks over all tables: so a growing table takes rows from the others.
     """
     slot = take_slot(index)
-    if slot >= 0 or policy == NONE:
+    if slot >= 0 or index.policy == NONE:
         return slot, False
     if (h >> np.uint64(36)) & np.uint64(3) != _ZERO:
-        slot = evict_here(index, t, h, step, policy)
+        slot = evict_here(index, t, h, step)
         if slot >= 0:
             return slot, True
-    return evict_anywhere(index, step, policy), False
+    return evict_anywhere(index, step), False
 
 
 @helper
-def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32, policy: int) -> int:
+def insert(index: Index, t: int, key: np.uint64, h: np.uint64, step: np.uint32) -> int:
     """Give a new id of table t an entry and a slot; return the slot, or -1 if there is no room."""
-    slot, here = slot_for(index, t, h, step, policy)
+    slot, here = slot_for(index, t, h, step)
     if slot < 0:
         return -1
     entry = free_place(index, t, h) if here else entry_for(index, t, h)
-    if entry == _NOWHERE and policy != NONE:  # index memory, not slots, has run out: evict rows to free some
+    if entry == _NOWHERE and index.policy != NONE:  # index memory, not slots, has run out: evict to free some
         if (h >> np.uint64(38)) & np.uint64(3) == _ZERO:
-            give_back(index, evict_anywhere(index, step, policy))
-        give_back(index, evict_here(index, t, h, step, policy))
+            give_back(index, evict_anywhere(index, step))
+        give_back(index, evict_here(index, t, h, step))
         entry = entry_for(index, t, h)
     if entry == _NOWHERE:
         give_slot(index, slot)
         return -1
     store_u64(entry, key)
     store_u32(slot_at(entry), np.uint32(slot + 1))
-    if policy != NONE:
-        store_u32(note_at(index, entry), noted(np.uint32(0), step, policy))
+    if index.policy != NONE:
+        store_u32(note_at(index, entry), noted(np.uint32(0), step, index.policy))
     add(index, t, USED, 1)
     add(index, t, CREATED, 1)
     return slot
@@ -275,14 +275,7 @@ def insert_plainly(index: Index, t: int, key: np.uint64, found: np.uint64, entry
 
 @kernel
 def create(
-    index: Index,
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    missing: npt.NDArray[np.int64],
-    step: np.uint32,
-    policy: int,
-    slots: npt.NDArray[np.int32],
-    fresh: npt.NDArray[np.int64],
+    index: Index, ids: Ids, splits: Offsets, missing: Offsets, step: np.uint32, slots: Inverse, fresh: Offsets
 ) -> int:
     """Give each missing id a slot; return how many got a new one, their positions in `fresh`.
 
@@ -313,9 +306,9 @@ def create(
                     entry = free_entry(second)
                 slot = insert_plainly(index, t, key, found, entry)
                 if slot < 0:
-                    slot = insert(index, t, key, h, step, policy)
-                elif policy != NONE:
-                    store_u32(note_at(index, entry), noted(np.uint32(0), step, policy))
+                    slot = insert(index, t, key, h, step)
+                elif index.policy != NONE:
+                    store_u32(note_at(index, entry), noted(np.uint32(0), step, index.policy))
                 if slot >= 0:
                     fresh[made] = i
                     made += 1
@@ -344,13 +337,7 @@ def sweep(index: Index, step: np.uint32, ttl: int, pairs: int) -> None:
 
 
 @kernel
-def stale_slots(
-    index: Index,
-    since: int,
-    marks: npt.NDArray[np.uint8],
-    slots: npt.NDArray[np.int32],
-    stale: npt.NDArray[np.int64],
-) -> int:
+def stale_slots(index: Index, since: int, marks: Bytes, slots: Inverse, stale: Offsets) -> int:
     """Write the positions of slots that are -1 or were taken from their row since `since`; return how many.
 
     `marks` is scratch, one zero bit per slot, zero again at the end; at most LOG_SIZE slots were taken.
@@ -370,9 +357,7 @@ def stale_slots(
 
 
 @kernel
-def claim(
-    marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32], limit: int, won: npt.NDArray[np.int64]
-) -> int:
+def claim(marks: Bytes, slots: Inverse, limit: int, won: Offsets) -> int:
     """Mark slots of 0..limit - 1; write the positions of slots not marked before, return how many."""
     count = 0
     for i in range(slots.shape[0]):

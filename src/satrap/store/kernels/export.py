@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.formats import Format, read_weights
 from satrap.store.kernels.jit import kernel
-from satrap.store.kernels.rows import ahead, copy_floats, fetch
-from satrap.store.kernels.simd import store
+from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch
+from satrap.store.kernels.simd import load_like, store
+from satrap.store.types import Inverse
 
 _FOUR = np.uint64(4)
+_ZERO = np.uint64(0)
 
 
 @kernel
 def read_rows(
     fmt: Format,
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    slots: npt.NDArray[np.int32],
-    dim: np.uint64,
+    rows: Rows,
+    slots: Inverse,
     weights: np.uint64,
     count: np.uint64,
     state: np.uint64,
@@ -30,16 +28,14 @@ def read_rows(
 
     Args:
         fmt: of the weights in the slab.
-        base: address of row 0.
-        stride: bytes from one row to the next; its last `count` float32 are the state.
-        scalars: one more float32 of state per slot, written last; may be empty.
+        rows: where they are; the scalar of a row is the last of its state.
         slots: int32[n].
-        dim: weights per row.
         weights: address of float32[n, dim].
-        count: float32 of state in the slab.
+        count: float32 of state in a row.
         state: address of float32[n, count + (1 if there are scalars)].
         state_stride: bytes of a row of it.
     """
+    base, stride, dim = rows.base, rows.stride, rows.dim
     n, inside = np.uint64(slots.shape[0]), stride - count * _FOUR
     distance = np.uint64(ahead(stride))
     for i in range(n):
@@ -51,7 +47,8 @@ def read_rows(
         row = base + np.uint64(slots[i]) * stride
         read_weights(fmt, row, weights + i * dim * _FOUR, dim)
         copy_floats(row + inside, state + i * state_stride, count)
-    if scalars.shape[0] > 0:
+    if rows.scalars != _ZERO:
         for i in range(n):
             if slots[i] >= 0:
-                store(state + i * state_stride + count * _FOUR, scalars[slots[i]])
+                scalar = load_like(np.float32(0), rows.scalars + np.uint64(slots[i]) * _FOUR)
+                store(state + i * state_stride + count * _FOUR, scalar)

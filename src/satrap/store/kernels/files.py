@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba.core import types
 
 from satrap.store.kernels.jit import helper, kernel
-from satrap.store.kernels.rows import ahead, copy_floats, fetch
+from satrap.store.kernels.rows import Rows, ahead, copy_floats, fetch
 from satrap.store.kernels.simd import load_like, store
+from satrap.store.types import Inverse
 
 _FOUR = np.uint64(4)
+_ZERO = np.uint64(0)
 _LARGEST = 64 << 20
 """Most bytes of one transfer."""
 _TRANSFER = types.intp(types.int32, types.uintp, types.uintp, types.int64)
@@ -26,15 +27,9 @@ _posix_fadvise: Any = types.ExternalFunction("posix_fadvise", _ADVICE)
 
 
 @kernel
-def take(
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    slots: npt.NDArray[np.int32],
-    records: np.uint64,
-    record: np.uint64,
-) -> None:
+def take(rows: Rows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
     """Copy the rows of slots to the records at an address."""
+    base, stride = rows.base, rows.stride
     n, distance = np.uint64(slots.shape[0]), np.uint64(ahead(stride))
     for i in range(n):
         j = i + distance
@@ -42,29 +37,25 @@ def take(
             fetch(base + np.uint64(slots[j]) * stride, stride)
         to = records + i * record
         copy_floats(base + np.uint64(slots[i]) * stride, to, stride // _FOUR)
-        if scalars.shape[0] > 0:
-            store(to + stride, scalars[slots[i]])
+        if rows.scalars != _ZERO:
+            scalar = rows.scalars + np.uint64(slots[i]) * _FOUR
+            store(to + stride, load_like(np.float32(0), scalar))
 
 
 @kernel
-def put(
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    slots: npt.NDArray[np.int32],
-    records: np.uint64,
-    record: np.uint64,
-) -> None:
+def put(rows: Rows, slots: Inverse, records: np.uint64, record: np.uint64) -> None:
     """Copy the records at an address to the rows of slots."""
+    base, stride = rows.base, rows.stride
     for i in range(np.uint64(slots.shape[0])):
         start = records + i * record
         copy_floats(start, base + np.uint64(slots[i]) * stride, stride // _FOUR)
-        if scalars.shape[0] > 0:
-            scalars[slots[i]] = load_like(np.float32(0), start + stride)
+        if rows.scalars != _ZERO:
+            scalar = rows.scalars + np.uint64(slots[i]) * _FOUR
+            store(scalar, load_like(np.float32(0), start + stride))
 
 
 @helper
-def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
+def _run(slots: Inverse, first: int, most: int) -> int:
     """Return the end of the run of adjacent slots that starts at `first`, at most `most` slots."""
     end = first + 1
     while (
@@ -75,7 +66,7 @@ def _run(slots: npt.NDArray[np.int32], first: int, most: int) -> int:
 
 
 @kernel
-def transfer(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: int, writing: bool) -> int:
+def transfer(fd: int, slots: Inverse, records: np.uint64, record: int, writing: bool) -> int:
     """Read the records of slots to an address, or write them from there; return how many are complete.
 
     Adjacent slots are transferred together.
@@ -99,7 +90,7 @@ def transfer(fd: int, slots: npt.NDArray[np.int32], records: np.uint64, record: 
 
 
 @kernel
-def advise(fd: int, slots: npt.NDArray[np.int32], record: int, advice: int) -> None:
+def advise(fd: int, slots: Inverse, record: int, advice: int) -> None:
     """Advise the system on the use of the records of slots, see posix_fadvise(2)."""
     for i in range(slots.shape[0]):
         _posix_fadvise(np.int32(fd), np.int64(slots[i]) * record, np.int64(record), np.int32(advice))

@@ -7,11 +7,11 @@ bits choose the segment of the index, the rest choose the two candidate buckets 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.formats import Format, store_weights, weight_bytes
 from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.simd import LANES, uniform16
+from satrap.store.types import Ids, Inverse
 
 BUCKET_SHIFT = np.uint64(52)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)
@@ -53,7 +53,7 @@ def initial_weights(
 
 
 @kernel
-def buckets(ids: npt.NDArray[np.uint64], salt: np.uint64, out: npt.NDArray[np.int32]) -> None:
+def buckets(ids: Ids, salt: np.uint64, out: Inverse) -> None:
     """Write the fixed bucket, 0..4095, of each id of the table with this salt."""
     for i in range(ids.shape[0]):
         out[i] = np.int32(mix(ids[i] ^ salt) >> BUCKET_SHIFT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.eviction import use
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
@@ -13,7 +12,6 @@ from satrap.store.kernels.layout import (
     BUCKET_BYTES,
     DEPTH,
     ENTRIES,
-    NONE,
     PAGE_BUCKETS,
     PAGE_BYTES,
     ROOT,
@@ -34,6 +32,7 @@ from satrap.store.kernels.layout import (
     slot_at,
 )
 from satrap.store.kernels.simd import load_i64, load_u32, load_u64, prefetch, prefetch_write
+from satrap.store.types import Ids, Inverse, Offsets
 
 _ZERO = np.uint64(0)
 _EIGHT = np.uint64(8)
@@ -43,9 +42,7 @@ _PAGE = np.uint64(PAGE_BYTES)
 
 
 @helper
-def locate_first(
-    index: Index, ids: npt.NDArray[np.uint64], splits: npt.NDArray[np.int64], places: npt.NDArray[np.uint64]
-) -> None:
+def locate_first(index: Index, ids: Ids, splits: Offsets, places: Ids) -> None:
     """Write the address of each id's first bucket.
 
     Hashes come first: a loop that does nothing else is vectorized. A segment's list of pages is prefetched 16
@@ -64,12 +61,7 @@ def locate_first(
 
 @helper
 def locate_second(
-    index: Index,
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    queue: npt.NDArray[np.int64],
-    places: npt.NDArray[np.uint64],
-    seconds: npt.NDArray[np.int64],
+    index: Index, ids: Ids, splits: Offsets, queue: Offsets, places: Ids, seconds: Offsets
 ) -> None:
     """Write the address of the second bucket of `ids[queue[q]]` for each q, and count these ids by table."""
     q, n = 0, queue.shape[0]
@@ -84,40 +76,27 @@ def locate_second(
 
 @helper
 def probe_all(
-    index: Index,
-    ids: npt.NDArray[np.uint64],
-    places: npt.NDArray[np.uint64],
-    step: np.uint32,
-    policy: int | None,
-    slots: npt.NDArray[np.int32],
-    missing: npt.NDArray[np.int64],
+    index: Index, ids: Ids, places: Ids, step: np.uint32 | None, slots: Inverse, missing: Offsets
 ) -> int:
     """Write the slot of each id that is in its first bucket; queue the others, and return how many."""
     n, count, before = np.uint64(ids.shape[0]), _ZERO, np.uint64(AHEAD)
     for i in range(n):
         if i + before < n:
             prefetch(places[i + before])
-            if policy is not None:
+            if step is not None:
                 prefetch_write(note_at(index, places[i + before]))
         slot = probe(places[i], ids[i])
         slots[i] = slot
         missing[count] = i
         count += np.uint64(slot < 0)
-        if policy is not None and slot >= 0:
-            use(index, places[i], ids[i], step, policy)
+        if step is not None and slot >= 0:
+            use(index, places[i], ids[i], step)
     return int(np.int64(count))
 
 
 @helper
 def probe_queue(
-    index: Index,
-    ids: npt.NDArray[np.uint64],
-    places: npt.NDArray[np.uint64],
-    step: np.uint32,
-    policy: int | None,
-    slots: npt.NDArray[np.int32],
-    missing: npt.NDArray[np.int64],
-    queued: int,
+    index: Index, ids: Ids, places: Ids, step: np.uint32 | None, slots: Inverse, missing: Offsets, queued: int
 ) -> int:
     """Probe the second buckets of queued ids; return how many are left in the queue."""
     left = 0
@@ -129,64 +108,39 @@ def probe_queue(
         slots[i] = slot
         missing[left] = i
         left += slot < 0
-        if policy is not None and slot >= 0:
-            use(index, places[q], ids[i], step, policy)
+        if step is not None and slot >= 0:
+            use(index, places[q], ids[i], step)
     return left
 
 
 @kernel
-def search(
-    index: Index,
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    step: np.uint32,
-    policy: int | None,
-    slots: npt.NDArray[np.int32],
-    missing: npt.NDArray[np.int64],
-    places: npt.NDArray[np.uint64],
-    seconds: npt.NDArray[np.int64],
-) -> int:
-    """Do what `find` does, in one call from Python; with a policy of None, uses are not noted."""
-    locate_first(index, ids, splits, places)
-    queued = probe_all(index, ids, places, step, policy, slots, missing)
-    if queued == 0:
-        return 0
-    locate_second(index, ids, splits, missing[:queued], places, seconds)
-    return probe_queue(index, ids, places, step, policy, slots, missing, queued)
-
-
 def find(
     index: Index,
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    step: np.uint32,
-    policy: int,
-    slots: npt.NDArray[np.int32],
-    missing: npt.NDArray[np.int64],
-    places: npt.NDArray[np.uint64],
-    seconds: npt.NDArray[np.int64],
+    ids: Ids,
+    splits: Offsets,
+    step: np.uint32 | None,
+    slots: Inverse,
+    missing: Offsets,
+    places: Ids,
+    seconds: Offsets,
 ) -> int:
     """Write the slot of each id, -1 without a row; return how many have none, with positions in `missing`.
 
     `ids[splits[t]:splits[t + 1]]` belong to table t. First buckets are probed, and prefetched AHEAD ids
-    ahead; ids not found there are queued, and probed in their second bucket. Uses are noted unless the policy
-    is NONE. `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their
-    first bucket.
+    ahead; ids not found there are queued, and probed in their second bucket. With a step, uses are noted.
+    `places` is scratch for n entries. Adds to `seconds[t]` how many ids of table t were not in their first
+    bucket.
     """
-    noted = None if policy == NONE else policy
-    return int(search(index, ids, splits, step, noted, slots, missing, places, seconds))
+    locate_first(index, ids, splits, places)
+    queued = probe_all(index, ids, places, step, slots, missing)
+    if queued == 0:
+        return 0
+    locate_second(index, ids, splits, missing[:queued], places, seconds)
+    return probe_queue(index, ids, places, step, slots, missing, queued)
 
 
 @kernel
-def collect(
-    index: Index,
-    t: int,
-    first: int,
-    last: int,
-    ids: npt.NDArray[np.uint64],
-    slots: npt.NDArray[np.int32],
-    buckets: npt.NDArray[np.int32],
-) -> int:
+def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Inverse, buckets: Inverse) -> int:
     """Write ids, slots and buckets of the rows of table t in fixed buckets first..last; return how many.
 
     If the arrays are shorter than that, nothing is written beyond their end.

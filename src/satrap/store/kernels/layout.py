@@ -121,6 +121,7 @@ class Index(NamedTuple):
         free: int32, the stack of slots freed by expired rows.
         log: ring of LOG_SIZE times (id uint64, slot int32, table int32): the last rows that lost a slot;
             `counts[REASSIGNED]` is their number so far.
+        policy: what a note holds: `NONE`, `RECENT` or `FREQUENT`; no address.
     """
 
     entries: np.uint64
@@ -133,6 +134,7 @@ class Index(NamedTuple):
     counts: np.uint64
     free: np.uint64
     log: np.uint64
+    policy: int
 
 
 class Map(NamedTuple):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.jit import kernel
+from satrap.store.types import Bytes, Found, Inverse
 
 
 @kernel
-def mark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
+def mark(marks: Bytes, slots: Inverse) -> None:
     """Set the bits of slots (-1: none)."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
@@ -18,7 +18,7 @@ def mark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
 
 
 @kernel
-def unmark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
+def unmark(marks: Bytes, slots: Inverse) -> None:
     """Clear the bits of slots (-1: none)."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])
@@ -27,7 +27,7 @@ def unmark(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> None:
 
 
 @kernel
-def marked(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+def marked(marks: Bytes, slots: Inverse) -> Found:
     """Return the bits of slots, bool[n]."""
     bits = np.empty(slots.shape[0], np.bool_)
     for i in range(slots.shape[0]):
@@ -37,7 +37,7 @@ def marked(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32]) -> npt.ND
 
 
 @kernel
-def assign(marks: npt.NDArray[np.uint8], slots: npt.NDArray[np.int32], bits: npt.NDArray[np.bool_]) -> None:
+def assign(marks: Bytes, slots: Inverse, bits: Found) -> None:
     """Set the bits of slots to `bits`."""
     for i in range(slots.shape[0]):
         slot = np.int64(slots[i])

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba.extending import overload
 
 from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.lanes import clamp, load_double, spread, where_zero
-from satrap.store.kernels.rows import ahead, fetch_write
+from satrap.store.kernels.rows import Rows, ahead, fetch_write
 from satrap.store.kernels.simd import broadcast, load_like, prefetch_write, root, store, total
+from satrap.store.types import Ids, Inverse
 
 _FOUR = np.uint64(4)
 _ZERO = np.uint64(0)
@@ -259,6 +259,16 @@ def clipping(fmt: Format, g: np.uint64, dim: np.uint64, clip: np.float32) -> np.
     return np.float32(clip / np.sqrt(squares))
 
 
+class Row(NamedTuple):
+    """A row to step: addresses of weights, state and gradient, bytes of the gradient, rounding key."""
+
+    weights: np.uint64
+    state: np.uint64
+    gradient: np.uint64
+    size: np.uint64
+    key: np.uint64
+
+
 @helper
 def step_lane(
     fmt: Format,
@@ -267,22 +277,18 @@ def step_lane(
     facts: Any,
     shape: Any,
     bound: Any,
-    w: np.uint64,
-    g: np.uint64,
-    state: np.uint64,
-    size: np.uint64,
-    key: np.uint64,
+    row: Row,
     k: np.uint64,
 ) -> None:
     """Step the weight, or the 16 weights, of column k; `shape` is (decay, scale of the gradient)."""
-    place, follows = w + k * weight_bytes(fmt), state + k * _FOUR
-    x, gradient = load_weights(fmt, facts[0], place), load_like(facts[0], g + k * _FOUR)
+    place, state = row.weights + k * weight_bytes(fmt), row.state + k * _FOUR
+    x, gradient = load_weights(fmt, facts[0], place), load_like(facts[0], row.gradient + k * _FOUR)
     if shaping is not None:
         gradient = gradient * shape[1] + shape[0] * x
-    x = lane(rule, facts, x, gradient, follows, size)
+    x = lane(rule, facts, x, gradient, state, row.size)
     if bound is not None:
         x = clamp(x, bound[0])
-    store_weights(fmt, place, x, key, k)
+    store_weights(fmt, place, x, row.key, k)
 
 
 def _step_of(width: int) -> Any:
@@ -294,15 +300,13 @@ def _step_of(width: int) -> Any:
         rule: Any,
         shaping: Shaping | None,
         bound: tuple[np.float32] | None,
-        base: np.uint64,
-        stride: np.uint64,
-        scalars: np.uint64 | None,
-        dim: np.uint64,
-        ids: npt.NDArray[np.uint64],
-        slots: npt.NDArray[np.int32],
+        rows: Rows,
+        ids: Ids,
+        slots: Inverse,
         gradients: np.uint64,
     ) -> None:
-        d = np.uint64(width) if width else dim
+        d = np.uint64(width) if width else rows.dim
+        base, stride, scalars = rows.base, rows.stride, rows.scalars
         n, size, full = np.uint64(slots.shape[0]), d * _FOUR, d & ~np.uint64(15)
         weights = (d * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
         distance = np.uint64(ahead(stride))
@@ -311,23 +315,21 @@ def _step_of(width: int) -> Any:
                 later = base + np.uint64(slots[i + distance]) * stride
                 fetch_write(later, weights)
                 fetch_write(later + weights, stride - weights)
-                if scalars is not None:
+                if scalars != _ZERO:
                     prefetch_write(scalars + np.uint64(slots[i + distance]) * _FOUR)
             if slots[i] < 0:
                 continue
             slot, g = np.uint64(slots[i]), gradients + i * size
             w = base + slot * stride
-            scalar = _ZERO if scalars is None else scalars + slot * _FOUR
+            scalar = scalars + slot * _FOUR  # of no use if there is none: rules without one do not read it
             one = (_NONE, _UNIT) if shaping is None else (shaping.decay, clipping(fmt, g, d, shaping.clip))
             facts = begin(fmt, rule, one[0], one[1], scalar, w, g, d)
-            many = spread(one)
-            key, all_facts, bounds = mix(ids[i] ^ fmt.noise), spread(facts), spread(bound)
+            row = Row(w, w + weights, g, size, mix(ids[i] ^ fmt.noise))
+            many, all_facts, bounds = spread(one), spread(facts), spread(bound)
             for k in range(_ZERO, full, _LANES):
-                step_lane(
-                    fmt, rule, shaping, all_facts, many, bounds, w, g, w + weights, size, key, np.uint64(k)
-                )
+                step_lane(fmt, rule, shaping, all_facts, many, bounds, row, np.uint64(k))
             for k in range(full, d):
-                step_lane(fmt, rule, shaping, facts, one, bound, w, g, w + weights, size, key, np.uint64(k))
+                step_lane(fmt, rule, shaping, facts, one, bound, row, np.uint64(k))
 
     return step_rows
 
@@ -340,18 +342,14 @@ def step(
     rule: NamedTuple,
     shaping: Shaping | None,
     bound: tuple[np.float32] | None,
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: np.uint64 | None,
-    dim: np.uint64,
-    ids: npt.NDArray[np.uint64],
-    slots: npt.NDArray[np.int32],
+    rows: Rows,
+    ids: Ids,
+    slots: Inverse,
     gradients: np.uint64,
 ) -> None:
     """Take one step per slot; slots are distinct; for slot -1 the gradient is ignored.
 
-    `gradients` is the address of float32[n, dim], `scalars` the address of float32[slots]. Weights are
-    clamped to [-bound[0], bound[0]]. `shaping`, `bound` and `scalars` are None where not needed: machine code
-    without them is a tenth faster.
+    `gradients` is the address of float32[n, dim]. Weights are clamped to [-bound[0], bound[0]]. `shaping` and
+    `bound` are None where not needed: machine code without them is faster.
     """
-    _STEP(int(dim))(fmt, rule, shaping, bound, base, stride, scalars, dim, ids, slots, gradients)
+    _STEP(int(rows.dim))(fmt, rule, shaping, bound, rows, ids, slots, gradients)

@@ -1,12 +1,12 @@
 """Rows `[weights | state]`, one after another in one slab: create, read, check, copy out.
 
-Row `slot` starts at byte `base + slot * stride`; its weights are in the group's format, padded to a multiple
-of 4 bytes, and its state is float32. State of one number per row is in `scalars[slot]`.
+A row's weights are in the group's format, padded to a multiple of 4 bytes; its state is float32. State of one
+number per row is kept apart, by slot.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,36 @@ from satrap.store.kernels.formats import (
 from satrap.store.kernels.hashing import initial_weights, mix
 from satrap.store.kernels.jit import by_width, helper, kernel
 from satrap.store.kernels.simd import broadcast, load_like, prefetch, prefetch_write, store
+from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 _FOUR = np.uint64(4)
 _LINE = np.uint64(64)
 _ZERO = np.uint64(0)
+
+
+class Rows(NamedTuple):
+    """Where rows are, and their size, in plain numbers.
+
+    Attributes:
+        base: address of row 0.
+        stride: bytes from one row to the next; the state ends there.
+        dim: weights per row.
+        scalars: address of the float32 that each row has apart; 0 if it has none.
+    """
+
+    base: np.uint64
+    stride: np.uint64
+    dim: np.uint64
+    scalars: np.uint64
+
+
+class Initial(NamedTuple):
+    """What decides new rows: uint64[tables], float32[tables], and the first values of state and scalar."""
+
+    seeds: Ids
+    scales: Floats
+    state: np.float32
+    scalar: np.float32
 
 
 @helper
@@ -62,16 +88,9 @@ def _gather_of(width: int) -> Any:
     """Compile `gather` for rows of `width` weights, or of any number (0)."""
 
     @kernel
-    def gather_rows(
-        fmt: Format,
-        base: np.uint64,
-        stride: np.uint64,
-        slots: npt.NDArray[np.int32],
-        dim: np.uint64,
-        out: np.uint64,
-        out_stride: np.uint64,
-    ) -> None:
-        d = np.uint64(width) if width else dim
+    def gather_rows(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:
+        d = np.uint64(width) if width else rows.dim
+        base, stride = rows.base, rows.stride
         n, size = np.uint64(slots.shape[0]), d * weight_bytes(fmt)
         distance = np.uint64(ahead(size))
         for i in range(n):  # unsigned: Numba adds no test for indices from the end
@@ -88,83 +107,56 @@ def _gather_of(width: int) -> Any:
 _GATHER = by_width(_gather_of)
 
 
-def gather(
-    fmt: Format,
-    base: np.uint64,
-    stride: np.uint64,
-    slots: npt.NDArray[np.int32],
-    dim: np.uint64,
-    out: np.uint64,
-    out_stride: np.uint64,
-) -> None:
-    """Write the first `dim` weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
-    _GATHER(int(dim))(fmt, base, stride, slots, dim, out, out_stride)
+def gather(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:
+    """Write the weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
+    _GATHER(int(rows.dim))(fmt, rows, slots, out, out_stride)
 
 
 @kernel
 def scatter(
-    fmt: Format,
-    base: np.uint64,
-    stride: np.uint64,
-    ids: npt.NDArray[np.uint64],
-    slots: npt.NDArray[np.int32],
-    weights: np.uint64,
-    dim: np.uint64,
-    state: np.uint64,
-    count: np.uint64,
+    fmt: Format, rows: Rows, ids: Ids, slots: Inverse, weights: np.uint64, state: np.uint64, count: np.uint64
 ) -> None:
     """Write `dim` float32 weights, rounded to the format, and `count` float32 of state to each slot's row."""
+    stride, dim = rows.stride, rows.dim
     for i in range(slots.shape[0]):
-        row = base + np.uint64(slots[i]) * stride
+        row = rows.base + np.uint64(slots[i]) * stride
         write_weights(fmt, weights + np.uint64(i) * dim * _FOUR, row, dim, mix(ids[i] ^ fmt.noise))
         copy_floats(state + np.uint64(i) * count * _FOUR, row + stride - count * _FOUR, count)
 
 
 @kernel
 def initialize(
-    fmt: Format,
-    base: np.uint64,
-    stride: np.uint64,
-    scalars: npt.NDArray[np.float32],
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    missing: npt.NDArray[np.int64],
-    slots: npt.NDArray[np.int32],
-    seeds: npt.NDArray[np.uint64],
-    scales: npt.NDArray[np.float32],
-    dim: np.uint64,
-    state: np.float32,
-    scalar: np.float32,
+    fmt: Format, rows: Rows, initial: Initial, ids: Ids, splits: Offsets, missing: Offsets, slots: Inverse
 ) -> None:
-    """Write the initial rows of missing ids: weights from (seed, id), then `state` up to the stride."""
+    """Write the initial rows of missing ids: weights from (seed, id), then state up to the stride."""
+    stride, dim, seeds, scales = rows.stride, rows.dim, initial.seeds, initial.scales
     weights = (dim * weight_bytes(fmt) + np.uint64(3)) & ~np.uint64(3)
     table = 0
     for i in missing:
         while i >= splits[table + 1]:
             table += 1
         slot = np.uint64(slots[i])
-        row = base + slot * stride
+        row = rows.base + slot * stride
         initial_weights(fmt, row, dim, ids[i] ^ seeds[table], scales[table])
         for k in range(weights, stride, _FOUR):
-            store(row + k, state)
-        if scalars.shape[0] > 0:
-            scalars[slot] = scalar
+            store(row + k, initial.state)
+        if rows.scalars != _ZERO:
+            store(rows.scalars + slot * _FOUR, initial.scalar)
 
 
 @kernel
 def initial_rows(
     fmt: Format,
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    missing: npt.NDArray[np.int64],
-    seeds: npt.NDArray[np.uint64],
-    scales: npt.NDArray[np.float32],
+    initial: Initial,
+    ids: Ids,
+    splits: Offsets,
+    missing: Offsets,
     dim: np.uint64,
     out: np.uint64,
     out_stride: np.uint64,
 ) -> None:
     """Write the initial weights of the missing ids to `out + i * out_stride`."""
-    table = 0
+    table, seeds, scales = 0, initial.seeds, initial.scales
     for i in missing:
         while i >= splits[table + 1]:
             table += 1

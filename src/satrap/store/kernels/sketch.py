@@ -6,17 +6,35 @@ Cormode and Muthukrishnan, J. Algorithms 2005; with the conservative update of E
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import helper, kernel
 from satrap.store.kernels.simd import prefetch_write
+from satrap.store.types import Bytes, Found, Ids, Offsets
 
 AHEAD = 16
 _LINE_STEP = np.uint64(0x9E3779B97F4A7C15)
 _ELEVEN = np.uint64(11)
 _ONE = np.uint64(1)
+
+
+class Sketch(NamedTuple):
+    """The counts of uses, and what an id needs to be admitted.
+
+    Attributes:
+        salts: uint64[tables].
+        cells: uint8[lines, a power of two], the counts; used if min_count > 1.
+        min_count: uses needed.
+        probability: of the coin, in (0, 1].
+    """
+
+    salts: Ids
+    cells: Bytes
+    min_count: int
+    probability: float
 
 
 @helper
@@ -25,10 +43,10 @@ def _cell(key: np.uint64, line: int, mask: np.uint64) -> np.uint64:
 
 
 @helper
-def add_use(cells: npt.NDArray[np.uint8], key: np.uint64, most: int) -> int:
+def add_use(cells: Bytes, key: np.uint64, most: int) -> int:
     """Count one use of a key, up to `most`; return the number of uses so far, never too low.
 
-    `cells` is uint8[lines, a power of two]. Only cells with the smallest count grow, so that an id adds less
+    Only cells with the smallest count grow, so that an id adds less
     to the counts of others.
     """
     mask = np.uint64(cells.shape[1] - 1)
@@ -46,29 +64,19 @@ def add_use(cells: npt.NDArray[np.uint8], key: np.uint64, most: int) -> int:
 
 @kernel
 def admit(
-    ids: npt.NDArray[np.uint64],
-    splits: npt.NDArray[np.int64],
-    missing: npt.NDArray[np.int64],
-    salts: npt.NDArray[np.uint64],
-    cells: npt.NDArray[np.uint8],
-    min_count: int,
-    coin: np.uint64,
-    probability: float,
-    admitted: npt.NDArray[np.bool_],
+    sketch: Sketch, ids: Ids, splits: Offsets, missing: Offsets, coin: np.uint64, admitted: Found
 ) -> None:
     """For each missing id, count one use; note whether it has enough uses and wins its coin toss.
 
     Args:
+        sketch: the counts so far.
         ids: `ids[splits[t]:splits[t + 1]]` belong to table t.
         splits: see `ids`.
         missing: positions, ascending.
-        salts: uint64[tables].
-        cells: the sketch; used if min_count > 1.
-        min_count: uses needed, this one included.
         coin: of this request; the toss is a function of it, the table and the id.
-        probability: of the coin, in (0, 1].
         admitted: bool[missing], written.
     """
+    salts, cells, min_count, probability = sketch
     table, lead = 0, 0
     n = missing.shape[0]
     mask = np.uint64(cells.shape[1] - 1)
@@ -92,7 +100,7 @@ def admit(
 
 
 @kernel
-def halve(cells: npt.NDArray[np.uint8]) -> None:
+def halve(cells: Bytes) -> None:
     """Halve every count, rounding down."""
     for line in range(cells.shape[0]):
         for place in range(cells.shape[1]):

@@ -1,0 +1,172 @@
+"""Requests that serve all tables of a group at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from satrap.errors import StoreError
+from satrap.store.group import Group
+from satrap.store.kernels.rows import all_finite
+from satrap.store.pooling import block_of
+from satrap.store.types import (
+    Floats,
+    Found,
+    Ids,
+    Inverse,
+    Offsets,
+    Slots,
+    check_out,
+    check_rows,
+    check_splits,
+    plain,
+)
+
+
+class GroupRequests:
+    """Checks requests to table groups, and serves them one after another, whatever thread they come from.
+
+    Attributes:
+        groups: the table groups; tables of a group share one slab of rows. Empty once the store is closed.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = tuple(groups)
+        self._lock = threading.Condition()
+        self._refused = 0  # updates
+
+    def lookup_group(self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None) -> Floats:
+        """Return the rows float32[n, dim] of ids of all tables of a group; new ids are created.
+
+        Args:
+            group: index of the group.
+            ids: uint64[n], distinct inside each table.
+            splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to `groups[group].tables[t]`.
+            out: float32[n, dim] to write to; rows may have any stride.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or no room for a new row.
+        """
+        return self.lookup_slots(group, ids, splits, out)[0]
+
+    def lookup_slots(
+        self,
+        group: int,
+        ids: Ids,
+        splits: Offsets,
+        out: Floats | None = None,
+        *,
+        inverse: Inverse | None = None,
+        features: int = 1,
+    ) -> tuple[Floats, Slots]:
+        """Do what `lookup_group` does; also return slots, which save `update_group` finding the ids again.
+
+        Args:
+            group, ids, splits: as in `lookup_group`.
+            out: float32[n, dim] to write to; with `inverse` float32[batch, features, dim].
+            inverse: int32[features * batch], feature after feature: the position of each id in `ids`. Then
+                the rows are what `gather_features` makes of the distinct rows, which are not written.
+            features: number of features with one id per sample, >= 1.
+
+        Raises:
+            StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        if inverse is None:
+            out = check_out(out, len(ids), g.dim)
+            with self._lock:
+                g.wait_for_readers(0, len(ids), self._lock)
+                return out, g.lookup(ids, splits, out)
+        inverse, out = block_of(inverse, len(ids), features, g.dim, out)
+        with self._lock:
+            g.wait_for_readers(0, len(ids), self._lock)
+            return out, g.lookup(ids, splits, out, (inverse, features))
+
+    def peek_group(
+        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
+    ) -> tuple[Floats, Found]:
+        """Return (rows float32[n, dim], found bool[n]); see `peek`; arguments, errors as `lookup_group`."""
+        g, ids, splits = self._request(group, ids, splits)
+        out = check_out(out, len(ids), g.dim)
+        with self._lock:
+            return out, g.peek(ids, splits, out)
+
+    def update_group(
+        self,
+        group: int,
+        ids: Ids,
+        splits: Offsets,
+        gradients: Floats,
+        *,
+        lr_scale: float = 1.0,
+        slots: Slots | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Take one optimizer step per id that has a row.
+
+        Args:
+            group: index of the group.
+            ids: uint64[n], distinct inside each table (not checked: a repeated id takes two steps).
+            splits: int64[tables + 1], as in `lookup_group`.
+            gradients: float32[n, dim].
+            lr_scale: factor on the optimizer's lr for this update.
+            slots: what `lookup_slots` returned for exactly these ids; saves finding the rows again. The
+                result is the same, however old it is.
+            checked: the gradients are known to be finite, from `check_gradients` or `sum_features`.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
+                NaN or infinite (counted in `statistics()["refused"]`).
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        if slots is not None and (slots.group != g.index or len(slots.numbers) != len(ids)):
+            raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
+        gradients = check_rows(gradients, len(ids), g.dim, "gradients")
+        with self._lock:
+            if not checked:
+                self._refuse_nonfinite(g, gradients)
+            g.wait_for_readers(len(ids), 0, self._lock)
+            g.update(ids, splits, gradients, lr_scale, slots)
+
+    def check_gradients(self, groups: Sequence[int], gradients: Sequence[Floats]) -> None:
+        """Raise the error that `update_group` would raise for one of these, before any of them is applied.
+
+        Args:
+            groups: index of the group of each.
+            gradients: float32[n, dim] each.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or gradients that are NaN or infinite (counted as
+                one refused update).
+        """
+        with self._lock:
+            for group, one in zip(groups, gradients, strict=True):
+                g = self._group(group)
+                self._refuse_nonfinite(g, check_rows(one, len(one), g.dim, "gradients"))
+
+    def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
+        if not all_finite(gradients.reshape(-1).view(np.uint32)):
+            self._refused += 1
+            raise StoreError(
+                "the gradients hold NaN or infinite values",
+                where=f"update of {len(gradients)} rows of {', '.join(g.tables)}",
+                why="they would destroy the rows; the whole update was refused",
+                fix="lower the learning rate or clip gradients",
+            )
+
+    def _open(self) -> None:
+        if not self.groups:
+            raise StoreError("the store is closed")
+
+    def _group(self, group: int) -> Group:
+        self._open()
+        if not 0 <= group < len(self.groups):
+            raise StoreError(f"there is no group {group}: there are {len(self.groups)}")
+        return self.groups[group]
+
+    def _request(self, group: int, ids: Ids, splits: Offsets) -> tuple[Group, Ids, Offsets]:
+        g = self._group(group)
+        ids = plain(ids, np.uint64, 1, "ids")
+        return g, ids, check_splits(splits, len(g.tables), len(ids))
