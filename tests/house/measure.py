@@ -22,11 +22,20 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(slots=True)
 class Report:
-    """What was found: sizes as (lines, place), and lists of places that break a rule."""
+    """What was found: sizes as (size, place), and lists of places that break a rule.
+
+    Attributes:
+        files, functions, class_lines: lines.
+        classes: public methods.
+        constructors, parameters: parameters of constructors, by class, and of other functions.
+    """
 
     files: list[tuple[int, str]] = field(default_factory=list)
     functions: list[tuple[int, str]] = field(default_factory=list)
     classes: list[tuple[int, str]] = field(default_factory=list)
+    class_lines: list[tuple[int, str]] = field(default_factory=list)
+    constructors: list[tuple[int, str]] = field(default_factory=list)
+    parameters: list[tuple[int, str]] = field(default_factory=list)
     undocumented: list[str] = field(default_factory=list)
     unannotated: list[str] = field(default_factory=list)
     forbidden: list[str] = field(default_factory=list)
@@ -53,17 +62,29 @@ def _module(tree: ast.Module, name: str, report: Report) -> None:
         place = f"{name}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, Function):
             report.functions.append((_lines(node), f"{place} {node.name}"))
+            if node.name != "__init__":
+                report.parameters.append((len(_parameters(node)), f"{place} {node.name}"))
             _annotations(node, place, report)
         elif isinstance(node, ast.ClassDef):
             public = [n for n in node.body if isinstance(n, Function) and not n.name.startswith("_")]
             report.classes.append((len(public), f"{place} {node.name}"))
+            report.class_lines.append((_lines(node), f"{place} {node.name}"))
+            made = [n for n in node.body if isinstance(n, Function) and n.name == "__init__"]
+            report.constructors += [(len(_parameters(n)), f"{place} {node.name}") for n in made]
         _manners(node, place, name, report)
     report.undocumented += [f"{name}:{line} {what}" for line, what in _public_without_docstring(tree)]
 
 
-def _lines(node: Function) -> int:
-    """Lines of a function with its docstring, from `def` to its end; decorators do not count."""
+def _lines(node: Function | ast.ClassDef) -> int:
+    """Lines of a function or class with its docstring, from its first to its end; decorators do not count."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _parameters(node: Function) -> list[str]:
+    """Return the names of a function's parameters, `*rest` and `**named` too, without `self` and `cls`."""
+    every = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+    rest = [a for a in (node.args.vararg, node.args.kwarg) if a is not None]
+    return [a.arg for a in every + rest if a.arg not in ("self", "cls")]
 
 
 def _public_without_docstring(tree: ast.Module | ast.ClassDef) -> Iterator[tuple[int, str]]:
@@ -128,18 +149,21 @@ def table(report: Report) -> str:
         counts = sorted(n for n, _ in sizes)
         longest, place = max(sizes)
         p90 = counts[min(len(counts) - 1, round(0.9 * len(counts)))]
-        return f"{label:24}{len(counts):6}{statistics.median(counts):8.0f}{p90:6}{longest:6}  {place}"
+        return f"{label:26}{len(counts):6}{statistics.median(counts):8.0f}{p90:6}{longest:6}  {place}"
 
     lines = [
-        f"{'':24}{'count':>6}{'median':>8}{'p90':>6}{'max':>6}  largest",
+        f"{'':26}{'count':>6}{'median':>8}{'p90':>6}{'max':>6}  largest",
         row("lines a file", report.files),
         row("lines a function", report.functions),
+        row("lines a class", report.class_lines),
         row("public methods a class", report.classes),
-        f"{'source lines':24}{sum(n for n, _ in report.files):6}",
+        row("parameters a constructor", report.constructors),
+        row("parameters a function", report.parameters),
+        f"{'source lines':26}{sum(n for n, _ in report.files):6}",
     ]
     for label in ("undocumented", "unannotated", "forbidden", "catch_alls", "environment"):
         places = sorted(getattr(report, label))
-        lines.append(f"{label:24}{len(places):6}  {', '.join(places[:4])}")
+        lines.append(f"{label:26}{len(places):6}  {', '.join(places[:4])}")
     return "\n".join(lines)
 
 

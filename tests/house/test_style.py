@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from pathlib import Path
 
@@ -11,7 +12,11 @@ from tests.house.measure import Report, measure, table
 
 FILE_MEDIAN, FILE_CAP = 150, 600
 FUNCTION_MEDIAN, FUNCTION_CAP = 10, 60
-PUBLIC_METHODS_CAP = 15
+CLASS_CAP, PUBLIC_METHODS_CAP = 300, 15
+CONSTRUCTOR_CAP, PARAMETERS_CAP = 12, 8
+
+LONG_CLASSES = {"exchange/servers/client.py ServersExchange"}
+"""Classes that are still too long. The set shrinks: who mends one takes its name out."""
 
 HANDED_OVER = {
     "data/prefetch.py",
@@ -44,6 +49,17 @@ def test_functions_stay_short(report: Report) -> None:
 
 def test_classes_stay_small(report: Report) -> None:
     assert [(n, place) for n, place in report.classes if n > PUBLIC_METHODS_CAP] == []
+    assert over(report.class_lines, CLASS_CAP) == LONG_CLASSES
+
+
+def test_arguments_that_belong_together_are_grouped(report: Report) -> None:
+    assert over(report.constructors, CONSTRUCTOR_CAP) == set()
+    assert over(report.parameters, PARAMETERS_CAP) == set()
+
+
+def over(sizes: list[tuple[int, str]], cap: int) -> set[str]:
+    """Return what is over a cap, as `file name`."""
+    return {re.sub(r":\d+", "", place) for size, place in sizes if size > cap}
 
 
 def test_every_public_name_is_documented_and_typed(report: Report) -> None:
@@ -72,7 +88,9 @@ def long(x):
     y = 1
     return os.environ["A"]
 class Open:
-    def method(self) -> None:
+    def __init__(self, x: int, *, y: int) -> None:
+        pass
+    def method(self, *rest: int, **named: int) -> None:
         try:
             eval("1")
         except (ValueError, Exception):
@@ -87,11 +105,15 @@ class Open:
 def test_the_measure_sees_each_fault(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(BAD, encoding="utf-8")
     found = measure(tmp_path)
-    assert found.undocumented == ["bad.py", "bad.py:8 Open", "bad.py:9 method"]
+    assert found.undocumented == ["bad.py", "bad.py:8 Open", "bad.py:11 method"]
     assert found.unannotated == ["bad.py:3 long"]
-    assert found.forbidden == ["bad.py:2 pickle", "bad.py:11 eval"]
-    assert found.catch_alls == ["bad.py:12"]
+    assert found.forbidden == ["bad.py:2 pickle", "bad.py:13 eval"]
+    assert found.catch_alls == ["bad.py:14"]
     assert found.environment == {"bad.py"}
     assert (5, "bad.py:3 long") in found.functions
     assert found.classes == [(1, "bad.py:8 Open")]
+    assert found.class_lines == [(12, "bad.py:8 Open")]
+    assert found.constructors == [(2, "bad.py:8 Open")]
+    assert found.parameters == [(1, "bad.py:3 long"), (2, "bad.py:11 method")]
+    assert over(found.class_lines, 11) == {"bad.py Open"}
     assert "catch_alls" in table(found)
