@@ -43,12 +43,10 @@ def unpack_optimizer(data: bytes) -> dict[str, Any]:
     for name, value in {**unpack_tensors(data), **saved["plain"]}.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    return {"state": state, "param_groups": [_tuples(group) for group in saved["param_groups"]]}
-
-
-def _tuples(group: dict[str, Any]) -> dict[str, Any]:
-    """Turn `betas` back into a tuple, as torch has it: JSON has only lists."""
-    return {k: tuple(v) if k == "betas" else v for k, v in group.items()}
+    for group in saved["param_groups"]:
+        if "betas" in group:  # a tuple in torch; JSON has only lists
+            group["betas"] = tuple(group["betas"])
+    return {"state": state, "param_groups": saved["param_groups"]}
 
 
 def same_shapes(saved: Mapping[str, Tensor], model: torch.nn.Module) -> str:

@@ -23,37 +23,23 @@ MANIFEST_VALUES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The place of a delta in its chain.
+    """The place of a delta in its chain."""
 
-    Args:
-        name: name of its own folder, so that a copy elsewhere is not part of the chain.
-        number: its position after the full snapshot, from 1.
-        previous: name of the previous snapshot's folder, next to its own.
-        previous_id: `Manifest.id` of the snapshot before.
-    """
-
-    name: str
-    number: int
-    previous: str
-    previous_id: str
+    name: str  # of its own folder, so that a copy elsewhere is not part of the chain
+    number: int  # its position after the full snapshot, from 1
+    previous: str  # name of the previous snapshot's folder, next to its own
+    previous_id: str  # `Manifest.id` of the snapshot before
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One checkpoint.
+    """One checkpoint."""
 
-    Args:
-        data: name of the folder with its files.
-        settings: plain JSON data, see `Checkpoint`.
-        files: name -> size, checksums, table and rows.
-        delta: None: the files hold all rows; else only the rows that changed since the snapshot before.
-        id: by which a delta recognizes this snapshot; stays the same when the files are rewritten.
-    """
-
-    data: str
-    settings: Mapping[str, Any]
+    data: str  # name of the folder with its files
+    settings: Mapping[str, Any]  # plain JSON data, see `Checkpoint`
     files: Mapping[str, FileEntry]
-    delta: Link | None = None
+    delta: Link | None = None  # else the files hold only the rows that changed since the snapshot before
+    # By `id` a delta recognizes this snapshot; it stays the same when the files are rewritten.
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property

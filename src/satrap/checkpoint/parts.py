@@ -1,16 +1,29 @@
 """The row files of a checkpoint. No PyTorch here, so that shard servers start fast."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import TypeVar
 
 import pyarrow as pa
 
-from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.rows import read_rows, write_rows
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS, Chunk, bucket_of
+
+T = TypeVar("T")
+
+
+def ahead(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield the items and make the next one meanwhile; the consumer gets errors, and ends the thread."""
+    source, end = iter(items), object()
+    with ThreadPoolExecutor(1, "satrap-ahead") as pool:
+        coming = pool.submit(next, source, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, source, end)
+            yield item  # type: ignore[misc]
 
 
 def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from torch import Tensor
 
-from satrap.checkpoint.ahead import ahead
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
-from satrap.checkpoint.parts import read_chunks, write_file, write_tables
+from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
 from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
@@ -44,26 +43,19 @@ EXTRA = worker_file(0)
 class Checkpoint:
     """A trained state.
 
-    Args:
-        settings: plain JSON data: schema, model, optimizer, counters.
-        model: name -> tensor, the network's `state_dict`.
-        optimizer: `state_dict` of the dense optimizer, or empty.
-        chunks: (table, rows) in canonical order; can be read only once.
-        extra: name -> tensor, state of the first worker: random generators, lookups in flight.
-        others: state of the other workers.
-        rows: given (storage, data folder), writes the rows instead of `chunks` and returns their files.
-        deleted: None: `chunks` are all rows. Else they are the rows that changed since the snapshot before,
-            and this is, by table, the ids (uint64) that had a row then and have none now.
+    Instead of `chunks`, `rows` may be given: it takes (storage, data folder), writes the rows and returns
+    their files. Of a delta, these are the rows that changed since the snapshot before. `deleted` holds, by
+    table, the ids that had a row then and have none now.
     """
 
-    settings: dict[str, Any]
-    model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    chunks: Iterable[tuple[str, Chunk]]
-    extra: Mapping[str, Tensor] = field(default_factory=dict)
-    others: Sequence[Mapping[str, Tensor]] = ()
+    settings: dict[str, Any]  # plain JSON data: schema, model, optimizer, counters
+    model: dict[str, Tensor]  # `state_dict` of the network
+    optimizer: dict[str, Any]  # `state_dict` of the dense optimizer, or empty
+    chunks: Iterable[tuple[str, Chunk]]  # (table, rows) in canonical order; can be read only once
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # worker 0: generators, lookups in flight
+    others: Sequence[Mapping[str, Tensor]] = ()  # the same of the other workers
     rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
-    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None
+    deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None  # None: it is no delta
 
 
 def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = None) -> Manifest:

@@ -48,21 +48,13 @@ def not_plain(name: Any, where: str) -> CheckpointError:
 
 @dataclass(slots=True)
 class FileEntry:
-    """What a manifest says about one file.
-
-    Args:
-        bytes: its size.
-        crc32: CRC-32 of each block of `BLOCK` bytes; the last block may be shorter.
-        table: table whose rows it holds; empty for other files.
-        rows: number of rows.
-        buckets: [first, end) of the rows' fixed buckets; empty: any.
-    """
+    """What a manifest says about one file."""
 
     bytes: int
-    crc32: list[int] = field(default_factory=list)
-    table: str = ""
+    crc32: list[int] = field(default_factory=list)  # of each block of `BLOCK` bytes; the last may be shorter
+    table: str = ""  # whose rows it holds; empty for other files
     rows: int = 0
-    buckets: list[int] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)  # [first, end) of the rows' fixed buckets; empty: any
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for the manifest; checksums as base64 of little-endian uint32."""

@@ -26,7 +26,7 @@ def checkpoint() -> None:
 def inspect(folder: str, as_json: bool) -> None:
     """Show steps, sizes and rows per table of what is in DIR; reads manifests only."""
     from satrap.checkpoint.manifest import read_manifest
-    from satrap.checkpoint.places import find
+    from satrap.checkpoint.series import find
     from satrap.checkpoint.storage import Storage
 
     shown: dict[str, dict[str, Any]] = {}
@@ -63,7 +63,7 @@ def inspect(folder: str, as_json: bool) -> None:
 def verify(folder: str, as_json: bool) -> None:
     """Read every byte in DIR and compare checksums; exit code 1 if anything is damaged."""
     from satrap.checkpoint import verify as verify_one
-    from satrap.checkpoint.places import find
+    from satrap.checkpoint.series import find
 
     damage: dict[str, str | None] = {}
     known: set[str] = set()
@@ -92,7 +92,7 @@ def verify(folder: str, as_json: bool) -> None:
 @debug_option
 def repair(folder: str) -> None:
     """Remove damaged snapshots until the newest one is good."""
-    from satrap.checkpoint.places import series_in
+    from satrap.checkpoint.series import series_in
 
     good, removed = series_in(folder).repair()
     if good is None:
@@ -112,8 +112,8 @@ def repair(folder: str) -> None:
 @debug_option
 def compact(folder: str, prune: bool) -> None:
     """Make the newest snapshot full if it is a delta."""
-    from satrap.checkpoint.places import series_in
     from satrap.checkpoint.rewrite import compact as compact_one
+    from satrap.checkpoint.series import series_in
 
     series = series_in(folder)
     step = series.latest()
@@ -138,7 +138,7 @@ def export(folder: str, output: str, state: bool) -> None:
 
     For a run folder: those of the trained model or, without one, of the newest snapshot.
     """
-    from satrap.checkpoint.places import newest
+    from satrap.checkpoint.series import newest
     from satrap.launch import checkpoint_rows
 
     for file in checkpoint_rows.export(newest(folder), output, state=state):
@@ -172,7 +172,7 @@ def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -
 
     Row n of an embedding matrix becomes the row of value n in the data.
     """
-    from satrap.checkpoint.places import newest
+    from satrap.checkpoint.series import newest
     from satrap.launch import checkpoint_rows
 
     place = newest(folder)

@@ -44,7 +44,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:
     """Train with a progress line; print the metrics of the result, or how to continue a stopped run.
 
-    The arguments are those of `satrap.launch.train`.
+    See `satrap.launch.train` for the arguments.
     """
     from satrap import launch
     from satrap.report import ProgressLine

@@ -2,10 +2,11 @@
 
 import difflib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from satrap.config.derive import Choice, Keys
@@ -14,7 +15,6 @@ from satrap.config.source import KeyPath, Source, dotted
 from satrap.errors import ConfigError
 
 Pattern = tuple[str, ...]
-ONE_OF = {"any": "<name>", "each": "[]"}
 
 
 def explain(error: ValidationError, source: Source) -> ConfigError:
@@ -32,10 +32,10 @@ def _explain(detail: ErrorDetails, source: Source) -> ConfigError:
     path = tuple(part for part in detail["loc"] if not str(part).startswith("<"))
     where = source.where(path)
     if detail["type"] == "extra_forbidden":
-        return unknown_key(path, model_at(detail["loc"][:-1]), source)
+        return _unknown_key(path, list(_fields_at(detail["loc"][:-1])), source)
     if detail["type"] == "missing":
         outer = dotted(path[:-1]) or "the recipe"
-        description = model_at(detail["loc"][:-1]).model_fields[str(path[-1])].description
+        description = _fields_at(detail["loc"][:-1])[str(path[-1])].description
         return ConfigError(
             f"key {path[-1]!r} is missing in {outer}",
             where=source.where(path[:-1] or path),
@@ -80,10 +80,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def unknown_key(path: KeyPath, model: type[BaseModel], source: Source) -> ConfigError:
-    """Return the error for a key that its section does not have."""
+def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> ConfigError:
     key, section = str(path[-1]), dotted(path[:-1]) or "the recipe"
-    allowed = list(model.model_fields)
     homes = [dotted(pattern) or "the top level" for pattern, m in walk() if key in m.model_fields]
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
     if near:
@@ -107,8 +105,8 @@ def _hint_elsewhere(key: str) -> str:
 
 
 def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> ConfigError:
-    value, choice = detail["input"], _choice_at(detail["loc"])
-    if not isinstance(value, dict) or choice is None:
+    value, choice = detail["input"], _node_at(detail["loc"])
+    if not isinstance(value, dict) or not isinstance(choice, Choice):
         return ConfigError(f"{dotted(path)} must be a mapping, got {shown(value)}", where=source.where(path))
     inner = (*path, choice.key)
     if choice.key not in value:
@@ -127,71 +125,57 @@ def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: 
     )
 
 
-def _parts(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield (step, inner) for what a field may hold: models, tagged choices, list and dict members."""
-    choices = [m for m in metadata if isinstance(m, Choice)]
-    if choices:
-        yield from ((f"<{tag}>", model) for tag, model in choices[0].models.items())
-    elif get_origin(annotation) is Annotated:
-        yield from _parts(get_args(annotation)[0], annotation.__metadata__)
+def _nodes(
+    annotation: Any, metadata: Sequence[Any], pattern: Pattern
+) -> Iterator[tuple[Pattern, type[Keys] | Choice]]:
+    """Yield (path pattern, what is there) for the models and choices in a type, outer ones first."""
+    if get_origin(annotation) is Annotated:
+        annotation, metadata = get_args(annotation)[0], annotation.__metadata__
+    choice = next((m for m in metadata if isinstance(m, Choice)), None)
+    if choice is not None:
+        yield pattern, choice
+        for tag, model in choice.models.items():
+            yield from _nodes(model, (), (*pattern, f"<{tag}>"))
     elif get_origin(annotation) in (Union, types.UnionType):
         for inner in get_args(annotation):
-            yield from _parts(inner)
+            yield from _nodes(inner, (), pattern)
     elif get_origin(annotation) in (list, dict):
-        yield (ONE_OF["each" if get_origin(annotation) is list else "any"], get_args(annotation)[-1])
-    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield ("", annotation)
+        step = "[]" if get_origin(annotation) is list else "<name>"
+        yield from _nodes(get_args(annotation)[-1], (), (*pattern, step))
+    elif isinstance(annotation, type) and issubclass(annotation, Keys):
+        yield pattern, annotation
+        for key, info in annotation.model_fields.items():
+            yield from _nodes(info.annotation, info.metadata, (*pattern, key))
 
 
-def walk(
-    model: type[BaseModel] = Sections, pattern: Pattern = ()
-) -> Iterator[tuple[Pattern, type[BaseModel]]]:
-    """Yield every mapping of a recipe as (path pattern, model), outer ones first.
-
-    A pattern has `<name>` for a name the user chooses and `[]` for a list's members.
-    """
-    yield pattern, model
-    for key, info in model.model_fields.items():
-        yield from _walk_parts(info.annotation, info.metadata, (*pattern, key))
+NODES = dict(_nodes(Sections, (), ()))
+"""Models and choices of a recipe by path pattern, which has `<name>` for a name the user chooses, `[]` for a
+list's members, and the `<tag>` that a choice has taken."""
+PREFIXES = {pattern[:end] for pattern in NODES for end in range(len(pattern) + 1)}
 
 
-def _walk_parts(annotation: Any, metadata: Sequence[Any], pattern: Pattern) -> Iterator[tuple[Pattern, Any]]:
-    for step, inner in _parts(annotation, metadata):
-        below = (*pattern, step) if step in ONE_OF.values() else pattern
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from walk(inner, below)
-        else:
-            yield from _walk_parts(inner, (), below)
+def walk() -> Iterator[tuple[Pattern, type[Keys]]]:
+    """Yield every mapping of a recipe as (path pattern without tags, model), outer ones first."""
+    for pattern, node in NODES.items():
+        if not isinstance(node, Choice):
+            yield tuple(step for step in pattern if step == "<name>" or not step.startswith("<")), node
 
 
-def _follow(location: Sequence[str | int]) -> tuple[Any, Sequence[Any]]:
-    """Return (annotation, metadata) of the field at an error location."""
-    annotation: Any = Sections
-    metadata: Sequence[Any] = ()
+def _node_at(location: Sequence[str | int]) -> type[Keys] | Choice | None:
+    """Return the model or choice at an error location."""
+    pattern: Pattern = ()
     for part in location:
-        found = dict(_parts(annotation, metadata))
-        if str(part).startswith("<") and part in found:
-            annotation, metadata = found[str(part)], ()
-        elif "" in found:
-            info = found[""].model_fields[str(part)]
-            annotation, metadata = info.annotation, info.metadata
-        else:
-            annotation, metadata = found[ONE_OF["each" if isinstance(part, int) else "any"]], ()
-    return annotation, metadata
+        exact = (*pattern, str(part))
+        pattern = exact if exact in PREFIXES else (*pattern, "[]" if isinstance(part, int) else "<name>")
+    return NODES.get(pattern)
 
 
-def model_at(location: Sequence[str | int]) -> type[Keys]:
-    """Return the model that checks the mapping at an error location."""
-    annotation, metadata = _follow(location)
-    model: type[Keys] = dict(_parts(annotation, metadata))[""]
-    return model
-
-
-def _choice_at(location: Sequence[str | int]) -> Choice | None:
-    annotation, metadata = _follow(location)
-    if get_origin(annotation) is Annotated:
-        metadata = annotation.__metadata__
-    return next((m for m in metadata if isinstance(m, Choice)), None)
+def _fields_at(location: Sequence[str | int]) -> Mapping[str, FieldInfo]:
+    """Return the keys of the mapping at an error location."""
+    model = _node_at(location)
+    assert model is not None
+    assert not isinstance(model, Choice)
+    return model.model_fields
 
 
 def type_name(annotation: Any, metadata: Sequence[Any] = ()) -> str:

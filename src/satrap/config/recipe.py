@@ -43,7 +43,10 @@ class Recipe:
 
     def schema(self) -> Schema:
         """Return labels and features as a `Schema`; raise ConfigError for impossible ones."""
-        features = {name: _feature(keys) for name, keys in self.sections.features.items()}
+        features: dict[str, Feature] = {
+            name: _fill(Numeric if "numeric" in type(keys).model_fields else Categorical, keys)
+            for name, keys in self.sections.features.items()
+        }
         labels = [_fill(Label, keys) for keys in self.sections.labels]
         top = self.sections
         twice = len({label.name for label in labels}) < len(labels)
@@ -164,16 +167,10 @@ def _dump(keys: Keys) -> dict[str, Any]:
     return plain | (keys.model_extra or {})
 
 
-def _fill(kind: type[Any], keys: Keys, *, skip: str = "") -> Any:
+def _fill(kind: type[Any], keys: Keys) -> Any:
     """Build a dataclass from its keys; lists become tuples, as the dataclasses have them."""
-    values = {k: v for k, v in keys.model_dump().items() if k != skip}
+    values = keys.model_dump(exclude={"numeric"})
     return kind(**{k: tuple(v) if isinstance(v, list) and k != "transform" else v for k, v in values.items()})
-
-
-def _feature(keys: Keys) -> Feature:
-    if "numeric" in type(keys).model_fields:
-        return _fill(Numeric, keys, skip="numeric")  # type: ignore[no-any-return]
-    return _fill(Categorical, keys)  # type: ignore[no-any-return]
 
 
 def _check_data(recipe: Recipe) -> None:

@@ -37,21 +37,18 @@ def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the exchange cannot use the processes that the recipe asks for."""
     cluster = sections.cluster
     if cluster.exchange != "local":
-        if cluster.loaders > cluster.workers:
-            raise ConfigError(
-                f"cluster.loaders is {cluster.loaders}, but there are {cluster.workers} workers",
-                where=source.where(("cluster", "loaders")),
-                why="a worker gets all its batches from one loader",
-                fix="use as many loaders as workers, or fewer",
-            )
-        if cluster.embedding_workers > cluster.workers:
-            raise ConfigError(
-                f"cluster.embedding_workers is {cluster.embedding_workers}, but there are {cluster.workers} "
-                "workers",
-                where=source.where(("cluster", "embedding_workers")),
-                why="one embedding worker looks up all ids of a worker",
-                fix="use as many embedding workers as workers, or fewer",
-            )
+        for key, why in (
+            ("loaders", "a worker gets all its batches from one loader"),
+            ("embedding_workers", "one embedding worker looks up all ids of a worker"),
+        ):
+            count = getattr(cluster, key)
+            if count > cluster.workers:
+                raise ConfigError(
+                    f"cluster.{key} is {count}, but there are {cluster.workers} workers",
+                    where=source.where(("cluster", key)),
+                    why=why,
+                    fix=f"use as many {key.replace('_', ' ')} as workers, or fewer",
+                )
         if cluster.embedding_workers and sections.training.clip_norm is not None:
             raise ConfigError(
                 "training.clip_norm does not go with cluster.embedding_workers",
@@ -68,7 +65,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
             fix="set cluster.exchange to servers, or remove the key and use checkpoint.every_steps",
         )
     for key, most in (("shards", 1), ("workers", 1), ("loaders", 0), ("embedding_workers", 0)):
-        count = getattr(sections.cluster, key)
+        count = getattr(cluster, key)
         if count > most:
             raise ConfigError(
                 f"cluster.{key} is {count}, but cluster.exchange is local",

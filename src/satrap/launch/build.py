@@ -32,22 +32,13 @@ DENSE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a run happens, as one of its workers sees it; by default one process that holds everything.
+    """Where a run happens, as one of its workers sees it; by default one process that holds everything."""
 
-    Args:
-        workers: the processes that train together; default this one alone.
-        exchange: given the tables, returns where their rows are; default a store in this process.
-        device: where the network computes; default the recipe's.
-        threads: PyTorch's threads if the recipe does not say; default as in `Trainer`.
-        data: given "train", "validation" or "test", returns this worker's share of the rows, or None if there
-            are none; default read here.
-    """
-
-    workers: Workers = field(default_factory=Workers)
-    exchange: Callable[[Sequence[Table]], Exchange] | None = None
-    device: str | None = None
-    threads: int | None = None
-    data: OpenData | None = None
+    workers: Workers = field(default_factory=Workers)  # the processes that train together
+    exchange: Callable[[Sequence[Table]], Exchange] | None = None  # returns where the rows of tables are
+    device: str | None = None  # where the network computes; None: as the recipe says
+    threads: int | None = None  # PyTorch's, if the recipe does not say; None: as in `Trainer`
+    data: OpenData | None = None  # returns this worker's share of a part, None if there are no rows
 
 
 def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer:
@@ -83,43 +74,17 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
 
 
 def store_of(recipe: Recipe) -> StoreConfig:
-    """Return the store settings of a recipe.
-
-    Raises:
-        ConfigError: impossible; the message names the recipe's line.
-    """
+    """Return the store settings of a recipe; a ConfigError about admission names the recipe's line."""
     keys = recipe.sections.embedding
     return StoreConfig(
         seed=recipe.sections.training.seed,
         memory=keys.memory,
-        admission=admission_of(recipe),
-        eviction=eviction_of(recipe),
-        tier=tier_of(recipe),
+        admission=recipe.located(("embedding", "admission"), Admission, **keys.admission.model_dump()),
+        eviction=None if keys.eviction is None else Eviction(**keys.eviction.model_dump()),
+        tier=None if keys.tier is None else Tier(**keys.tier.model_dump()),
         initial_scale=keys.initial_scale,
         dtype=keys.dtype,
     )
-
-
-def admission_of(recipe: Recipe) -> Admission:
-    """Return which new ids get a row.
-
-    Raises:
-        ConfigError: impossible; the message names the recipe's line.
-    """
-    keys = recipe.sections.embedding.admission.model_dump()
-    return recipe.located(("embedding", "admission"), Admission, **keys)
-
-
-def eviction_of(recipe: Recipe) -> Eviction | None:
-    """Return which rows are evicted when memory is full."""
-    keys = recipe.sections.embedding.eviction
-    return None if keys is None else Eviction(**keys.model_dump())
-
-
-def tier_of(recipe: Recipe) -> Tier | None:
-    """Return where evicted rows are kept."""
-    keys = recipe.sections.embedding.tier
-    return None if keys is None else Tier(**keys.model_dump())
 
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:

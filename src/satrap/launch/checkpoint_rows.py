@@ -1,8 +1,9 @@
 """Exports rows and weights from a checkpoint, and imports them: Parquet and safetensors."""
 
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pyarrow.parquet as pq
 
 from satrap.checkpoint.chain import Chain, open_chain
 from satrap.checkpoint.manifest import read_manifest, understood
-from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import compact, forget, rewrite
+from satrap.checkpoint.series import find
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
@@ -75,16 +76,12 @@ def import_rows(
     """Put rows from a file into a table of a checkpoint, in one step; return their number.
 
     They replace existing rows. Rows without a state in the file start with the optimizer's initial state. A
-    file that cannot be read or does not fit is a DataError.
+    file that cannot be read or does not fit is a DataError. It is one of these:
 
-    Args:
-        url: of the checkpoint.
-        table: name of the table.
-        file: Parquet with columns id, weights and optionally state, as `export` writes it; or safetensors
-            with a matrix such as the weight of an `nn.Embedding`, whose row numbers are hashed like integers
-            in the data.
-        tensor: name of the matrix; default the only one in the file.
-        raw: the ids in a Parquet file are values as in the data and are to be hashed.
+    - Parquet with columns id, weights and optionally state, as `export` writes it. With `raw`, the ids are
+      values as in the data and are hashed.
+    - safetensors with a matrix such as the weight of an `nn.Embedding`, by default the only one. Its row
+      numbers are hashed like integers in the data.
     """
     chain = open_chain(url)
     salt, optimizer, dims = _described(chain, table)
@@ -103,29 +100,22 @@ def import_rows(
     dim = weights.shape[1]
     fresh = Chunk(table, ids, weights, np.repeat(initial[dim], len(ids), axis=0) if state is None else state)
     compact(url)  # a delta's rows alone are not a whole table
-    shard = Shard([Table(table, dim=dim, optimizer=optimizer)])
+    with closing(Shard([Table(table, dim=dim, optimizer=optimizer)])) as shard:
 
-    def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        for chunk in chunks:
-            shard.load(table, chunk)
-        shard.load(table, fresh)
-        return shard.export(table)
+        def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+            for chunk in itertools.chain(chunks, [fresh]):
+                shard.load(table, chunk)
+            return shard.export(table)
 
-    try:
         rewrite(url, table, merged)
-    finally:
-        shard.close()
     return len(ids)
 
 
 def _initial_state(table: Table) -> Floats:
     """Return the optimizer state of a new row, float32[1, values]."""
-    shard = Shard([table])
-    try:
+    with closing(Shard([table])) as shard:
         shard.lookup(table.name, np.zeros(1, np.uint64))
         return next(shard.export(table.name)).state
-    finally:
-        shard.close()
 
 
 def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
@@ -149,14 +139,9 @@ def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:
     """Remove every trace of a row from all checkpoints in a folder, and the journals of a run that died.
 
-    Returns name of the checkpoint -> rows removed. If one is damaged or cannot be written, earlier ones are
-    done. A delta without the snapshots it builds on, and a run that is still active, are refused.
-
-    Args:
-        url: a run folder, a folder of snapshots, or a checkpoint.
-        table: name of the table.
-        value: the id as in the data; if `hashed`, the row's id itself, a 64-bit number.
-        hashed: see `value`.
+    `value` is the id as in the data; with `hashed`, the row's id itself, a 64-bit number. Returns name of the
+    checkpoint -> rows removed. If one is damaged or cannot be written, earlier ones are done. A delta without
+    the snapshots it builds on, and a run that is still active, are refused.
     """
     removed, places = {}, find(url)
     if url.rstrip("/") in places.values() and read_manifest(Storage(url)).delta is not None:

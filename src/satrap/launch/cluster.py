@@ -56,12 +56,8 @@ def run(
     `Supervisor` describes what happens when one of them dies. `observers` hear of evaluations, and of steps a
     few times a second; `notice` gets each line of the roles' logs, with the role's name in front.
 
-    Raises:
-        ConfigError, DataError: the user's input.
-        TrainingError: the run had to stop.
-        ExchangeError: a shard or worker was lost; all others have been ended.
-        InterruptedRunError: Ctrl-C, and the workers could not save in time; a second Ctrl-C kills at once.
-        KeyboardInterrupt: Ctrl-C before the first step.
+    Errors are as for `satrap.launch.train`, but Ctrl-C before the first step raises KeyboardInterrupt.
+    InterruptedRunError: after Ctrl-C the workers could not save in time, or a second one killed them.
     """
     dry_run(recipe, schema)
     keys = recipe.sections.cluster

@@ -42,13 +42,8 @@ def open_part(
 def open_sources(recipe: Recipe, schema: Schema, sources: Sequence[str]) -> data.Dataset:
     """Return files given by a user, read in order and with the recipe's options.
 
-    Args:
-        recipe: gives CSV options, joins, batch size, and the format of files whose ending shows none.
-        schema: labels and features to read.
-        sources: paths, globs or URLs, relative to the current folder.
-
-    Raises:
-        DataError: a file or column is missing.
+    The sources are paths, globs or URLs, relative to the current folder. The recipe gives CSV options, joins,
+    batch size, and the format of files whose ending shows none.
     """
     try:
         kind: str | None = guess_format(sources[0])
@@ -93,12 +88,12 @@ def loader_service(recipe: Path) -> LoaderService:
     """Return the service of a loader: it reads the rows of a recipe's file in batches for workers."""
     loaded = load(recipe)
 
-    def open_(part: str, schema: Schema) -> data.Dataset | None:
+    def open_known(part: str, schema: Schema) -> data.Dataset | None:
         if part not in PARTS:
             raise ConfigError(f"there is no part {part!r} of the data", fix=f"use one of {', '.join(PARTS)}")
         return open_part(loaded, schema, part)
 
-    return LoaderService(open_)
+    return LoaderService(open_known)
 
 
 def measured(recipe: Recipe, schema: Schema) -> Schema:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from satrap.config import Recipe
 from satrap.dense import Workers
@@ -16,7 +17,6 @@ from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema
 from satrap.train import Observer, Trainer
-from satrap.train.predictor import Data
 
 
 def fit(
@@ -32,24 +32,13 @@ def fit(
 ) -> Outcome:
     """Train a recipe in this process, alone or as one of several workers, which all call it.
 
-    Args:
-        recipe: what to do.
-        schema: labels and features, measured.
-        folder: of the run; rank 0 writes to it.
-        site: where the rows and the other workers are.
-        observers: notified of every step and evaluation.
-        notice: called with a line of text about something the user should know.
-        started: called with the trainer before it trains.
-        resume: continue from the newest snapshot.
-
-    Raises:
-        ConfigError, DataError: the user's input.
-        TrainingError, ExchangeError: the run had to stop.
-        KeyboardInterrupt: stopped before the first step.
-        InterruptedRunError: stopped later.
+    The schema is measured. Rank 0 writes to the folder. `started` is called with the trainer before training.
+    The other arguments and the errors are as for `satrap.launch.train`, but a run that is stopped before its
+    first step raises KeyboardInterrupt.
     """
-    workers = site.workers
-    parts = {part: _open(recipe, schema, part, site) for part in PARTS}
+    workers, share = site.workers, site.workers.data
+    open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
+    parts = {part: open_share(part) for part in PARTS}
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, site)
     history = History(folder.history_file, notice=notice)
@@ -78,13 +67,6 @@ def fit(
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
     return _record(Outcome(folder, result, test), history, workers)
-
-
-def _open(recipe: Recipe, schema: Schema, part: str, site: Site) -> Data | None:
-    if site.data is not None:
-        return site.data(part)
-    share = site.workers.data
-    return open_part(recipe, schema, part, worker=share.rank, workers=share.size)
 
 
 def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:

@@ -20,28 +20,17 @@ OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "
 
 
 class RunFolder:
-    """One run on disk; `claim` makes a new folder, `open` checks that it holds a run.
-
-    | file | holds |
-    | --- | --- |
-    | `recipe.yaml` | the resolved recipe; `satrap train` runs it again |
-    | `metrics.json` | last validation and test metrics, speed |
-    | `metrics.jsonl` | history |
-    | `tensorboard/` | curves |
-    | `model/` | network, tables and optimizer state |
-    | `journals/` | what each shard has done since the newest snapshot, during a run with journals |
-    | `checkpoints/` | snapshots to resume from, unless the recipe names another place |
-    """
+    """One run on disk; `claim` makes a new folder, `open` checks that it holds a run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe_file = path / "recipe.yaml"
-        self.metrics_file = path / "metrics.json"
+        self.recipe_file = path / "recipe.yaml"  # resolved; `satrap train` runs it again
+        self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
         self.curves = path / "tensorboard"
-        self.model = path / "model"
-        self.checkpoints = path / "checkpoints"
-        self.journals = path / "journals"
+        self.model = path / "model"  # network, tables and optimizer state
+        self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
+        self.journals = path / "journals"  # during a run: what each shard did since the newest snapshot
 
     def __str__(self) -> str:
         return str(self.path)

@@ -10,19 +10,12 @@ from satrap.events import Event
 
 @dataclass(frozen=True)
 class Role:
-    """A process to start.
+    """A process to start."""
 
-    Args:
-        name: its kind and number, for example "shard 0".
-        command: arguments of the Python interpreter.
-        assignment: one line for its standard input, "" for none.
-        listen: HOST:PORT for a server, "" for a free port of the machine; None if it does not listen.
-    """
-
-    name: str
-    command: Sequence[str]
-    assignment: str = ""
-    listen: str | None = None
+    name: str  # its kind and number, for example "shard 0"
+    command: Sequence[str]  # arguments of the Python interpreter
+    assignment: str = ""  # one line for its standard input, "" for none
+    listen: str | None = None  # HOST:PORT of a server, "" for a free port; None if it does not listen
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ class LocalLauncher:
     """Launches roles on this machine, see `satrap.launch.launcher.Launcher`.
 
     A role's standard output carries events; its standard error is its log. Its standard input stays open
-    while this process lives. A role ends itself when its input closes, so that nothing is left behind.
-
-    Args:
-        stop_seconds: seconds for a role to end after it was released; then it is killed.
+    while this process lives. A role ends itself when its input closes, so that nothing is left behind. A role
+    that has not ended `stop_seconds` after it was released is killed.
     """
 
     def __init__(self, stop_seconds: float = STOP_SECONDS) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import of_buckets, read_chunks, write_table
-from satrap.checkpoint.places import find
 from satrap.checkpoint.rewrite import rewrite_rows
+from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.exchange.servers import ShardMap
 from satrap.store import Chunk, bucket_of

@@ -141,7 +141,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
 
 @contextmanager
 def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[Mapping[int, Any]]:
-    """Set signal handlers and yield those before; only the main thread may set them, others get none."""
+    """Set signal handlers and yield the previous ones; only the main thread may set them."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, one) for number, one in handlers.items()} if main else {}
     try:

@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from satrap.batch import Batch
-from satrap.checkpoint.places import newest
+from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.errors import ConfigError, DataError, StoreError
-from satrap.launch.build import eviction_of, tier_of
+from satrap.launch.build import store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.train import Predictor
@@ -47,16 +47,16 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     Rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`. If they do not fit,
     raises ConfigError.
     """
-    memory, tier = recipe.sections.embedding.memory, tier_of(recipe)
+    store = store_of(recipe)
     ended = folder.model.exists() and folder.stopped != "stopped"
     place = str(folder.model) if ended else newest(folder.snapshots(recipe))
     try:
         predictor = Predictor.load(
             place,
             device=recipe.sections.training.device,
-            memory=memory,
-            eviction=None if tier is None else eviction_of(recipe),
-            tier=tier,
+            memory=store.memory,
+            eviction=None if store.tier is None else store.eviction,
+            tier=store.tier,
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error
@@ -92,25 +92,18 @@ def evaluate(
     *,
     shares: TellShares = lambda _: None,
 ) -> dict[str, float]:
-    """Return the metrics of a trained model.
+    """Return the metrics of a trained model; call `shares` with the share of unseen ids by table.
 
-    Args:
-        folder: of the run.
-        sources: files with labels, relative to the current folder; default the recipe's test rows, else
-            its validation rows.
-        overrides: `key=value` texts for keys of `SCORING_KEYS`.
-        shares: called with the share of unseen ids by table, see `unseen`.
+    The sources are files with labels, relative to the current folder; default the recipe's test rows, else
+    its validation rows. Overrides are `key=value` texts for keys of `SCORING_KEYS`.
     """
     recipe = scoring_recipe(folder, overrides)
-    predictor = load_predictor(folder, recipe)
-    try:
-        rows: Dataset | None
+    with closing(load_predictor(folder, recipe)) as predictor:
+        schema = predictor.schema
         if sources:
-            rows = open_sources(recipe, predictor.schema, sources)
+            rows: Dataset | None = open_sources(recipe, schema, sources)
         else:
-            rows = open_part(recipe, predictor.schema, "test") or open_part(
-                recipe, predictor.schema, "validation"
-            )
+            rows = open_part(recipe, schema, "test") or open_part(recipe, schema, "validation")
         if rows is None:
             raise ConfigError(
                 "the recipe names no test or validation rows",
@@ -120,8 +113,6 @@ def evaluate(
         metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
-    finally:
-        predictor.close()
 
 
 def predict(

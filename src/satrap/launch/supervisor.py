@@ -81,19 +81,11 @@ Action = StartServer | StartWorkers | StopRole | FindSnapshot | Say | Tell | Fin
 
 
 class RoleState:
-    """What is known about a role.
-
-    Args:
-        name: its kind and number.
-        address: HOST:PORT where it listened before, "" for a new one.
-
-    Attributes:
-        code: exit code, negative for a signal; None while it runs.
-    """
+    """What is known about a role; its address is where it listened before, "" for a new one."""
 
     def __init__(self, name: str, address: str = "") -> None:
         self.name, self.address = name, address
-        self.code: int | None = None
+        self.code: int | None = None  # its exit code, negative for a signal
         self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
 
     @property
@@ -147,16 +139,8 @@ class Supervisor:
     - Loaders are restarted up to `LOADER_RESTARTS` times.
     - Any other early end ends the run. The error names the role that died first, or gave a reason.
 
-    Args:
-        keys: of the recipe: numbers of roles, restarts and grace.
-        journal: shards keep journals, so a shard that is killed comes back.
-        snapshots: the run takes snapshots, from which workers can start again.
-
-    Attributes:
-        restarts: number of times that shards, or all workers together, were restarted.
-        repeated: approximate number of steps repeated because of restarts.
-        trained: what rank 0 has achieved; None before that.
-        finished: whether the run is over.
+    `restarts` counts restarts of shards, or of all workers together, `repeated` roughly the steps done again
+    because of them. `trained` is what rank 0 has achieved, None before that.
     """
 
     def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
@@ -333,8 +317,8 @@ class Supervisor:
             if role.code not in (None, 0, INTERRUPTED)
             and not isinstance(self._errors.get(role.name), InterruptedRunError)
         ]
-        told = list(self._errors)
-        first = {role: told.index(role.name) if role.name in told else len(told) for role in workers}
+        order = list(self._errors)
+        first = {role: order.index(role.name) if role.name in order else len(order) for role in workers}
         servers = [role for role in self._all(*kinds) if role.code is not None]
         return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
 
@@ -354,19 +338,15 @@ class Supervisor:
             case "shard":  # if its journal cannot restore it any more, the newest snapshot can
                 return role.killed or self._journal
             case "worker":
-                told = self._errors.get(role.name)
-                return role.killed or (role.code == PEER_LOST and isinstance(told, ExchangeError))
+                error = self._errors.get(role.name)
+                return role.killed or (role.code == PEER_LOST and isinstance(error, ExchangeError))
         return False  # loaders have been restarted as often as allowed
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Restart lost shards, empty, and all workers; report which steps are repeated.
-
-        Args:
-            step: of the newest snapshot; None without one.
-        """
+        """Restart lost shards, empty, and all workers, from the newest snapshot, if any."""
         error, self._setback, self.trained = self._setback, None, None
         assert error is not None
-        self._errors = {name: told for name, told in self._errors.items() if not name.startswith("worker")}
+        self._errors = {name: one for name, one in self._errors.items() if not name.startswith("worker")}
         self.restarts += 1
         shards = [self._start_server(r.name, fresh=True) for r in self._all("shard") if r.code is not None]
         lost = max(self._step - (step or 0), 0)

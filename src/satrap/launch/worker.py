@@ -35,35 +35,20 @@ FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the launcher sends to a worker.
+    """What the launcher sends to a worker; every address is HOST:PORT."""
 
-    Args:
-        folder: of the run; its recipe says what to do.
-        schema: labels and features, measured, as plain data.
-        rank: number of this worker.
-        world: number of workers.
-        store: HOST:PORT where the workers find each other; empty for a single worker.
-        shards: HOST:PORT of each shard.
-        loaders: HOST:PORT of each loader; without any, the worker reads its rows itself.
-        key: file with the cluster's key; empty on loopback.
-        embedding_workers: HOST:PORT of each embedding worker; without any, the worker handles ids itself.
-        generation: how often workers were started before.
-        run: identity of the run; shards use it to recognize workers of other runs.
-        resume: go on from the newest snapshot.
-    """
-
-    folder: str
-    schema: dict[str, Any]
+    folder: str  # of the run; its recipe says what to do
+    schema: dict[str, Any]  # labels and features, measured, as plain data
     rank: int
-    world: int
-    store: str
+    world: int  # number of workers
+    store: str  # where the workers find each other; empty for a single worker
     shards: tuple[str, ...]
-    loaders: tuple[str, ...] = ()
-    key: str = ""
-    embedding_workers: tuple[str, ...] = ()
-    generation: int = 0
-    run: str = ""
-    resume: bool = False
+    loaders: tuple[str, ...] = ()  # without any, the worker reads its rows itself
+    key: str = ""  # file with the cluster's key; empty on loopback
+    embedding_workers: tuple[str, ...] = ()  # without any, the worker handles ids itself
+    generation: int = 0  # how often workers were started before
+    run: str = ""  # identity of the run; shards use it to recognize workers of other runs
+    resume: bool = False  # continue from the newest snapshot
 
     def to_json(self) -> str:
         """Return it as one line."""
