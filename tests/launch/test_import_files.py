@@ -190,6 +190,14 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+def test_weights_that_only_the_row_groups_name_are_missing(valid: Path) -> None:
+    """Otherwise the states would be read in their place."""
+    path = valid.with_name("renamed.parquet")
+    path.write_bytes(valid.read_bytes().replace(b"weights", b"heights", 1))
+    with pytest.raises(DataError, match="cannot be read: 'weights'"):
+        read_parquet(path, WANTED)
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_changed_bytes_are_an_error_or_rows_that_fit(valid: Path, data: st.DataObject) -> None:

@@ -109,7 +109,8 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
             name = column.path_in_schema.split(".")[0]
             values[name] = values.get(name, 0) + column.num_values
             id_bytes += column.total_uncompressed_size if name == "id" else 0
-    wrong = [name for name in ("weights", "state") if name in kinds and not _is_floats(kinds[name])]
+    needed = [name for name in ("weights", "state") if name == "weights" or name in kinds]
+    wrong = [name for name in needed if not _is_floats(kinds[name])]
     kind = kinds["id"]
     fits = not pa.types.is_nested(kind) if raw else pa.types.is_integer(kind)
     if not fits or id_bytes > ID_BYTES * (rows + ID_BYTES):
