@@ -73,8 +73,7 @@ class LocalDisk:
     def put(self, path: str, data: bytes, *, new: bool = False) -> None:
         """Write a whole file in one step, durably: readers see the old or the new content, never a mix.
 
-        Raises:
-            FileExistsError: with `new`, there already is one.
+        With `new`, raises FileExistsError if there already is one.
         """
         beside = f"{path}.{secrets.token_hex(8)}{BESIDE}"
         file = self.create(beside)
@@ -92,10 +91,9 @@ class LocalDisk:
         self.sync_folder(os.path.dirname(path))
 
     def _take_free(self, source: str, target: str) -> None:
-        """Rename a file to a free name, or remove it; in one step if the file system has links.
+        """Rename a file to a name, in one step if the file system has links.
 
-        Raises:
-            FileExistsError: the name is taken.
+        If the name is taken, removes the file and raises FileExistsError.
         """
         try:
             self.link(source, target)
@@ -144,12 +142,8 @@ class LocalDisk:
     def open(self, path: str, root: str = "") -> IO[bytes]:
         """Open a regular file for reading; nothing below the folder `root` (default its own) may be a link.
 
-        Opens folder by folder, so that none can be replaced by a link meanwhile.
-
-        Raises:
-            FileNotFoundError: there is none.
-            NotPlainError: it is not a regular file, or behind a link.
-            OSError: it cannot be opened.
+        Opens folder by folder, so that none can be replaced by a link meanwhile. Raises NotPlainError if it
+        is not a regular file, or behind a link; else FileNotFoundError or another OSError.
         """
         hit("disk.read")
         root = root or os.path.dirname(path) or "."
@@ -262,11 +256,7 @@ class RemoteDisk:
             self.fs.pipe_file(path, data)
 
     def _put_new(self, path: str, data: bytes) -> bool:
-        """Put a file on the condition that there is none; return False if the store has no conditional puts.
-
-        Raises:
-            FileExistsError: there is one.
-        """
+        """Put a file, or raise FileExistsError if there is one; return False without conditional puts."""
         try:
             self.fs.pipe_file(path, data, mode="create")
         except (NotImplementedError, TypeError, ValueError) as error:  # fsspec's stores refuse in three ways

@@ -13,7 +13,7 @@ from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table, write_tables
-from satrap.checkpoint.snapshot import commit, data_folder, is_worker_file, read_part
+from satrap.checkpoint.snapshot import commit, data_folder, read_part
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import is_store_file, without_id
 from satrap.errors import CheckpointError
@@ -149,7 +149,7 @@ def forget(url: str, table: str, id_: int) -> int:
             return pack_deleted({t: ids[(ids != wanted) | (t != table)] for t, ids in load(data).items()})
         if is_store_file(name):
             return without_id(data, wanted)
-        return _blank(data, wanted) if is_worker_file(name) else data
+        return _blank(data, wanted) if name.startswith("worker-") else data
 
     rewrite(url, table, without, edit=edit)
     return removed

@@ -31,11 +31,6 @@ def worker_file(rank: int) -> str:
     return f"worker-{rank:03d}.safetensors"
 
 
-def is_worker_file(name: str) -> bool:
-    """Return whether this is the name of such a file."""
-    return name.startswith("worker-")
-
-
 EXTRA = worker_file(0)
 
 

@@ -62,11 +62,7 @@ def annotated(recipe: Recipe) -> str:
 
 
 def reference(section: str | None = None) -> str:
-    """Return all recipe keys, or those of a section, with type, default and meaning.
-
-    Raises:
-        ConfigError: there is no such section.
-    """
+    """Return all recipe keys, or the keys of a section, with type, default and meaning."""
     blocks = []
     for pattern, model in walk():
         if section is None or dotted(pattern).split(".")[0] == section:

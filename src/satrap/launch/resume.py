@@ -37,11 +37,7 @@ def checkpointing(recipe: Recipe, folder: RunFolder, notice: Callable[[str], Non
     """Return where a run's snapshots go: where the recipe says, else `checkpoints` in the run folder."""
     keys = recipe.sections.checkpoint
     return Checkpointing(
-        folder.snapshots(recipe),
-        keys.every_steps,
-        keys.keep or KEPT,
-        notice,
-        keys.delta_every_steps,
+        folder.snapshots(recipe), keys.every_steps, keys.keep or KEPT, notice, keys.delta_every_steps
     )
 
 
