@@ -15,7 +15,7 @@ FUNCTION_MEDIAN, FUNCTION_CAP = 10, 60
 CLASS_CAP, PUBLIC_METHODS_CAP = 300, 15
 CONSTRUCTOR_CAP, PARAMETERS_CAP = 12, 8
 
-LONG_CLASSES = {"exchange/servers/client.py ServersExchange"}
+LONG_CLASSES: set[str] = set()
 """Classes that are still too long. The set shrinks: who mends one takes its name out."""
 
 HANDED_OVER = {
