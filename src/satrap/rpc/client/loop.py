@@ -53,13 +53,10 @@ class Network(Protocol):
 
 
 class Loop(Network):
-    """Runs tasks and all network traffic of a client in a thread.
+    """Runs tasks and all network traffic of a client in a thread, with one peer and address per server.
 
-    Args:
-        peers: one per server.
-        addresses: HOST:PORT of each server.
-        key: of the cluster; None: not encrypted.
-        on_end: called last in the thread, with the error that ended it (None: `stop`).
+    Without a key nothing is encrypted. `on_end` is called last in the thread, with the error that ended it
+    (None: `stop`).
     """
 
     def __init__(

@@ -21,9 +21,7 @@ _lock = threading.Lock()
 def answerable(where: str, *, begun: bool) -> Iterator[None]:
     """Raise a `SatrapError` for whatever is raised inside; log each unexpected traceback once.
 
-    Args:
-        where: which process did what.
-        begun: the request may have been executed in part.
+    `where` says which process did what; `begun`: the request may have been executed in part.
     """
     known = "it may have been executed in part" if begun else "it was refused, and has changed nothing"
     try:

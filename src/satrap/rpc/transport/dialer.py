@@ -23,13 +23,10 @@ class Dialer:
     `dial` again.
 
     Args:
-        address: HOST:PORT.
+        address: HOST:PORT, else a `ConfigError` is raised.
         key: of the cluster; None: not encrypted.
         max_bytes: largest message accepted.
         ring: called in that thread when an attempt has ended.
-
-    Raises:
-        ConfigError: this is no address.
     """
 
     def __init__(self, address: str, *, key: Key | None, max_bytes: int, ring: Callable[[], None]) -> None:

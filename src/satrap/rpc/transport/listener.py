@@ -224,9 +224,8 @@ class Listener:
 
     def _evict(self) -> None:
         """Close the oldest stranger, if there is one."""
-        for guest in self._strangers.values():
-            self._drop(guest)
-            return
+        if oldest := next(iter(self._strangers.values()), None):
+            self._drop(oldest)
 
     def _drop(self, guest: _Guest) -> None:
         if guest.connection.closed:
