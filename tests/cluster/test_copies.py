@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import pytest
 import torch.distributed as dist
 
 from satrap.checkpoint import Series
+from satrap.train import Checkpointing
 from tests.cluster.copies import COPIES, HELD, SIZE, make_trainer, weights
 from tests.train.plain import Batches
-from tests.train.test_cluster_saving import ROWS, data
+from tests.train.test_cluster_saving import ROWS, Watched, data
 from tests.train.test_workers import joined
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -82,3 +84,14 @@ def test_readers_means_and_metrics_go_by_share_and_saving_by_process(tmp_path: P
         resumed, undisturbed = answer["resumed"], answer["whole"]
         assert resumed["seen"] == undisturbed["seen"][5:]
         assert {**resumed, "seen": []} == {**undisturbed, "seen": []}
+
+    # One process goes on with both shares: what four positions say of two shares is read once.
+    shutil.copytree(series.place(5), tmp_path / "one" / Path(series.place(5)).name)
+    trainer = make_trainer()
+    last = trainer.fit(data(0, 1), epochs=2, checkpoint=Checkpointing(str(tmp_path / "one")), resume=True)
+    assert isinstance(trainer.model, Watched)
+    before = [sample for rank in (0, 2) for batch in whole[rank]["seen"][:5] for sample in batch]
+    after = [sample for batch in trainer.model.seen for sample in batch]
+    assert sorted(before + after) == sorted([*range(ROWS)] * 2)
+    assert last.samples == 2 * ROWS
+    trainer.close()

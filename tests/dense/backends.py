@@ -64,7 +64,7 @@ class Party:
         self.dense.attach(exchange.groups)
 
     def begin(self) -> Party:
-        self.dense.share()
+        self.dense.begin()
         self.dense.seed(self.exchange)
         return self
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,19 +120,6 @@ def test_a_parameter_that_no_worker_used_does_not_move() -> None:
         ]
 
     assert together(2, work) == [[[0.5, 0.5], [0.5, 0.5], None, [1.0, 1.0]]] * 2
-
-
-def test_a_worker_alone_does_everything_at_once() -> None:
-    workers = Workers()
-    tensor = torch.arange(3.0)
-    workers.sum(tensor)
-    workers.broadcast([tensor])
-    workers.meet("nothing")
-    said: list[str] = []
-    workers.solo("something", lambda: said.append("done"))
-    assert (tensor.tolist(), said) == ([0, 1, 2], ["done"])
-    assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
-    assert np.isclose(workers.size, 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -56,7 +56,7 @@ class DenseBackend(ABC):
 
     - A step changes the weights of all `partners`, by the mean gradient over the samples of all, or of none,
       because a loss or a gradient was not finite. A partner without a batch takes part.
-    - After `share` and `settle`, all workers score with the same network.
+    - After `begin` and `settle`, all workers score with the same network.
     - The parts that all processes return as `state` hold each weight, and each state of the optimizer,
       exactly once. `restore` takes what this process needs from the whole; `restore_own` the rest.
     - Weights that are rows are in `tables`; the loop looks `requests` up with each batch, and pushes.
@@ -86,7 +86,7 @@ class DenseBackend(ABC):
         return []
 
     @abstractmethod
-    def share(self) -> None:
+    def begin(self) -> None:
         """Give all workers the same network, before the first step."""
 
     @abstractmethod

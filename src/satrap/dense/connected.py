@@ -166,56 +166,39 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See `Workers.meet`."""
         turn = self._met[stage] = self._met.get(stage, 0) + 1
-        key, beats = f"{stage}/{turn}", _Beats()
+        key, seen = f"{stage}/{turn}", dict[int, tuple[int, float]]()
+        next_look = time.monotonic() + BEAT_SECONDS
         with _watched(self.rank, stage):
             self._store.add(key, 1)
             while self._store.add(key, 0) < self.size:
                 time.sleep(_POLL_SECONDS)
                 if meanwhile is not None:
                     meanwhile()
-                if beats.due():
-                    beats.take([self._store.add(f"beat/{rank}", 0) for rank in range(self.size)])
-                    self._bury(beats.silent(self.deadline if stage != "start" else START_SECONDS), stage)
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + BEAT_SECONDS
+                    self._look_for_life(seen, stage)
 
-    def _bury(self, silent: Sequence[int], stage: str) -> None:
-        if silent:
-            raise ExchangeError(
-                f"worker {silent[0]} has shown no sign of life for {self.deadline:g} s",
-                where=f"stage: {stage}, in worker {self.rank}",
-                why="all workers must be there to go on",
-                fix="look at its log",
-            )
+    def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
+        """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""
+        now, deadline = time.monotonic(), self.deadline if stage != "start" else START_SECONDS
+        for rank in range(self.size):
+            beat = self._store.add(f"beat/{rank}", 0)
+            last, at = seen.get(rank, (-1, now))
+            if beat != last:
+                seen[rank] = beat, now
+            elif now - at > deadline:
+                raise ExchangeError(
+                    f"worker {rank} has shown no sign of life for {self.deadline:g} s",
+                    where=f"stage: {stage}, in worker {self.rank}",
+                    why="all workers must be there to go on",
+                    fix="look at its log",
+                )
 
     def close(self) -> None:
         """See `Workers.close`."""
         self._stopping.set()
         self._beats.join(self.deadline)
         dist.destroy_process_group()
-
-
-class _Beats:
-    """The latest signs of life and their times."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, float]] = {}
-        self._next = time.monotonic() + BEAT_SECONDS
-
-    def due(self) -> bool:
-        """Whether it is time to check again."""
-        return time.monotonic() >= self._next
-
-    def take(self, beats: Sequence[int]) -> None:
-        """Record the workers' counters."""
-        now = self._next = time.monotonic()
-        self._next += BEAT_SECONDS
-        for rank, beat in enumerate(beats):
-            if rank not in self._seen or self._seen[rank][0] != beat:
-                self._seen[rank] = (beat, now)
-
-    def silent(self, deadline: float) -> list[int]:
-        """Return the workers that have been silent for the whole deadline."""
-        now = time.monotonic()
-        return [rank for rank, (_, at) in self._seen.items() if now - at > deadline]
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class DataParallel(DenseBackend):
         self.clip_norm = clip_norm
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
-    def share(self) -> None:
+    def begin(self) -> None:
         """Give every copy of the network the weights of the first."""
         self.workers.data.broadcast(list(self.model.state_dict().values()))
 

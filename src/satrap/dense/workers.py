@@ -47,6 +47,9 @@ class Workers(Group):
     workers.solo("saving", lambda: save(...))    # process 0 works, the others wait for it
     ```
 
+    Every method is called by all workers, in the same order. One that has not shown a sign of life for the
+    deadline, or the loss of the process that keeps the meeting place, is an `ExchangeError`.
+
     `workers.rank` is the number of the process: process 0 saves and reports, and each has its own random
     generators. `workers.data.rank` says which share of the data the process reads. They are equal as long as
     each process holds a whole network.
@@ -67,25 +70,14 @@ class Workers(Group):
         Args:
             stage: what the workers wait for, for errors; another thread must use another name.
             meanwhile: called again and again while waiting.
-
-        Raises:
-            ExchangeError: a worker has not shown a sign of life for the deadline.
         """
 
     def called(self, stage: str) -> bool:
-        """Return whether another worker is waiting for this one to `meet`.
-
-        Raises:
-            ExchangeError: the process that keeps the meeting place is lost.
-        """
+        """Return whether another worker is waiting for this one to `meet`; this one may ask alone."""
         return False
 
     def solo(self, stage: str, work: Callable[[], object]) -> None:
-        """Do something in process 0 only; the others wait until it is done.
-
-        Raises:
-            ExchangeError: a worker has not shown a sign of life for the deadline.
-        """
+        """Do something in process 0 only; the others wait until it is done."""
         if self.rank == 0:
             work()
         self.meet(stage)

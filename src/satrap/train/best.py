@@ -14,14 +14,9 @@ Save = Callable[[Iterable[str]], tuple[str, CheckpointError | None]]
 
 
 class Best:
-    """Keeps the best weights and rows beside the snapshots, else in a temporary folder.
+    """Keeps the best weights and rows beside the snapshots of the run, else in a temporary folder.
 
-    Args:
-        series: the snapshots of the run; None if it takes none.
-
-    Attributes:
-        place: URL of the best weights, None if none are kept.
-        step: their step.
+    `place` is the URL of the best weights, None if none are kept; `step` is their step.
     """
 
     def __init__(self, series: Series | None = None) -> None:
@@ -34,14 +29,9 @@ class Best:
     def keep(self, save: Save, step: int) -> str:
         """Keep the present weights and rows.
 
-        If no place can be written, `place` is None, and they stay the result until a later evaluation.
-
-        Args:
-            save: writes them to the first place that can be written, see `TrainingState.save`.
-            step: the number of steps done.
-
-        Returns:
-            A warning unless they are beside the snapshots; empty if the last call returned the same.
+        If no place can be written, `place` is None, and they stay the result until a later evaluation. For
+        `save` see `TrainingState.save`. Return a warning unless they are beside the snapshots; empty if the
+        last call returned the same.
         """
         place, error = save(self._places(step))
         self.place, self.step = place or None, step
@@ -66,12 +56,7 @@ class Best:
         return name if self._series is not None and folder == self._series.url else None
 
     def resume(self, name: str | None, step: int) -> None:
-        """Continue with the best weights that a snapshot names.
-
-        Args:
-            name: their name beside the snapshots; None if it names none.
-            step: their step.
-        """
+        """Continue with the best weights of a step that a snapshot names, or without, if it names none."""
         self.place = f"{self._series.url}/{name}" if self._series is not None and name else None
         self.step = step
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from satrap.data.prefetch import Prefetcher
-from satrap.dense import Workers
 from satrap.exchange.traffic import Traffic
 from satrap.train.observer import Progress
 from satrap.train.stages import Stages
@@ -27,13 +25,7 @@ class Load:
         self._others = 0, 0
 
     def look(self, statistics: Mapping[str, Any], progress: Progress, samples: int) -> None:
-        """Bring `progress` up to date.
-
-        Args:
-            statistics: of the exchange.
-            progress: of the run.
-            samples: trained by this worker so far.
-        """
+        """Bring `progress` up to date from the exchange's statistics; this worker has trained `samples`."""
         traffic: Traffic = statistics["exchange"]
         progress.waiting, progress.pushes = traffic.waiting, traffic.pushes.in_flight
         pushes, seconds = traffic.pushes.count, traffic.pushes.seconds
@@ -82,12 +74,7 @@ def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float,
 
 
 def summary(traffic: Traffic, samples: int) -> dict[str, Any]:
-    """Return the traffic of a worker as figures per request and per sample.
-
-    Args:
-        traffic: of its exchange.
-        samples: number that it has trained.
-    """
+    """Return the traffic of a worker's exchange as figures per request and per trained sample."""
     return {
         "staleness": {
             whose: {str(missed): counts[missed] for missed in sorted(counts)}
@@ -100,8 +87,3 @@ def summary(traffic: Traffic, samples: int) -> dict[str, Any]:
         "resent": traffic.resent,
         "waiting": traffic.waiting,
     }
-
-
-def gathered(own: Mapping[str, Any], workers: Workers) -> list[dict[str, Any]]:
-    """Return, on rank 0, the values of every worker, in order of rank."""
-    return [json.loads(found) for found in workers.gather(json.dumps(own).encode())]

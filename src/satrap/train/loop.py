@@ -26,14 +26,7 @@ Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 
 
 class Loop:
-    """Trains a state on data.
-
-    Args:
-        state: what is trained.
-        loss: (logits, batch) -> scalar, a mean over the samples.
-        learning_rates: factor on all learning rates by the number of steps done.
-        snapshots: hear of each step, pass and evaluation, and may end the loop by an error.
-    """
+    """Trains a state on data; `snapshots` hear of each step, pass and evaluation, and may end it."""
 
     def __init__(
         self, state: TrainingState, loss: Loss, learning_rates: LearningRates, snapshots: Snapshots
@@ -113,7 +106,7 @@ class Loop:
     def _validate(self, validation: Data) -> None:
         state = self._state
         state.settle("evaluation")
-        found = self._predictor.measure(self._snapshots.stoppable(validation))
+        found = self._predictor.measure(self._snapshots.stoppable(validation.batches()))
         self._snapshots.evaluated()
         metrics = merged(found, state.workers)
         improved, keeping = state.control.improved(metrics["auc"]), state.control.patience is not None

@@ -16,12 +16,7 @@ from satrap.metrics import BinaryMetrics
 
 
 def merged(metrics: BinaryMetrics, workers: Workers) -> dict[str, float]:
-    """Return the metrics over all workers, the same numbers on each.
-
-    Args:
-        metrics: of this worker.
-        workers: all workers.
-    """
+    """Return the metrics of the samples of all workers, the same numbers on each; changes `metrics`."""
     if workers.size == 1:
         return metrics.compute()
     workers.meet("evaluated")
@@ -57,12 +52,7 @@ def joined(part: DenseState, workers: Workers) -> DenseState:
 
 
 def shared(checkpoint: Checkpoint | None, workers: Workers) -> Checkpoint:
-    """Return the checkpoint of process 0 to all workers; the others get no rows.
-
-    Args:
-        checkpoint: in process 0; None elsewhere.
-        workers: all workers.
-    """
+    """Return the checkpoint of process 0, which alone gives one, to all; the others get no rows."""
     if workers.size == 1:
         assert checkpoint is not None
         return checkpoint

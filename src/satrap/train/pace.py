@@ -12,11 +12,7 @@ from satrap.train.observer import Progress
 
 
 class Clock:
-    """A stopwatch.
-
-    Args:
-        spent: seconds at the beginning.
-    """
+    """A stopwatch that shows `spent` seconds at the beginning."""
 
     def __init__(self, spent: float = 0.0) -> None:
         self._spent = spent
@@ -38,11 +34,7 @@ class Clock:
 
 
 class Length:
-    """The number of samples of a run: known, estimated from the place in the files, or None.
-
-    Args:
-        epochs: planned passes.
-    """
+    """The number of samples of all passes: known, estimated from the place in the files, or None."""
 
     def __init__(self, epochs: int) -> None:
         self._epochs, self._data, self._exact = epochs, None, False

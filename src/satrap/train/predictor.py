@@ -136,16 +136,16 @@ class Predictor:
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
-        return merged(self.measure(data), self.workers)
+        return merged(self.measure(data.batches()), self.workers)
 
-    def measure(self, data: Data) -> BinaryMetrics:
-        """Return the metrics of this worker's data, to be merged with the metrics of the other workers.
+    def measure(self, batches: Iterable[Batch]) -> BinaryMetrics:
+        """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
         metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
-        for batch, probabilities in self._scored(data.batches()):
+        for batch, probabilities in self._scored(batches):
             assert batch.labels is not None
             metrics.update(
                 batch.labels,

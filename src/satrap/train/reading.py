@@ -15,22 +15,18 @@ from satrap.train.predictor import Data
 
 @dataclass(slots=True)
 class Stream:
-    """The rest of one share of a pass: every `stride`-th of the batches after `position`.
-
-    Args:
-        worker, workers: number of the share, and of how many.
-        position: of the last trained batch; None at the start, or if batches have no position.
-        done: batches read so far; used if batches have no position.
-        skip: batches before the next one, which other workers train.
-        stride: 1 as long as one worker reads the share alone.
-    """
+    """The rest of share `worker` of `workers` in a pass: every `stride`-th batch after `position`."""
 
     worker: int
     workers: int
     position: Any = None
+    """Of the last trained batch; None at the start, or if batches have no position."""
     done: int = 0
+    """Batches read so far; used if batches have no position."""
     skip: int = 0
+    """Batches before the next one, which other workers train."""
     stride: int = 1
+    """1 as long as one worker reads the share alone."""
 
     def split(self, parts: int) -> list[Stream]:
         """Return `parts` streams that together have each of these batches once."""
@@ -113,11 +109,7 @@ class Reading:
         return [asdict(stream) for stream in self._streams]
 
     def restore(self, states: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Continue a pass.
-
-        Args:
-            states: `state` of every worker that took part in it, in order of rank.
-        """
+        """Continue a pass, given the `state` of every worker that took part in it, in order of rank."""
         if len(states) == self.size:
             self._streams = [Stream(**stream) for stream in states[self.rank]]
             return

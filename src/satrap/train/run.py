@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from satrap.embedding import Ticket
 from satrap.errors import TrainingError
 from satrap.exchange import Exchange
 from satrap.train.control import PlateauControl
-from satrap.train.load import Load, gathered, summary
+from satrap.train.load import Load, summary
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
 from satrap.train.stages import Stages
@@ -38,14 +39,7 @@ Rows = npt.NDArray[np.float32]
 
 
 class Run:
-    """Counts what happens in one `fit` and calls the observers.
-
-    Args:
-        labels: names of the labels.
-        epochs: planned passes.
-        observers: called after each step and evaluation.
-        workers: all workers of the run; default one.
-    """
+    """Counts what happens in one `fit` of `epochs` passes and calls the observers."""
 
     def __init__(
         self,
@@ -113,16 +107,10 @@ class Run:
         return rows
 
     def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
-        """Count one step.
+        """Count one step, of which `turn` is this worker's part; `TrainingError` after too many refused ones.
 
-        Args:
-            turn: this worker's part of it.
-            logits: float32[size, labels] of its batch, None without one.
-            stepped: its result.
-            missed: own updates that its lookup did not see, None without a lookup.
-
-        Raises:
-            TrainingError: too many refused steps in a row.
+        Without a batch, `logits` (float32[size, labels]) is None, and so is `missed`, the number of own
+        updates that its lookup did not see.
         """
         progress = self.progress
         progress.step += 1
@@ -202,11 +190,6 @@ class Run:
             self.stopped = "patience"
         return self.stopped != "epochs"
 
-    def total_up(self) -> None:
-        """Count the samples of all workers, where each has counted its own (`async`)."""
-        [samples] = self.workers.data.count([self.progress.samples])
-        self.progress.samples = int(samples)
-
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the account as (plain data, arrays), for a snapshot."""
         plain = {
@@ -247,7 +230,7 @@ class Run:
             "snapshot_pause_ms": 1000 * max(self.pauses, default=0.0),
             **summary(self._exchange.telemetry.traffic(), self._own_samples),
         }
-        others = gathered(own, self.workers)
+        others = [json.loads(found) for found in self.workers.gather(json.dumps(own).encode())]
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}
 
     def _check_learnt(self) -> None:
@@ -262,11 +245,7 @@ class Run:
             )
 
     def finish(self) -> Result:
-        """Close the account and call the observers' `finished`.
-
-        Raises:
-            TrainingError: every step was refused.
-        """
+        """Close the account and call the observers' `finished`; every step refused is a `TrainingError`."""
         self._check_learnt()
         self._look_at_store()
         result = Result(

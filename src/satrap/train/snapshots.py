@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +23,6 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
 from satrap.train.merge import joined, pack_worker, shared, unpack_worker
-from satrap.train.predictor import Data
 from satrap.train.state import TrainingState
 
 CALL_SECONDS = 0.02
@@ -79,14 +81,10 @@ class Checkpointing:
 
 
 class Snapshots:
-    """Takes the snapshots of one `fit`; made by `Trainer.fit`.
+    """Takes the snapshots of one `fit`, or none without a plan; made by `Trainer.fit`.
 
     The loop reports what has happened. All workers call the same methods: they agree when to take a snapshot,
-    wait for each other at the cut, and rank 0 writes.
-
-    Args:
-        state: what snapshots hold.
-        plan: where they go; None: nowhere.
+    wait for each other at the cut, and process 0 writes.
     """
 
     def __init__(self, state: TrainingState, plan: Checkpointing | None) -> None:
@@ -96,29 +94,20 @@ class Snapshots:
         self._called_at = 0.0
 
     def pass_begins(self) -> None:
-        """Look whether there is anything to be trained.
-
-        Raises:
-            StopRequested: a stop was asked for.
-        """
+        """Raise `StopRequested` if a stop was asked for on any worker."""
         if self._plan is not None and self._any(self._state.stopping):
             raise StopRequested
 
-    def stoppable(self, data: Data) -> Data:
-        """Return the same data for an evaluation; reading ends early when a stop is requested."""
-        return _Stoppable(data, lambda: self._state.stopping) if self._plan else data
+    def stoppable(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """Return the batches of an evaluation; reading ends early when a stop is requested."""
+        return itertools.takewhile(lambda _: not self._state.stopping, batches) if self._plan else batches
 
     def evaluated(self) -> None:
-        """Meet the other workers after an evaluation.
-
-        Raises:
-            StopRequested: a stop was requested, so samples may be missing.
-        """
-        if self._plan is None:
-            return
-        self._workers.meet("end of the evaluation")
-        if self._any(self._state.stopping):
-            raise StopRequested
+        """Meet the other workers after an evaluation; `StopRequested` means that samples may be missing."""
+        if self._plan is not None:
+            self._workers.meet("end of the evaluation")
+            if self._any(self._state.stopping):
+                raise StopRequested
 
     def __enter__(self) -> Snapshots:
         self._state.fitting = True
@@ -139,12 +128,7 @@ class Snapshots:
     def stepped(self, *, stop: bool) -> None:
         """Save after a step if it is time.
 
-        Args:
-            stop: whether this step is the last one.
-
-        Raises:
-            StopRequested: `stop` is true, and a snapshot will be saved.
-            KeyboardInterrupt: `stop` is true, and there is nowhere to save.
+        If `stop`, it was the last: raise `StopRequested`, or KeyboardInterrupt if there is nowhere to save.
         """
         if self._plan is None:
             if stop:
@@ -213,16 +197,11 @@ class Snapshots:
         try:
             self._series.write(step, checkpoint)
         except BaseException:
-            self._make_up_for(put_back)
-            raise
-
-    def _make_up_for(self, put_back: Callable[[], None]) -> None:
-        """Make the next snapshot include the content of this one or, if that is impossible, everything."""
-        assert self._series is not None
-        try:
-            put_back()
-        except BaseException:
-            self._series.unfollow()
+            try:
+                put_back()  # so that the next snapshot includes the content of this one
+            except BaseException:
+                self._series.unfollow()  # or everything
+                raise
             raise
 
     def warn(self, text: str) -> None:
@@ -231,11 +210,7 @@ class Snapshots:
             (self._plan.notice if self._plan else _warn)(text)
 
     def save(self) -> None:
-        """Write a snapshot now.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Write a snapshot now, or raise `CheckpointError`."""
         self._writer.wait()
         if (write := self._cut()) is not None:
             write()
@@ -284,16 +259,12 @@ class Snapshots:
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
             settings["best"] = best
-        weights, optimizer = _cloned(dense.weights), _cloned(dense.optimizer)
+        weights = {name: tensor.clone() for name, tensor in dense.weights.items()}
+        optimizer = deepcopy(dense.optimizer)
         return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:
-        """Restore the state from the newest snapshot.
-
-        Raises:
-            ConfigError: there is none, or it belongs to another model or other settings.
-            CheckpointError: it is damaged.
-        """
+        """Restore the state from the newest snapshot; `ConfigError` if there is none of the same training."""
         state, workers, series, plan = self._state, self._workers, self._series, self._plan
         whole = None
         if workers.rank == 0:
@@ -316,45 +287,13 @@ class Snapshots:
             state.restore_worker(checkpoint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stoppable:
-    """Data whose reading ends when a stop is requested."""
-
-    data: Data
-    stopping: Callable[[], bool]
-
-    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
-        """Iterate as the data does."""
-        for batch in self.data.batches(epoch, position):
-            if self.stopping():
-                return
-            yield batch
-
-
-def _cloned(value: Any) -> Any:
-    """Return a copy of a nested structure, tensors included."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: _cloned(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_cloned(inner) for inner in value)
-    return value
-
-
 def _check_same(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
+    present = json.loads(json.dumps(own))  # as it was saved: without tuples
     for key in own.keys() - set(CHANGING):
-        if _plain(own[key]) != _plain(saved.get(key)):
+        if present[key] != saved.get(key):
             raise ConfigError(
                 f"the snapshot was taken with another {key.replace('_', ' ')}",
                 where=where,
                 why="the result would not be that of one run",
                 fix=f"use {str(saved.get(key))[:120]}, or start anew",
             )
-
-
-def _plain(value: Any) -> Any:
-    """Return plain data as it is after a round trip through JSON."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

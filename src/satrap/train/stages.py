@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,7 @@ is bookkeeping, evaluation and saving. On a GPU, work that was only started coun
 
 
 class Stages:
-    """Seconds spent in each stage by the training thread.
-
-    Attributes:
-        seconds: stage -> seconds so far.
-    """
+    """The `seconds` that the training thread has spent in each stage."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)
@@ -38,11 +35,8 @@ class Stages:
         """Yield the items, and count the time spent waiting for each."""
         iterator = iter(items)
         while True:
-            start = time.perf_counter()
-            try:
-                item = next(iterator)
-            except StopIteration:
+            with self.timed(stage):
+                found = list(itertools.islice(iterator, 1))
+            if not found:
                 return
-            finally:
-                self.seconds[stage] += time.perf_counter() - start
-            yield item
+            yield found[0]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +30,7 @@ class TrainingState:
     """Everything in a snapshot, and the methods that save and restore it.
 
     The trainer makes it, and the loop changes it. Snapshots and best weights are copies of it. None of these
-    knows the others.
-
-    Args:
-        predictor: the network, the rows, and the workers that train.
-        dense: how the network takes its steps.
-        control: learning rate and patience.
-        schedule: when lookups and updates happen.
-        arguments: other arguments of the trainer, as plain data; a checkpoint keeps them.
+    knows the others. A checkpoint keeps `arguments`, other arguments of the trainer as plain data.
 
     Attributes:
         run: the account of the current `fit`.
@@ -66,22 +58,10 @@ class TrainingState:
     def begin(
         self, epochs: int = 0, observers: Sequence[Observer] = (), series: Series | None = None
     ) -> None:
-        """Open the account of a `fit`.
-
-        Args:
-            epochs: planned passes.
-            observers: notified of its steps.
-            series: its snapshots; None: it takes none.
-        """
+        """Open the account of a `fit` of so many passes; `series` are its snapshots, if it takes any."""
         self.run = Run(self.predictor.schema.label_names, epochs, observers, self.workers)
         self.position = Position(self.workers.data.rank, self.workers.data.size)
         self.series, self.best = series, Best(series)
-
-    @contextmanager
-    def watched(self, data: Any) -> Iterator[None]:
-        """Notify the observers of the start; drop what only this run needed when the block ends."""
-        with self.run.watching(self.exchange, data), closing(self.best):
-            yield
 
     @property
     def apart(self) -> bool:
@@ -106,7 +86,8 @@ class TrainingState:
     def total_up(self) -> None:
         """Sum the samples of all workers, if each has counted its own."""
         if self.apart:
-            self.run.total_up()
+            [samples] = self.workers.data.count([self.run.progress.samples])
+            self.run.progress.samples = int(samples)
 
     def settings(self) -> dict[str, Any]:
         """Return what a checkpoint says about the training, as plain data."""
@@ -121,14 +102,10 @@ class TrainingState:
         }
 
     def save(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
-        """Write a checkpoint to the first of some places that can be written to.
+        """Write a checkpoint to the first of some folders or fsspec URLs that can be written to.
 
-        Args:
-            places: folders or fsspec URLs; only rank 0 reads them, and no more than needed.
-
-        Returns:
-            (the place that has it, empty if there is none; why the first place does not have it). Ranks other
-            than 0 know no reason.
+        Return the place that has it, empty if there is none, and, in process 0, why the first does not have
+        it. Only process 0 reads `places`, and no more than needed.
         """
         kept, errors = "", list[CheckpointError]()
 
@@ -153,11 +130,8 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
         """Take over the weights, optimizer state and rows of a checkpoint.
 
-        Args:
-            checkpoint: what to take over; rank 0 loads its rows.
-            place: URL of the checkpoint; processes that hold rows then load their own from it instead of rank
-                0, with everything they need to continue exactly.
-            follow: see `Durability.read`.
+        Process 0 loads the rows. With `place`, the URL of the checkpoint, the processes that hold rows load
+        their own from it, with everything they need to continue exactly. For `follow` see `Durability.read`.
         """
         with understood(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -171,9 +172,9 @@ class Trainer:
         if resume:
             snapshots.resume()
         else:
-            self.dense.share()
+            self.dense.begin()
         self.state.seed_rows()
-        with self.state.watched(data), snapshots:
+        with self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
             loop = Loop(self.state, self.loss, self.training.lr_schedule, snapshots)
             loop.run(data, validation, epochs, steps)
             self.state.settle("end of training")

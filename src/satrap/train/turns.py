@@ -28,13 +28,7 @@ class Turn:
 def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch], float]) -> Iterator[Turn]:
     """Yield this worker's turns until no worker has a batch left; all yield equally many.
 
-    Args:
-        tickets: this worker's batches.
-        workers: the workers that step together.
-        weight: weight of a batch, the denominator of its mean loss.
-
-    Raises:
-        ExchangeError: another worker is lost.
+    `workers` step together. `weight` returns the denominator of a batch's mean loss.
     """
     if workers.data.size == 1:
         for ticket in tickets:
@@ -44,11 +38,11 @@ def turns(tickets: Iterable[Ticket], workers: Workers, weight: Callable[[Batch],
     ticket_or_none = next(iterator, None)
     workers.meet("first batch")  # opening files may take much longer than a step
     while True:
-        mine = 0.0 if ticket_or_none is None else weight(ticket_or_none.batch)
-        size = 0 if ticket_or_none is None else ticket_or_none.batch.size
-        total, samples, active = workers.data.count([mine, size, float(ticket_or_none is not None)])
+        batch = None if ticket_or_none is None else ticket_or_none.batch
+        own = [0.0, 0, 0] if batch is None else [weight(batch), batch.size, 1]
+        total, samples, active = workers.data.count(own)
         if not active:
             return
-        share = workers.data.size * mine / total if total > 0 else 1.0
+        share = workers.data.size * own[0] / total if total > 0 else 1.0
         yield Turn(ticket_or_none, share, int(samples))
         ticket_or_none = next(iterator, None)

@@ -19,11 +19,7 @@ WINDOW_SAMPLES = 50_000
 
 
 class AUCWindow:
-    """AUC of each full window of training samples, scored before they were learnt from.
-
-    Args:
-        labels: names of the labels; the AUC is the mean over them.
-    """
+    """AUC of each full window of training samples, scored before they were learnt from; mean over labels."""
 
     def __init__(self, labels: tuple[str, ...]) -> None:
         self._metrics = BinaryMetrics(labels, exact_limit=0, bins=4096)
@@ -50,5 +46,4 @@ class AUCWindow:
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Replace everything by what `state` returned."""
         self._samples, self.value = int(state["counts"][0]), float(state["counts"][1])
-        prefix = "metrics/"
-        self._metrics.restore({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        self._metrics.restore({k.removeprefix("metrics/"): v for k, v in state.items() if k != "counts"})

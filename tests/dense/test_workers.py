@@ -1,0 +1,22 @@
+"""A worker alone needs nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from satrap.dense import Workers
+
+
+def test_a_worker_alone_does_everything_at_once() -> None:
+    workers = Workers()
+    tensor = torch.arange(3.0)
+    workers.sum(tensor)
+    workers.broadcast([tensor])
+    workers.meet("nothing")
+    said: list[str] = []
+    workers.solo("something", lambda: said.append("done"))
+    assert (tensor.tolist(), said) == ([0, 1, 2], ["done"])
+    assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
+    assert np.isclose(workers.size, 1)
+    assert workers.data is workers
