@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.train import Checkpointing
 from tests.cluster.copies import COPIES, HELD, SIZE, make_trainer, weights
+from tests.dense.processes import answers as in_processes
 from tests.train.plain import Batches
 from tests.train.test_cluster_saving import ROWS, Watched, data
 from tests.train.test_workers import joined
@@ -24,29 +19,8 @@ from tests.train.test_workers import joined
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-def trained(folder: Path) -> list[dict[str, Any]]:
-    """Return what each of four processes says at its end."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    c10d: Any = dist
-    store = c10d.TCPStore(
-        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-    )
-    command = [sys.executable, "-m", "tests.cluster.copies", f"127.0.0.1:{port}"]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(folder)], stdout=subprocess.PIPE) for rank in range(SIZE)
-    ]
-    try:
-        answers = [json.loads(process.communicate(timeout=500)[0]) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-        del store
-    return answers
-
-
 def test_readers_means_and_metrics_go_by_share_and_saving_by_process(tmp_path: Path) -> None:
-    answers = trained(tmp_path)
+    answers = in_processes("tests.cluster.copies", SIZE, str(tmp_path))
     assert [answer["ranks"] for answer in answers] == [[0, 0], [1, 0], [2, 1], [3, 1]]
     whole = [answer["whole"] for answer in answers]
 

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from satrap.dense import Workers
 from tests.dense.backends import BAD, CLIP, OPTIMIZERS, RATES, answers, network, samples
+from tests.dense.processes import answers as in_processes
 
 BACKENDS = ("one device", "data parallel", "remote")
-
-
-def two_processes() -> list[dict[str, Any]]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    c10d: Any = dist
-    store = c10d.TCPStore(
-        "127.0.0.1",
-        listening.getsockname()[1],
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-    )
-    command = [sys.executable, "-m", "tests.dense.backends", f"127.0.0.1:{store.port}"]
-    processes = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
-    try:
-        return [json.loads(process.communicate(timeout=200)[0]) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What each process found."""
     if request.param == "data parallel":
-        return two_processes()
+        return in_processes("tests.dense.backends", 2)
     return [answers(request.param, Workers())]
 
 

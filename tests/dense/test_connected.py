@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import torch.distributed as dist
+
+from tests.dense.processes import Process, started
 
 DEADLINE = 3.0
 
@@ -20,24 +17,8 @@ DEADLINE = 3.0
 class Peers:
     """Two worker processes that do what they are told."""
 
-    def __init__(self) -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-        c10d: Any = dist
-        self.store = c10d.TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-        )
-        command = [sys.executable, "-m", "tests.dense.peers", f"127.0.0.1:{port}"]
-        self.all = [
-            subprocess.Popen(
-                [*command, str(rank), "2", str(DEADLINE)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-            )
-            for rank in range(2)
-        ]
+    def __init__(self, processes: list[Process]) -> None:
+        self.all = processes
         assert [self.hear(rank) for rank in range(2)] == ["ready", "ready"]
 
     def tell(self, rank: int, command: str) -> None:
@@ -55,17 +36,11 @@ class Peers:
             self.tell(rank, command)
         return [self.hear(rank) for rank in range(2)]
 
-    def end(self) -> None:
-        for process in self.all:
-            process.kill()
-            process.communicate()
-
 
 @pytest.fixture
 def peers() -> Iterator[Peers]:
-    made = Peers()
-    yield made
-    made.end()
+    with started("tests.dense.peers", 2, "2", str(DEADLINE)) as processes:
+        yield Peers(processes)
 
 
 def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one(peers: Peers) -> None:
