@@ -51,13 +51,10 @@ class Party:
     ) -> None:
         self.workers, make = workers, OPTIMIZERS[optimizer]
         self.model = network(seed + workers.rank)
-        self.dense: DenseBackend = (
-            RemoteStep(self.model, make, clip_norm, {4}, workers)
-            if kind == "remote"
-            else DataParallel(self.model, make, clip_norm, workers)
-        )
+        backend = RemoteStep if kind == "remote" else DataParallel
+        self.dense: DenseBackend = backend(self.model, make, clip_norm, workers)
         ids = Table("ids", dim=4, optimizer=optim.SGD(lr=1.0))
-        self.use(LocalExchange(Shard([ids, *self.dense.tables], seed=0)))
+        self.use(LocalExchange(Shard([ids, *self.dense.tables({4})], seed=0)))
 
     def use(self, exchange: LocalExchange) -> None:
         self.exchange = exchange

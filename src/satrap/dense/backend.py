@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,18 +59,21 @@ class DenseBackend(ABC):
     - After `begin` and `settle`, all workers score with the same network.
     - The parts that all processes return as `state` hold each weight, and each state of the optimizer,
       exactly once. `restore` takes what this process needs from the whole; `restore_own` the rest.
-    - Weights that are rows are in `tables`; the loop looks `requests` up with each batch, and pushes.
+    - Weights that are rows are in `tables`; the loop pulls `requests` with each batch, and pushes.
 
     Attributes:
         trainable: whether it was made with an optimizer.
         partners: the workers with which this one takes each step.
-        tables: tables that it needs in the store.
+        requests: rows that are weights, once it has been attached; to be looked up with each batch.
     """
 
     trainable: bool
     partners: Workers
-    tables: Sequence[Table] = ()
     requests: Sequence[Request] = ()
+
+    def tables(self, widths: Collection[int]) -> list[Table]:
+        """Return the tables that it needs in the store, where the other tables have rows of these widths."""
+        return []
 
     def attach(self, groups: Sequence[TableGroup]) -> None:  # noqa: B027 - by default, no weight is a row
         """Find `tables` among the exchange's groups."""

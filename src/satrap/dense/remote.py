@@ -39,7 +39,6 @@ class RemoteStep(DataParallel):
         model: the network.
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
-        dims: row widths of the other tables.
         workers: all workers, default this one alone; none steps together with another.
 
     Raises:
@@ -51,17 +50,21 @@ class RemoteStep(DataParallel):
         model: nn.Module,
         make: MakeOptimizer | None,
         clip_norm: float | None,
-        dims: Collection[int],
         workers: Workers | None = None,
     ) -> None:
         super().__init__(model, make, clip_norm, workers)
         self.partners = Workers()
-        self._dim = next(dim for dim in range(ROW, ROW + len(dims) + 1) if dim not in dims)
+        self._rule = None if self.optimizer is None else row_optimizer(self.optimizer)
+        self.optimizer = None
+        self._tables: list[Table] = []
+
+    def tables(self, widths: Collection[int]) -> list[Table]:
+        """Return the reserved table."""
+        self._dim = next(dim for dim in range(ROW, ROW + len(widths) + 1) if dim not in widths)
         self._rows = -(-sum(p.numel() for p in self.parameters) // self._dim)
-        if self.optimizer is not None:
-            rule = row_optimizer(self.optimizer)
-            self.tables = (Table(DENSE_TABLE, dim=self._dim, optimizer=rule, initial_scale=0.0),)
-            self.optimizer = None
+        if self._rule is not None:
+            self._tables = [Table(DENSE_TABLE, dim=self._dim, optimizer=self._rule, initial_scale=0.0)]
+        return self._tables
 
     def attach(self, groups: Sequence[TableGroup]) -> None:
         """Find the reserved table among the exchange's groups."""
@@ -76,7 +79,7 @@ class RemoteStep(DataParallel):
         They are loaded, because a lookup would leave out rows that the recipe's admission refuses.
         """
         rows = _rows([p.detach() for p in self.parameters], self._rows, self._dim)
-        with closing(LocalExchange(Shard(self.tables, seed=0))) as fresh:
+        with closing(LocalExchange(Shard(self._tables, seed=0))) as fresh:
             fresh.lookup([replace(request, group=0) for request in self.requests], create=True).result()
             for table, chunk in fresh.durability.snapshot():
                 exchange.durability.load(table, replace(chunk, weights=rows[chunk.ids.astype(np.int64)]))

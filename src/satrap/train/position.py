@@ -59,11 +59,8 @@ class Position:
     def state(self, plan: EmbeddingPlan) -> tuple[dict[str, Any], Arrays]:
         """Return the position as (plain data, arrays), for a snapshot.
 
-        Of lookups in flight it keeps the distinct ids and their rows, whoever pools them; so a run may go on
-        with embedding workers or without.
-
-        Args:
-            plan: made the requests that are in flight.
+        Of lookups in flight, whose requests `plan` made, it keeps the distinct ids and their rows, whoever
+        pools them; so a run may go on with embedding workers or without.
         """
         arrays: dict[str, npt.NDArray[Any]] = {}
         for number, (turn, pending) in enumerate(self.ahead):
@@ -81,11 +78,9 @@ class Position:
         return plain, arrays
 
     def restore(self, states: Sequence[Mapping[str, Any]], arrays: Arrays | None) -> None:
-        """Resume from a snapshot.
+        """Resume from a snapshot: the plain data of the reader of each share, and this worker's arrays.
 
-        Args:
-            states: plain data of the reader of each share, in order of rank.
-            arrays: of this worker; None: other workers took part, and their lookups are issued again.
+        Without arrays, other workers took part, and their lookups are issued again.
         """
         rank = self.reading.rank
         self.epoch = states[rank if arrays is not None else 0]["epoch"]
@@ -103,12 +98,7 @@ class Position:
     def replayed(self, wanted: Sequence[Request], step: int) -> tuple[list[npt.NDArray[np.float32]], int]:
         """Return the rows of the next lookup that was in flight, and the updates it had seen.
 
-        Args:
-            wanted: the distinct ids of the lookup.
-            step: the next step, for the error.
-
-        Raises:
-            CheckpointError: the data has changed since.
+        If its distinct ids are not the wanted ones, the data has changed: `CheckpointError` at this step.
         """
         seen, answers = self._replay.popleft()
         same = len(answers) == len(wanted) and all(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, TypeVar
 
-from torch import nn
-
-from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, RemoteStep, Workers
+from satrap.dense import DataParallel, RemoteStep
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
@@ -56,22 +54,13 @@ class Schedule:
     """
 
     mode: ClassVar[str]
+    dense: ClassVar[type[DataParallel]] = DataParallel
+    """How the network takes its steps."""
 
     def __init__(self, staleness: int) -> None:
         if staleness < 0:
             raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
         self.staleness = staleness
-
-    def dense(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers,
-        dims: Collection[int],
-    ) -> DenseBackend:
-        """Return how the network takes its steps; `dims` are the row widths of the tables."""
-        return DataParallel(model, make, clip_norm, workers)
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Do what a step requires of a worker without batches."""
@@ -101,17 +90,7 @@ class Async(Schedule):
     """The network's weights are rows too, and no worker waits for another."""
 
     mode = "async"
-
-    def dense(
-        self,
-        model: nn.Module,
-        make: MakeOptimizer | None,
-        clip_norm: float | None,
-        workers: Workers,
-        dims: Collection[int],
-    ) -> DenseBackend:
-        """Return the backend whose weights are rows."""
-        return RemoteStep(model, make, clip_norm, dims, workers)
+    dense = RemoteStep
 
 
 _SCHEDULES: dict[str, type[Schedule]] = {kind.mode: kind for kind in (Sync, Hybrid, Async)}

@@ -73,7 +73,7 @@ class TrainingState:
         self.workers.solo("dense weights", self._seed)
 
     def _seed(self) -> None:
-        if self.dense.tables and not self._seeded:
+        if self.dense.requests and not self._seeded:
             self.dense.seed(self.exchange)
             self._seeded = True
 
@@ -140,13 +140,13 @@ class TrainingState:
             self.workers.solo(
                 "loading rows", lambda: self.exchange.durability.read(place, follow=follow, exact=True)
             )
-            self._seeded = bool(self.dense.tables)
+            self._seeded = bool(self.dense.requests)
         else:
             self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
 
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:
-            if table != DENSE_TABLE or self.dense.tables:
+            if table != DENSE_TABLE or self.dense.requests:
                 self.exchange.durability.load(table, chunk)
                 self._seeded = self._seeded or table == DENSE_TABLE
 

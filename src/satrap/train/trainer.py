@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from satrap.checkpoint import read_checkpoint
-from satrap.dense import MakeOptimizer
+from satrap.dense import DenseBackend, MakeOptimizer
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -107,9 +107,8 @@ class Trainer:
         self.model = model.to(chosen)
         dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        widths = {table.dim for table in tables}
-        self.dense = schedule.dense(model, dense_optimizer, clip_norm, self.workers, widths)
-        tables += self.dense.tables
+        self.dense: DenseBackend = schedule.dense(model, dense_optimizer, clip_norm, self.workers)
+        tables += self.dense.tables({table.dim for table in tables})
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
         )
