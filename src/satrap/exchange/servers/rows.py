@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from satrap.errors import SatrapError, StoreError
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.found import FoundRows
 from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
@@ -18,7 +19,7 @@ from satrap.rpc.server.handler import Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import Chunk, Shard
+from satrap.store import Chunk, Shard, Slots
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
@@ -43,6 +44,7 @@ class RowRequests:
     def __init__(self, store: Shard, board: StepBoard, max_bytes: int) -> None:
         self.store, self._board, self._max_bytes = store, board, max_bytes
         self.updates = 0
+        self._found = FoundRows()
         self._exports: dict[int, Iterator[Chunk]] = {}
         self._scratch = np.empty(0, np.float32)
 
@@ -68,7 +70,7 @@ class RowRequests:
         create = header.kind == Kind.LOOKUP
         if member_of(session).ordered and create:
             self._board.look(session.rank, header.step)
-        answer = []
+        answer, found = [], []
         for s in sections:
             assert s.ids is not None
             dim = self.store.groups[s.group].dim
@@ -77,11 +79,14 @@ class RowRequests:
             else:
                 rows = self._buffer(s.count, dim)
             if create:
-                self.store.lookup_group(s.group, s.ids, s.splits, rows)
+                _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
+                found.append((s.ids, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
             count = np.array([0, s.count], np.int64)
             answer.append(Section(s.group, count, None, code, dim, 1.0, to_wire(rows, code)))
+        if create and not session.gated:  # a step of several ranks has other ids than its lookups
+            self._found.keep(session.client, found)
         return pack(answer)
 
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
@@ -103,7 +108,7 @@ class RowRequests:
         self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
 
     def _apply_own(self, session: Session, _: Header, share: Share) -> list[Buffer]:
-        self._apply(share)
+        self._apply(share, self._found.take(session.client, [(u.group, u.ids) for u in share.updates]))
         member_of(session).updates += 1
         self.updates += 1
         return []
@@ -117,13 +122,14 @@ class RowRequests:
             self.updates += len(shares)
             merged = Share(merge(shares), shares[0].lr_scale)
             self._check_gradients(merged)  # finite numbers may have a sum that is not
-            self._apply(merged)
+            self._apply(merged, [None] * len(merged.updates))
         return []
 
-    def _apply(self, share: Share) -> None:
-        for u in share.updates:
+    def _apply(self, share: Share, found: Sequence[Slots | None]) -> None:
+        scale = share.lr_scale
+        for u, slots in zip(share.updates, found, strict=True):
             self.store.update_group(
-                u.group, u.ids, u.splits, u.gradients, lr_scale=share.lr_scale, checked=True
+                u.group, u.ids, u.splits, u.gradients, lr_scale=scale, slots=slots, checked=True
             )
 
     def _sections(self, parts: Sequence[Buffer]) -> list[Section]:
@@ -188,7 +194,8 @@ class RowRequests:
         return pack_chunk(chunk)
 
     def forget(self, gone: Callable[[int], bool]) -> None:
-        """Let exports of clients that are gone end: each keeps rows as they were."""
+        """Let exports and lookups of clients that are gone go: an export keeps rows as they were."""
+        self._found.forget(gone)
         for client in filter(gone, list(self._exports)):
             del self._exports[client]
 
