@@ -140,21 +140,26 @@ class Slot:
         return named[0].split(" - ")[0].split(" ", 1)[1] if named else f"exit code {result}: {lines[-1:]}"
 
 
-def judge(slot: Slot, mutant: Mutant, choice: Choice, budget: float) -> Verdict:
-    """Run a mutant's tests; a failure counts if the test fails twice, so that a shaky test kills nothing."""
-    start = time.monotonic()
-    tests = choice.tests(mutant, budget=budget)
-    limit = COMPILES + 5 * choice.seconds(tests)
-    what, by = ("SURVIVED", f"{len(tests)} tests") if tests else ("unseen", "no test runs it")
+def judge(slot: Slot, mutant: Mutant, choice: Choice, budgets: Sequence[float]) -> Verdict:
+    """Run a mutant's tests: as many as take each budget, in turn, until one of them kills it."""
+    start, tried = time.monotonic(), list[str]()
+    for budget in budgets:
+        tests = [test for test in choice.tests(mutant, budget=budget) if test not in tried]
+        tried += tests
+        if killer := _killer(slot, mutant, tests, COMPILES + 5 * choice.seconds(tests)):
+            return Verdict(mutant, "killed", killer, time.monotonic() - start)
+    what, by = ("SURVIVED", f"{len(tried)} tests") if tried else ("unseen", "no test runs it")
+    return Verdict(mutant, what, by, time.monotonic() - start)
+
+
+def _killer(slot: Slot, mutant: Mutant, tests: list[str], limit: float) -> str:
+    """Return the first test that fails twice with the mutant, "" if none does: a shaky test kills nothing."""
     while tests:
         failed = slot.run(mutant, tests, limit)
-        if not failed:
-            break
-        if failed not in tests or slot.run(mutant, [failed], limit):
-            what, by = "killed", failed
-            break
+        if not failed or failed not in tests or slot.run(mutant, [failed], limit):
+            return failed
         tests = tests[tests.index(failed) + 1 :]
-    return Verdict(mutant, what, by, time.monotonic() - start)
+    return ""
 
 
 def told(verdict: Verdict) -> str:
@@ -178,6 +183,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="at the same time (default: %(default)s)")
     parser.add_argument(
         "--budget", type=float, default=90, help="seconds of tests per mutant (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--last",
+        type=float,
+        default=600,
+        help="seconds for a mutant that survives these (default: %(default)s)",
     )
     parser.add_argument("--only", default="src/satrap/", help="files whose path begins so")
     parser.add_argument("--list", action="store_true", help="print the sample and stop")
@@ -204,7 +215,7 @@ def main() -> int:
     def one(mutant: Mutant) -> Verdict:
         slot = slots.get()
         try:
-            verdict = judge(slot, mutant, choice, arguments.budget)
+            verdict = judge(slot, mutant, choice, (arguments.budget, arguments.last))
         finally:
             slots.put(slot)
         print(told(verdict), flush=True)
