@@ -235,17 +235,19 @@ def test_gradients_that_were_seen_finite_are_not_read_again(dim: int) -> None:
     bags = [Bag(inverse, 0, 6, features=2)]
 
     def gradient(factor: float = 1.0, times: int = 1) -> torch.Tensor:
+        """Return a leaf with its gradient."""
         leaf = torch.zeros(3, dim, requires_grad=True)
         for flat in [pool_beside(leaf, bags, numeric) for _ in range(times)]:
             (flat * torch.tensor(factor)).sum().backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None
-        return leaf.grad
+        return leaf
 
     known = gradient()
     assert is_finite(known)
-    known.numpy()[0, 0] = np.nan  # nobody does this; it shows that the numbers are not read
+    assert known.grad is not None
+    known.grad.numpy()[0, 0] = np.nan  # nobody does this; it shows that the numbers are not read
     assert is_finite(known)
-    known.mul_(1.0)  # a change that PyTorch knows of: they are read
+    known.grad.mul_(1.0)  # a change that PyTorch knows of: they are read
     assert not is_finite(known)
     assert not is_finite(gradient(float("inf")))
     assert not is_finite(gradient(float("nan")))

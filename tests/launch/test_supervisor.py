@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.config.keys import Cluster
@@ -604,6 +604,7 @@ DEEDS: list[Deed] = [dies, speaks, is_ready, steps, goes_on, goes_on, goes_on, i
 NUMBERS = st.integers(0, 2)
 
 
+@settings(deadline=None)  # a busy machine is slow
 @given(
     rules=st.builds(
         Rules,

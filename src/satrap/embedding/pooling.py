@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +27,8 @@ from satrap.store import (
 
 Mode = Literal["sum", "mean", "max", "sqrtn"]
 
-_FINITE: WeakValueDictionary[int, npt.NDArray[np.float32]] = WeakValueDictionary()
-"""Address -> gradient that was found finite while it was summed; entries live as long as their gradients."""
+_CHECKED = "satrap_checked_gradient"
+"""Attribute of a leaf: the gradient that was found finite while it was summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +120,7 @@ class _KernelPooling(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, bags: Sequence[Bag], numeric: Tensor | None) -> Tensor:
         source, (distinct, dim) = rows.detach().numpy(), rows.shape
         ctx.bags, ctx.argmaxes, ctx.distinct, ctx.dim = bags, None, distinct, dim
+        ctx.leaf = rows
         if numeric is None and len(bags) == 1 and bags[0].plain:  # the usual batch
             return torch.from_numpy(gather_features(source, bags[0].inverse, bags[0].features))
         features = sum(bag.features for bag in bags)
@@ -158,8 +158,8 @@ class _KernelPooling(torch.autograd.Function):
             gradient = _as_block(gradient, sum(bag.features for bag in ctx.bags), ctx.dim)
         if len(ctx.bags) == 1 and ctx.bags[0].plain:
             alone, finite = sum_features(gradient, ctx.bags[0].inverse, ctx.distinct)
-            if finite:
-                _FINITE[alone.ctypes.data] = alone
+            if finite:  # the array: a second reference to its tensor would make autograd copy it
+                setattr(ctx.leaf, _CHECKED, alone)
             return torch.from_numpy(alone), None, None
         into = floats(ctx.distinct, ctx.dim)
         into[:] = 0
@@ -183,13 +183,15 @@ class _KernelPooling(torch.autograd.Function):
         return torch.from_numpy(into), None, None
 
 
-def is_finite(gradient: Tensor) -> bool:
-    """Return whether a gradient holds neither NaN nor infinity, nor adds up to either.
+def is_finite(leaf: Tensor) -> bool:
+    """Return whether the gradient of a leaf, if it has one, and its sum hold neither NaN nor infinity.
 
-    Does not read a gradient again that pooling has made and checked, if nobody has changed it since.
+    Pooling checks the gradients that it makes; if nobody has changed one since, it is not read again.
     """
-    known = _FINITE.get(gradient.data_ptr()) if gradient.device.type == "cpu" else None
-    if known is not None and known.shape == tuple(gradient.shape) and gradient._version == 0:
+    gradient, checked = leaf.grad, getattr(leaf, _CHECKED, None)
+    if gradient is None:
+        return True
+    if checked is not None and gradient.data_ptr() == checked.ctypes.data and gradient._version == 0:
         return True
     return bool(torch.isfinite(gradient.float().sum()))
 
