@@ -7,7 +7,8 @@ import torch
 from satrap.config import load
 from satrap.config.keys import DENSE_OPTIMIZERS
 from satrap.launch.build import DENSE_OPTIMIZERS as KINDS
-from satrap.launch.build import dense_optimizer, make_trainer
+from satrap.launch.build import WORKER_SEEDS, Site, dense_optimizer, make_trainer
+from tests.dense.threads import Board, ThreadGroup, ThreadWorkers
 from tests.launch.runs import RECIPE, make_recipe
 
 
@@ -51,3 +52,10 @@ def test_a_trainer_has_what_the_recipe_says(tmp_path: Path) -> None:
     again = make_trainer(recipe, recipe.schema())
     assert all(torch.equal(a, b) for a, b in zip(weights, again.model.parameters(), strict=True))
     again.close()
+
+
+def test_dropout_differs_between_shares_of_the_data_not_between_processes(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, RECIPE.replace("[log1p, standardize]", "log1p")), ["training.seed=9"])
+    workers = ThreadWorkers(Board(4), 2, ThreadGroup(Board(2), 1))  # process 2 of 4 has share 1 of 2
+    make_trainer(recipe, recipe.schema(), Site(workers)).close()
+    assert torch.initial_seed() == 9 + WORKER_SEEDS

@@ -102,9 +102,7 @@ class Predictor:
             url: folder or fsspec URL.
             model: the network; only needed when it is not one of `satrap.models`.
             device: where it computes, default "cpu".
-            memory: byte budget of the tables, default none.
-            eviction: which rows are evicted once `memory` is used up; default none, and loading then fails.
-            tier: where evicted rows are kept, default nowhere.
+            memory, eviction, tier: of the tables, see `satrap.store.StoreConfig`; default none.
             threads: PyTorch's threads inside an operation, see `Trainer`.
 
         Raises:
