@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from satrap.checkpoint import read_checkpoint, write_checkpoint
+from satrap.checkpoint import Background, read_checkpoint, write_checkpoint
 from satrap.data.hashing import hash_ids
 from tests.checkpoint.states import make_checkpoint
 from tests.cli.command import SATRAP, satrap
@@ -93,7 +93,8 @@ def test_verify_and_repair(run: Path) -> None:
     assert satrap("checkpoint", "verify", run).code == 0
 
 
-def test_deltas_are_shown_compacted_and_exported(tmp_path: Path) -> None:
+def test_deltas_are_shown_compacted_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Background, "start", lambda self, job: self._run(job))  # none is skipped
     recipe = make_recipe(
         tmp_path, STEPPED.replace("every_steps: 10", "every_steps: 1000, delta_every_steps: 6")
     )
