@@ -163,10 +163,15 @@ class LocalDisk:
 
     def read(self, file: IO[bytes], size: int) -> bytes:
         """Return `size` bytes, fewer only at the end."""
-        data = file.read(size)
-        while 0 < len(data) < size and (more := file.read(size - len(data))):  # it has no buffer
-            data += more
-        return data
+        return _read_full(file, size)
+
+
+def _read_full(file: IO[bytes], size: int) -> bytes:
+    """Return `size` bytes, fewer only at the end; one read of a file without a buffer may return fewer."""
+    data = file.read(size)
+    while 0 < len(data) < size and (more := file.read(size - len(data))):
+        data += more
+    return data
 
 
 def _plain(name: str, flags: int, folder: int) -> int:
@@ -302,7 +307,7 @@ class RemoteDisk:
         """See `LocalDisk.read`."""
         with only_os_errors():
             try:
-                return file.read(size)
+                return _read_full(file, size)
             except FileNotFoundError:
                 raise
             except OSError as error:  # the server failed, which says nothing about the bytes

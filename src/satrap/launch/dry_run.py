@@ -1,6 +1,7 @@
 """One step of a recipe in this process, before other processes are started for it."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from satrap.config import Recipe
 from satrap.exchange import Exchange
@@ -37,10 +38,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
                 options=ClientOptions(deadline=COMPILE_SECONDS, heartbeat=60.0),
             )
 
-        trainer = make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))
-        try:
+        with closing(make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))) as trainer:
             trainer.fit(rows, steps=1)
             next(trainer.predict(rows), None)
             list(trainer.exchange.durability.snapshot())
-        finally:
-            trainer.close()
