@@ -68,12 +68,7 @@ class Admission:
 
 
 class Gate:
-    """The admission of one table group in operation; made by `Group`.
-
-    Args:
-        admission: the rule.
-        seed: of the coins.
-        tables: names of the group's tables.
+    """The admission of one table group in operation; `seed`: of the coins.
 
     Attributes:
         requests: number of lookup requests so far; the coins are a function of it.
@@ -110,10 +105,7 @@ class Gate:
     def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:
         """Count one use of each missing id; return which of them get a row, bool[m].
 
-        Args:
-            ids: uint64[n], distinct inside each table.
-            splits: int64[tables + 1].
-            missing: positions int64[m] of ids without a row, ascending.
+        Ids are distinct inside each table; `missing` are positions int64[m] of ids without a row, ascending.
         """
         admitted = np.empty(len(missing), np.bool_)
         coin = np.uint64((self._coin + self.requests * 0x9E3779B97F4A7C15) % 2**64)

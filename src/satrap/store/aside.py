@@ -20,10 +20,7 @@ SHARE = 4
 class Aside:
     """Copies of rows of one cut, by table and fixed bucket; freed places are reused.
 
-    Args:
-        tables: names of the group's tables.
-        dim, width: float32 of weights and of state per row.
-        rows: number of rows of the cut; each may be copied once.
+    A row has `dim` float32 of weights and `width` of state. Each of the `rows` rows is copied at most once.
 
     Attributes:
         limit: most copies at a time: a quarter of the rows, or 256 MiB of copies if that is more.
@@ -54,12 +51,7 @@ class Aside:
         return int(self._copies.counts[aside.USED] - self._copies.counts[aside.FREE])
 
     def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> bool:
-        """Keep copies of rows; return False and keep none if there would be more than `limit`.
-
-        Args:
-            tables, ids: int32[n], uint64[n].
-            weights, state: float32[n, dim], float32[n, width].
-        """
+        """Keep copies of rows; return False and keep none if there would be more than `limit`."""
         if self.count + len(ids) > self.limit:
             return False
         aside.put(self._copies, tables, ids, weights, state)

@@ -32,11 +32,7 @@ class Taken:
 class Tracker(RowEvents):
     """Two bits per slot of each part of a backend: changed and made since the last `take`; and removed rows.
 
-    Args:
-        parts: of the backend.
-
-    Raises:
-        StoreError: there is no address space for the bits.
+    Raises `StoreError` if there is no address space for the bits.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:

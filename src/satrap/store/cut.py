@@ -49,12 +49,7 @@ def _joined(places: list[_Places]) -> _Places:
 
 
 class _Unread:
-    """The rows of a part that a cut has not read or copied yet.
-
-    Args:
-        part: where they are.
-        without: uint8[slots // 8 + 1], one bit per slot: rows to leave out; None: leave out none.
-    """
+    """The rows of a part that a cut has not read or copied yet; `without`: one bit per slot to leave out."""
 
     def __init__(self, part: Part, without: Bytes | None) -> None:
         self.part, self._limit = part, part.directory.slots
@@ -98,8 +93,7 @@ class Cut(RowEvents):
     there until it moves there again.
 
     Args:
-        backend: holds the rows.
-        kind: describes the rows.
+        backend, kind: of the rows.
         tables: positions of the tables that will be read.
         without: for each part uint8[slots // 8 + 1], one bit per slot: rows to leave out; default: none.
     """

@@ -107,13 +107,7 @@ def plain_budget(rows: int, tables: int) -> tuple[Budget, int]:
 
 
 class Directory:
-    """Slots of the ids of one table group. Made by `Group`.
-
-    Args:
-        tables: names of the group's tables.
-        room: the budget.
-        eviction: what is evicted when it is used up; None: nothing.
-        workers: threads that share large requests.
+    """Slots of the ids of one table group; `eviction` says what is evicted when `room` is used up.
 
     Attributes:
         step: number of requests that used rows so far; defines "recent".
@@ -175,10 +169,7 @@ class Directory:
     def find(self, ids: Ids, splits: Offsets, *, use: bool) -> tuple[Inverse, Offsets]:
         """Return (slots int32[n], -1 without a row; positions int64[m] of ids without a row, ascending).
 
-        Args:
-            ids: uint64[n].
-            splits: int64[tables + 1].
-            use: whether this counts for eviction and statistics.
+        With `use`, this counts for eviction and statistics.
         """
         n = len(ids)
         if n > self._scratch.shape[1]:  # kept: fresh memory of this size would cost a page fault per 4 KiB

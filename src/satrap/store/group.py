@@ -94,11 +94,7 @@ class Group:
         return Slots(self.index, places.slots, self._epoch, self.directory.reassigned, complete)
 
     def _create(self, ids: Ids, splits: Offsets, places: Places) -> None:
-        """Make rows for the ids that have none and are admitted.
-
-        Raises:
-            StoreError: no room, and no eviction; nothing was created.
-        """
+        """Make rows for the ids that have none and are admitted; if there is no room for them, raise."""
         new = places.absent
         if self.gate is not None:
             admitted = self.gate.admit(ids, splits, new)
@@ -131,10 +127,7 @@ class Group:
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
         """Insert or overwrite rows, ignoring admission; ids are distinct inside each table.
 
-        Overwriting a row does not count as a use.
-
-        Raises:
-            StoreError: no room for all.
+        Overwriting a row does not count as a use. Raises `StoreError` if there is no room for all.
         """
         check_room(self, ids, splits)
         if lost := self.backend.write(ids, splits, weights, state):
@@ -154,10 +147,7 @@ class Group:
     def wait_for_readers(self, changes: int, uses: int, lock: Condition) -> None:
         """Wait, with the lock released, until the cuts being read have room for what a request changes.
 
-        Args:
-            changes: rows it may change.
-            uses: ids it may create, for which other rows may be evicted.
-            lock: held now; readers of a cut notify it.
+        It changes at most `changes` rows, and creates at most `uses`, for which other rows may be evicted.
         """
         evicts = uses and self.directory.evicts
         lost = 2 * uses + self.directory.piece if evicts else 0  # an id may push out two rows
@@ -170,9 +160,7 @@ class Group:
     def cut(self, tables: list[int], without: Sequence[Bytes] | None = None) -> Cut:
         """Return the rows of some tables (by position) as they are now; they can be read while others change.
 
-        Args:
-            tables: positions.
-            without: for each part of the backend one bit per slot: these rows are left out.
+        `without` has one bit per slot for each part of the backend: these rows are left out.
         """
         return Cut(self.backend, self._kind, tables, without)
 
@@ -236,11 +224,7 @@ class Group:
 
 
 def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
-    """Return the memory left after the admission counts.
-
-    Raises:
-        ConfigError: it is less than half.
-    """
+    """Return the memory left after the admission counts; refuse less than half."""
     if memory is None or gate is None:
         return memory
     if 2 * gate.bytes > memory:
@@ -253,15 +237,9 @@ def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
 
 
 def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None = None) -> None:
-    """Raise if a group that does not evict has no room for ids.
+    """Raise `StoreError` if a group that does not evict has no room for all of these ids.
 
-    Args:
-        group: the group.
-        ids, splits: as in `Shard.lookup_group`.
-        missing: positions of ids without a row that are to get one; None: all without a row.
-
-    Raises:
-        StoreError: there is no room for all of them.
+    `missing` are the positions of ids without a row that are to get one; None: all without a row.
     """
     room = group.directory.room
     if group.directory.evicts or len(ids if missing is None else missing) <= room:

@@ -8,8 +8,7 @@ segments have grown, and where the hand is. So all of that is kept: per entry 8 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,14 +72,8 @@ def save(parts: Parts) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """The rows an image names.
-
-    Args:
-        ids, splits: uint64[n] by table, int64[tables + 1].
-        at: int64[n], the index entry of each.
-    """
+class Entries(NamedTuple):
+    """The rows an image names: ids uint64[n] by table, splits int64[tables + 1], index entries int64[n]."""
 
     ids: Ids
     splits: Offsets
@@ -88,11 +81,7 @@ class Entries:
 
 
 def entries(parts: Parts, image: Arrays) -> Entries:
-    """Return the rows that an image names.
-
-    Raises:
-        StoreError: the image does not fit this index.
-    """
+    """Return the rows that an image names; raise `StoreError` if it does not fit this index."""
     counts = parts.counts.copy()
     counts[list(_KEPT_COUNTS)] = image["counts"]
     lengths, pages = _lengths(counts), int(counts[layout.PAGES_USED])
@@ -114,7 +103,9 @@ def entries(parts: Parts, image: Arrays) -> Entries:
             why="it is of other tables or of a larger budget",
             fix="give the store the memory it had",
         )
-    table = _table_of_pages(image, int(counts[layout.SEGMENTS]), pages)
+    lists, used, facts = _lists(image, int(counts[layout.SEGMENTS]))
+    table = np.zeros(pages, np.int32)
+    table[lists[used]] = np.repeat(facts[:, layout.SEGMENT_TABLE], used.sum(axis=1))
     at = np.flatnonzero(image["live"])
     of = table[at // _PAGE_ENTRIES]
     order = np.argsort(of, kind="stable")
@@ -130,13 +121,6 @@ def _lists(image: Arrays, segments: int) -> tuple[npt.NDArray[np.int32], npt.NDA
     used = np.arange(layout.SEGMENT_PAGES) < facts[:, layout.SEGMENT_COUNT, None]
     used[: layout.FIRST_SEGMENT] = False
     return lists, used, facts
-
-
-def _table_of_pages(image: Arrays, segments: int, pages: int) -> npt.NDArray[np.int32]:
-    lists, used, facts = _lists(image, segments)
-    table = np.zeros(pages, np.int32)
-    table[lists[used]] = np.repeat(facts[:, layout.SEGMENT_TABLE], used.sum(axis=1))
-    return table
 
 
 def place(directory: Directory, image: Arrays) -> tuple[Entries, Inverse, Offsets]:

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 PROC = Path("/proc")
+"""Where the system describes its processes."""
 _LIMIT_FILES = {"cgroup": "memory.limit_in_bytes", "cgroup2": "memory.max"}
 
 
 def machine_bytes(proc: Path = PROC) -> int:
-    """Return the bytes of memory of this machine, or of this process's container if that has less.
-
-    Args:
-        proc: where the system describes its processes.
-    """
+    """Return the bytes of memory of this machine, or of this process's container if that has less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([physical, *_container_limits(proc)])
 
@@ -30,9 +27,6 @@ def address_bytes(proc: Path = PROC) -> int | None:
 
     `ulimit -v` and `ulimit -d` set limits, and so does the system where `vm.overcommit_memory` is 2: there
     reserved memory counts as used.
-
-    Args:
-        proc: as for `machine_bytes`.
     """
     left: list[int] = []
     with contextlib.suppress(OSError):  # systems without /proc have none of these limits

@@ -26,20 +26,24 @@ _NORESERVE = 0x4000 if os.uname().sysname == "Linux" else 0
 
 
 class Reserved:
-    """Zeroed memory of `size` bytes, backed by pages only as it is used.
+    """Zeroed memory of `size` bytes, > 0, backed by pages only as it is used.
 
-    Args:
-        size: bytes of address space, > 0. All are reserved or an error is raised, as kernels do not check.
-        huge: ask for 2 MiB pages, which halve the time of random access; if False, for small ones, so that
-            no more memory is in use than was touched. Default True.
-        small: bytes at the beginning that get small pages in any case, a multiple of 2 MiB; default 0.
-
-    Raises:
-        StoreError: the system does not grant them.
+    All is reserved or `StoreError` is raised, as kernels do not check. Pages of 2 MiB (`huge`) halve the time
+    of random access; with small ones no more memory is in use than was touched. The first `small` bytes, a
+    multiple of 2 MiB, get small pages in any case.
     """
 
     def __init__(self, size: int, *, huge: bool = True, small: int = 0) -> None:
-        self._map, self.size = _map(size), size
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+            self._map, self.size = mmap.mmap(-1, size, flags=flags), size
+        except (OSError, OverflowError) as error:
+            left = address_bytes()
+            raise StoreError(
+                f"the system does not grant {size} bytes of address space: {error}",
+                why="nothing limits this process" if left is None else f"its limits leave {left} bytes",
+                fix="set embedding.memory to less, or raise the limit (ulimit -v, vm.overcommit_memory)",
+            ) from error
         small = min(small, self.size) if huge else self.size
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without huge pages: slower, but correct
@@ -56,15 +60,3 @@ class Reserved:
         count = self.size // item if count is None else count
         assert count * item <= self.size
         return self._bytes[: count * item].view(dtype)
-
-
-def _map(size: int) -> mmap.mmap:
-    try:
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
-    except (OSError, OverflowError) as error:
-        left = address_bytes()
-        raise StoreError(
-            f"the system does not grant {size} bytes of address space: {error}",
-            why="nothing limits this process" if left is None else f"its limits leave {left} bytes",
-            fix="set embedding.memory to less, or raise the limit (ulimit -v, vm.overcommit_memory)",
-        ) from error

@@ -173,11 +173,7 @@ def gather_features(rows: Floats, inverse: Inverse, features: int, out: Floats |
 
 
 def block_of(inverse: Inverse, u: int, features: int, dim: int, out: Floats | None) -> tuple[Inverse, Floats]:
-    """Return `inverse`, checked, and `out` or a new array of float32[batch, features, dim].
-
-    Raises:
-        StoreError: wrong dtype, shape or value.
-    """
+    """Return `inverse`, checked, and `out` or a new array of float32[batch, features, dim]."""
     inverse = _inverse(inverse, u, len(inverse))
     if features < 1 or len(inverse) % features:
         raise StoreError(f"{len(inverse)} ids do not divide into {features} features")

@@ -23,13 +23,7 @@ _NOWHERE = np.empty(0, np.int64)
 
 
 class Ram(RowBackend):
-    """The backend that keeps its rows in one slab; see `RowBackend`.
-
-    Args:
-        kind: describes the rows.
-        room: how many there can be.
-        eviction: which rows are evicted once it is full; None: none.
-        workers: threads that share large requests.
+    """The backend that keeps its rows in one slab, with `room` for so many; see `RowBackend`.
 
     Raises:
         StoreError: the system does not grant the memory.

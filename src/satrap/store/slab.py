@@ -17,14 +17,10 @@ from satrap.store.workers import Workers
 
 
 class Slab:
-    """Memory for rows, by slot, and the kernels that copy and change them.
+    """Memory for at most `count` rows, by slot, and the kernels that copy and change them.
 
-    Args:
-        kind: describes the rows.
-        count: most rows.
-        workers: threads that share large requests.
-        huge: whether to ask the system for large pages; the memory is only reserved, and slots cost nothing
-            until they are used. None: ordinary memory, for few rows and a short time.
+    The memory is only reserved, with large pages if `huge`: slots cost nothing until they are used. Without
+    `huge` it is ordinary memory, for few rows and a short time.
 
     Attributes:
         bytes: the memory, without the float32 per row that is kept apart.

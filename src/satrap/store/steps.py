@@ -29,12 +29,10 @@ Rule = Callable[[float], NamedTuple]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The state that an optimizer keeps with `dim` weights, and its first values.
+    """The state that an optimizer keeps: `state` float32 that follow the weights in the row.
 
-    Args:
-        state: float32 of state that follow the weights in the row.
-        scalar: True if the row has one more float32 (an accumulator or a step), kept apart.
-        state_start, scalar_start: their values in a new row.
+    With `scalar`, the row has one more float32 (an accumulator or a step), kept apart. The others are their
+    values in a new row.
     """
 
     state: int = 0
@@ -77,11 +75,7 @@ class Plan:
 
 
 def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
-    """Return the plan of an optimizer for rows of `dim` weights of a `dtype`.
-
-    Raises:
-        ConfigError: the store cannot execute it.
-    """
+    """Return the plan of an optimizer for rows of `dim` weights; raise `ConfigError` if there is none."""
     fmt = FORMATS[dtype]
     layout, rule = _layout(optimizer, dim), _rule(optimizer)
     shaping, bound = _shaping(optimizer), _bound(optimizer, fmt)
@@ -96,12 +90,7 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
 
 
 class RowKind:
-    """What the rows of one table group are.
-
-    Args:
-        tables: of equal dim and dtype.
-        optimizer: their common optimizer.
-        seed: of the initial rows.
+    """What the rows of one table group are: of tables of equal dim, dtype and optimizer.
 
     Attributes:
         tables: their names.

@@ -19,11 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def plain(array: npt.NDArray[np.generic], dtype: type[np.generic], ndim: int, name: str) -> np.ndarray:
-    """Return the array C-contiguous and writable (a copy if needed), for the kernels.
-
-    Raises:
-        StoreError: it has another dtype or number of axes.
-    """
+    """Return the array C-contiguous and writable (a copy if needed); refuse another dtype or `ndim`."""
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != ndim:
         raise StoreError(f"{name} must be {np.dtype(dtype).name} with {ndim} axes, got {describe(array)}")
     if array.flags.carray:
@@ -49,11 +45,7 @@ def per_table(positions: Offsets, splits: Offsets) -> Offsets:
 
 
 def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:
-    """Return `splits` if it is int64[segments + 1] ascending from 0 to `count`.
-
-    Raises:
-        StoreError: it is not.
-    """
+    """Return `splits` if it is int64[segments + 1] ascending from 0 to `count`; else raise `StoreError`."""
     splits = plain(splits, np.int64, 1, "splits")
     if len(splits) < 1 or (segments is not None and len(splits) != segments + 1):
         raise StoreError(f"splits must have one entry per table and one more, got {len(splits)}")
@@ -63,11 +55,7 @@ def check_splits(splits: Offsets, segments: int | None, count: int) -> Offsets:
 
 
 def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
-    """Return float32[rows, dim] C-contiguous.
-
-    Raises:
-        StoreError: dtype or shape differ.
-    """
+    """Return float32[rows, dim] C-contiguous; raise `StoreError` if dtype or shape differ."""
     array = plain(array, np.float32, 2, name)
     if array.shape != (rows, dim):
         raise StoreError(f"{name} must be float32[{rows}, {dim}], got {describe(array)}")

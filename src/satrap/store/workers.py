@@ -13,27 +13,18 @@ DEFAULT = 4
 """Most threads by default: memory, not the processor, limits the store."""
 
 
-def usable_cores() -> int:
-    """Return the number of cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Workers:
-    """Threads that share a request; the calling thread is one of them.
-
-    Args:
-        threads: how many, >= 1; None: the cores of this process, at most 4.
-    """
+    """Threads that share a request; the calling thread is one of them. Default: its cores, at most 4."""
 
     def __init__(self, threads: int | None) -> None:
-        self.threads = threads or min(DEFAULT, usable_cores())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.threads = threads or min(DEFAULT, cores)
         self._pool = ThreadPoolExecutor(self.threads - 1, "satrap-store") if self.threads > 1 else None
 
     def ranges(self, count: int) -> list[tuple[int, int]]:
         """Return (first, end) of the ranges of 0..count, one per thread that has enough to do."""
         parts = max(1, min(self.threads, count // SMALLEST))
-        cuts = [count * part // parts for part in range(parts + 1)]
-        return list(pairwise(cuts))
+        return list(pairwise(count * part // parts for part in range(parts + 1)))
 
     def run(self, ranges: list[tuple[int, int]], work: Callable[[int, int], object]) -> None:
         """Call `work(first, end)` for every range at the same time, and wait for all."""

@@ -29,12 +29,7 @@ MOST_INDEX = 0.75
 
 
 def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[int, int | None]:
-    """Return how many rows a tier holds, and the memory left after their index.
-
-    Args:
-        kind: describes the rows.
-        tier: of the group; None: there is none.
-        memory: the group's budget, which includes the index; required with a tier.
+    """Return how many rows a group's tier holds, and the memory left after their index; both need a budget.
 
     Raises:
         ConfigError: the file cannot hold one record, or the index of all records leaves too little for rows.
@@ -62,14 +57,7 @@ def most_records(kind: RowKind, tier: Tier | None, memory: int | None) -> tuple[
 
 
 class Cold:
-    """Rows of one table group in a file.
-
-    Args:
-        kind: describes the rows.
-        tier: where the file is, and its largest size.
-        workers: threads that share large requests.
-        slots: most records, see `most_records`.
-        memory: most slots of the rows in memory.
+    """Rows of one table group in a file of at most `slots` records; memory has at most `memory` rows.
 
     Attributes:
         directory: the slot in the file of each id whose row has ever left memory.
@@ -92,11 +80,7 @@ class Cold:
         self.open(self.index())
 
     def index(self) -> tuple[Directory, list[Bytes]]:
-        """Return an index without rows, for `open`.
-
-        Raises:
-            StoreError: there is no address space for it.
-        """
+        """Return an index without rows, for `open`; raise `StoreError` if there is no room for it."""
         room, _ = plain_budget(self._limit, len(self._kind.tables))
         directory = Directory(self._kind.tables, room, None, self._workers)
         slots = (self._limit, self._limit, self._memory)
@@ -117,30 +101,20 @@ class Cold:
         return self.directory.find(ids[positions], np.searchsorted(positions, splits), use=False)[0]
 
     def fetch(self, ids: Ids, splits: Offsets, positions: Offsets) -> Away:
-        """Read the rows of ids that are not in memory.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
+        """Read the rows of ids that are not in memory; raise `StoreError` if the file cannot be read."""
         slots = self.find(ids, splits, positions)
         known = slots >= 0
         found = slots[known]
         ahead = found[marked(self._ahead, found)]
         self.prefetch_hits += len(ahead)
         unmark(self._ahead, ahead)
-        return Away(positions[known], found, self._records(found))
-
-    def _records(self, slots: Inverse) -> Bytes:
-        self.reads += len(slots)
-        return self.file.read(slots)
+        self.reads += len(found)
+        return Away(positions[known], found, self.file.read(found))
 
     def read(self, slots: Inverse) -> tuple[Floats, Floats]:
-        """Return (weights float32[n, dim], state float32[n, width]) of slots.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
-        loose = self.spread(self._records(slots))
+        """Return (weights float32[n, dim], state float32[n, width]) of slots; raises as `fetch`."""
+        self.reads += len(slots)
+        loose = self.spread(self.file.read(slots))
         return loose.read(loose.slots)
 
     def spread(self, records: Bytes) -> Slab:
@@ -150,19 +124,11 @@ class Cold:
         return loose
 
     def reserve(self, rows: int) -> None:
-        """Reserve the disk space for this many more rows.
-
-        Raises:
-            StoreError: there is not enough; nothing has changed.
-        """
+        """Reserve the disk space for this many more rows; see `RecordFile.reserve`."""
         self.file.reserve(self.directory.slots + rows)
 
     def write(self, slots: Inverse, records: Bytes) -> None:
-        """Write rows, in the form that `Slab.records` returns, to slots of the file.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Write what `Slab.records` returns to slots of the file; see `RecordFile.write`."""
         self.writes += len(slots)
         self.file.write(slots, records)
 

@@ -23,12 +23,10 @@ GROWTH = 16 << 20
 
 
 class RecordFile:
-    """Slots of `record` bytes each, read and written in batches. The file disappears with the process.
+    """At most `slots` slots of `record` bytes in a file that disappears with the process; `path`: its folder.
 
-    Args:
-        path: folder.
-        record: bytes.
-        slots: most slots.
+    Attributes:
+        bytes: disk space reserved so far.
 
     Raises:
         StoreError: the file cannot be made.
@@ -36,21 +34,13 @@ class RecordFile:
 
     def __init__(self, path: str, record: int, slots: int) -> None:
         self.path, self.record, self.slots = path, record, slots
-        self._bytes, self._failed = 0, ""
+        self.bytes, self._failed = 0, ""
         try:
             self._file = tempfile.TemporaryFile(dir=path, buffering=0)  # noqa: SIM115
             if _ADVISED:
-                self._advise(os.POSIX_FADV_RANDOM)
+                os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         except OSError as error:
             raise StoreError(f"the file of the tier cannot be made: {error}", where=path) from error
-
-    def _advise(self, advice: int) -> None:
-        os.posix_fadvise(self._file.fileno(), 0, 0, advice)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of disk reserved so far."""
-        return self._bytes
 
     def reserve(self, slots: int) -> None:
         """Reserve disk space for the first `slots` slots, so that writes cannot fail for lack of it.
@@ -59,7 +49,7 @@ class RecordFile:
             StoreError: the disk is full; nothing has changed.
         """
         needed = min(slots, self.slots) * self.record
-        if needed <= self._bytes:
+        if needed <= self.bytes:
             return
         more = min(-(-needed // GROWTH) * GROWTH, self.slots * self.record)
         for size in sorted({needed, more}, reverse=True):
@@ -74,7 +64,7 @@ class RecordFile:
                         fix="free disk space, or give the tier less size",
                     ) from error
             else:
-                self._bytes = size
+                self.bytes = size
                 return
 
     def read(self, slots: Inverse) -> Bytes:
@@ -131,12 +121,12 @@ class RecordFile:
         """Write everything to disk and drop the system's copies in memory: the next reads go to the disk."""
         os.fsync(self._file.fileno())
         if _ADVISED:
-            self._advise(os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def clear(self) -> None:
         """Free the disk space."""
         os.ftruncate(self._file.fileno(), 0)
-        self._bytes, self._failed = 0, ""
+        self.bytes, self._failed = 0, ""
 
     def close(self) -> None:
         """Close the file and free its space."""

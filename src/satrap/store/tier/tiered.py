@@ -27,13 +27,8 @@ FILE = 1
 class Tiered(RowBackend):
     """The backend that adds a file to memory; see `RowBackend`.
 
-    It observes the rows in memory: evicted rows move to the file, and its own observers hear of the move.
-
-    Args:
-        memory: the rows in memory; they are evicted by "lru" or "lfu".
-        tier: where the file is.
-        records: most rows of the file, see `most_records`.
-        workers: threads that share large requests.
+    It observes the rows in `memory`, which are evicted by "lru" or "lfu": evicted rows move to the file, and
+    its own observers hear of the move. The file has room for `records` rows, see `most_records`.
 
     Raises:
         StoreError: the file cannot be made.
