@@ -13,7 +13,7 @@ from satrap.store import hashes
 from satrap.store.aside import Aside
 from satrap.store.backend import FAST, Part, PartRows, RowBackend, RowEvents
 from satrap.store.chunk import Chunk
-from satrap.store.kernels.eviction import claim
+from satrap.store.kernels.index import claim
 from satrap.store.steps import RowKind
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
 

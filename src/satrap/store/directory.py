@@ -11,7 +11,6 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.store import hashes
 from satrap.store.eviction import Eviction
-from satrap.store.kernels import eviction as slot_kernels
 from satrap.store.kernels import growth, index, layout
 from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
 from satrap.store.limits import machine_bytes
@@ -164,7 +163,7 @@ class Directory:
         self.step = self.step % 0xFFFFFFFE + 1
         if self._eviction is not None and self._eviction.ttl is not None:
             pairs = 4 * self._pages * layout.PAGE_BUCKETS // 2 // self._eviction.ttl + 1
-            slot_kernels.sweep(self._index, np.uint32(self.step), self._eviction.ttl, pairs)
+            index.sweep(self._index, np.uint32(self.step), self._eviction.ttl, pairs)
 
     def find(self, ids: Ids, splits: Offsets, *, use: bool) -> tuple[Inverse, Offsets]:
         """Return (slots int32[n], -1 without a row; positions int64[m] of ids without a row, ascending).
@@ -200,7 +199,7 @@ class Directory:
         """
         fresh = np.empty(len(missing), np.int64)
         step = np.uint32(self.step)
-        made = slot_kernels.create(self._index, ids, splits, missing, step, slots, fresh)
+        made = index.create(self._index, ids, splits, missing, step, slots, fresh)
         return fresh[:made]
 
     @property
@@ -226,7 +225,7 @@ class Directory:
             return self.find(ids, splits, use=False)
         stale = np.empty(len(slots), np.int64)
         marks = self._marks.array(np.uint8)
-        count = slot_kernels.stale_slots(self._index, since, marks, slots, stale)
+        count = index.stale_slots(self._index, since, marks, slots, stale)
         if not count:
             return slots, stale[:0]
         stale, slots = stale[:count], slots.copy()

@@ -68,7 +68,8 @@ def segment_sum(gradients: Floats, inverse: Inverse, u: int) -> Floats:
     gradients = plain(gradients, np.float32, 2, "gradients")
     inverse = _inverse(inverse, u, len(gradients))
     out = _into(None, u, gradients.shape[1])
-    batch.segment_sum(address(gradients), inverse, np.uint64(gradients.shape[1]), address(out))
+    dim = gradients.shape[1]
+    batch.segment_sum(dim)(address(gradients), inverse, np.uint64(dim), address(out))
     return out
 
 

@@ -74,15 +74,15 @@ class GroupRequests:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
         """
         g, ids, splits = self._request(group, ids, splits)
+        block = None
         if inverse is None:
             out = check_out(out, len(ids), g.dim)
-            with self._lock:
-                g.wait_for_readers(0, len(ids), self._lock)
-                return out, g.lookup(ids, splits, out)
-        inverse, out = block_of(inverse, len(ids), features, g.dim, out)
+        else:
+            inverse, out = block_of(inverse, len(ids), features, g.dim, out)
+            block = inverse, features
         with self._lock:
             g.wait_for_readers(0, len(ids), self._lock)
-            return out, g.lookup(ids, splits, out, (inverse, features))
+            return out, g.lookup(ids, splits, out, block)
 
     def peek_group(
         self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None

@@ -19,8 +19,8 @@ from satrap.store.workers import Workers
 class Slab:
     """Memory for at most `count` rows, by slot, and the kernels that copy and change them.
 
-    The memory is only reserved, with large pages if `huge`: slots cost nothing until they are used. Without
-    `huge` it is ordinary memory, for few rows and a short time.
+    The memory is only reserved, with large pages (`huge` True) or small ones (False): slots cost nothing
+    until they are used. Without `huge` it is ordinary memory, for few rows and a short time.
 
     Attributes:
         bytes: the memory, without the float32 per row that is kept apart.
@@ -35,16 +35,17 @@ class Slab:
     def __init__(self, kind: RowKind, count: int, workers: Workers, *, huge: bool | None = None) -> None:
         self.kind, self._workers = kind, workers
         self._exact, self._rounding = kind.plan.format(NO_NOISE), kind.plan.format(kind.noise)
-        stride, scalars = kind.plan.stride, count if kind.plan.layout.scalar else 0
-        if huge is None:
-            self.bytes, self.scalars = np.empty(count * stride, np.uint8), np.empty(scalars, np.float32)
-        else:
-            self.bytes = Reserved(count * stride, huge=huge).array(np.uint8)
-            self.scalars = np.empty(0, np.float32)
-            if scalars:
-                self.scalars = Reserved(4 * scalars, huge=huge).array(np.float32)
-        apart = address(self.scalars) if scalars else np.uint64(0)
-        self.rows = Rows(address(self.bytes), np.uint64(stride), np.uint64(kind.dim), apart)
+
+        def memory(size: int) -> Bytes:
+            if huge is None or not size:
+                return np.empty(size, np.uint8)
+            return Reserved(size, huge=huge).array(np.uint8)
+
+        stride, scalar = np.uint64(kind.plan.stride), kind.plan.layout.scalar
+        self.bytes = memory(count * kind.plan.stride)
+        self.scalars = memory(4 * count if scalar else 0).view(np.float32)
+        apart = address(self.scalars) if scalar else np.uint64(0)
+        self.rows = Rows(address(self.bytes), stride, np.uint64(kind.dim), apart)
         self.slots = np.arange(count if huge is None else 0, dtype=np.int32)
 
     def initialize(self, ids: Ids, splits: Offsets, positions: Offsets, slots: Inverse) -> None:
@@ -57,7 +58,7 @@ class Slab:
 
         def work(first: int, end: int) -> None:
             target = start + np.uint64(first) * step
-            row_kernels.gather(self._exact, self.rows, slots[first:end], target, step)
+            row_kernels.gather(self.kind.dim)(self._exact, self.rows, slots[first:end], target, step)
 
         self._workers.run(self._workers.ranges(len(slots)), work)
 

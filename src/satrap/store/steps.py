@@ -84,7 +84,7 @@ def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
         rows: Rows, ids: Ids, slots: Inverse, gradients: np.uint64, lr_scale: float, noise: np.uint64
     ) -> None:
         numbers = rule(optimizer.lr * lr_scale)
-        kernels.step(fmt(noise), numbers, shaping, bound, rows, ids, slots, gradients)
+        kernels.step(dim)(fmt(noise), numbers, shaping, bound, rows, ids, slots, gradients)
 
     return Plan(fmt, padded_bytes(fmt, dim), layout, step)
 

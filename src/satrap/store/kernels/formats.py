@@ -16,7 +16,18 @@ from numba import types
 from numba.extending import intrinsic
 
 from satrap.store.kernels.jit import helper
-from satrap.store.kernels.simd import LANES, broadcast, load_like, store
+from satrap.store.kernels.simd import (
+    LANES,
+    broadcast,
+    constant,
+    emit,
+    like,
+    load_like,
+    pointer,
+    scrambled,
+    splat,
+    store,
+)
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _ZERO = np.uint64(0)
@@ -52,111 +63,82 @@ LARGEST: dict[type[Format], float] = {
 """The largest finite weight of each format."""
 
 
-def _like(kind: Any, scalar: Any) -> Any:
-    """Return `scalar` (an LLVM type), or a vector of it if `kind` is a vector."""
-    return scalar if kind is types.float32 else ir.VectorType(scalar, LANES)
-
-
-def _constant(kind: Any, value: Any) -> Any:
-    return ir.Constant(kind, [value] * LANES if isinstance(kind, ir.VectorType) else value)
-
-
-def _pointer(builder: Any, address: Any, kind: Any) -> Any:
-    return builder.inttoptr(address, kind.as_pointer())
-
-
 def _random_bits(builder: Any, kind: Any, key: Any, column: Any) -> Any:
     """Return 32 random bits per lane, a function of the 64-bit key and the lane's column."""
-    integer = _like(kind, _I32)
+    integer = like(kind, _I32)
     high = builder.or_(builder.trunc(builder.lshr(key, _I64(32)), _I32), _I32(1))
     x = builder.trunc(column, _I32)
     if isinstance(integer, ir.VectorType):
-        empty, zeros = ir.Constant(integer, ir.Undefined), ir.Constant(integer, [0] * LANES)
-
-        def splat(scalar: Any) -> Any:
-            return builder.shuffle_vector(builder.insert_element(empty, scalar, _I32(0)), empty, zeros)
-
-        x = builder.add(splat(x), ir.Constant(integer, list(range(LANES))))
-        x = builder.add(builder.mul(splat(high), x), splat(builder.trunc(key, _I32)))
+        x = builder.add(splat(builder, x), constant(integer, list(range(LANES))))
+        x = builder.add(builder.mul(splat(builder, high), x), splat(builder, builder.trunc(key, _I32)))
     else:
         x = builder.add(builder.mul(high, x), builder.trunc(key, _I32))
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = builder.mul(
-            builder.xor(x, builder.lshr(x, _constant(integer, shift))), _constant(integer, factor)
-        )
-    return builder.xor(x, builder.lshr(x, _constant(integer, 16)))
+    return scrambled(builder, x)
 
 
 def _to_bfloat16(builder: Any, kind: Any, value: Any, random: Any) -> Any:
     """Add 16 random bits below the last place, then cut them off."""
-    integer = _like(kind, _I32)
-    bits = builder.add(builder.bitcast(value, integer), builder.and_(random, _constant(integer, 0xFFFF)))
-    return builder.trunc(builder.lshr(bits, _constant(integer, 16)), _like(kind, _I16))
+    integer = like(kind, _I32)
+    bits = builder.add(builder.bitcast(value, integer), builder.and_(random, constant(integer, 0xFFFF)))
+    return builder.trunc(builder.lshr(bits, constant(integer, 16)), like(kind, _I16))
 
 
 def _to_float16(builder: Any, kind: Any, value: Any, random: Any) -> Any:
     """Count the value in units of its last place; round the count up if its fraction exceeds a random one."""
-    integer, real, half = (_like(kind, t) for t in (_I32, ir.FloatType(), ir.HalfType()))
+    integer, real, half = (like(kind, t) for t in (_I32, ir.FloatType(), ir.HalfType()))
     bits = builder.bitcast(value, integer)
-    power = builder.bitcast(builder.and_(bits, _constant(integer, 0x7F800000)), real)
-    least = _constant(real, 2.0**-14)  # below it the units stay 2^-24: the format's subnormal numbers
+    power = builder.bitcast(builder.and_(bits, constant(integer, 0x7F800000)), real)
+    least = constant(real, 2.0**-14)  # below it the units stay 2^-24: the format's subnormal numbers
     unit = builder.fmul(
-        builder.select(builder.fcmp_ordered("<", power, least), least, power), _constant(real, 2.0**-10)
+        builder.select(builder.fcmp_ordered("<", power, least), least, power), constant(real, 2.0**-10)
     )
-    size = builder.bitcast(builder.and_(bits, _constant(integer, 0x7FFFFFFF)), real)
-    inverse = builder.sub(_constant(integer, 254 << 23), builder.bitcast(unit, integer))  # 1 / 2^n is exact
+    size = builder.bitcast(builder.and_(bits, constant(integer, 0x7FFFFFFF)), real)
+    inverse = builder.sub(constant(integer, 254 << 23), builder.bitcast(unit, integer))  # 1 / 2^n is exact
     count = builder.fmul(size, builder.bitcast(inverse, real))
     whole = builder.sitofp(builder.fptosi(count, integer), real)
     chance = builder.fmul(
-        builder.uitofp(builder.lshr(random, _constant(integer, 8)), real), _constant(real, 2.0**-24)
+        builder.uitofp(builder.lshr(random, constant(integer, 8)), real), constant(real, 2.0**-24)
     )
     up = builder.fcmp_ordered("<", chance, builder.fsub(count, whole))
-    whole = builder.fadd(whole, builder.select(up, _constant(real, 1.0), _constant(real, 0.0)))
-    sign = builder.and_(bits, _constant(integer, 0x80000000))
+    whole = builder.fadd(whole, builder.select(up, constant(real, 1.0), constant(real, 0.0)))
+    sign = builder.and_(bits, constant(integer, 0x80000000))
     rounded = builder.or_(builder.bitcast(builder.fmul(whole, unit), integer), sign)
     exact = builder.fptrunc(builder.bitcast(rounded, real), half)
-    return builder.bitcast(exact, _like(kind, _I16))
+    return builder.bitcast(exact, like(kind, _I16))
 
 
 def _store_weights(context: Any, fmt: Any, address: Any, value: Any, key: Any, column: Any) -> Any:
     chosen = fmt.instance_class
 
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, place, number, row, first = arguments
+    def write(builder: Any, _: Any, place: Any, number: Any, row: Any, first: Any) -> Any:
         align = 4
         if chosen is not Float32:
             narrow = _to_bfloat16 if chosen is BFloat16 else _to_float16
             number = narrow(builder, value, number, _random_bits(builder, value, row, first))
             align = 2
-        builder.store(number, _pointer(builder, place, number.type), align=align)
-        return target.get_dummy_value()
+        return builder.store(number, pointer(builder, place, number.type), align=align)
 
-    return types.void(fmt, types.uint64, value, types.uint64, types.uint64), generate
+    return types.void(fmt, types.uint64, value, types.uint64, types.uint64), emit(write)
 
 
-def _load_weights(context: Any, fmt: Any, like: Any, address: Any) -> Any:
+def _load_weights(context: Any, fmt: Any, kind: Any, address: Any) -> Any:
     chosen = fmt.instance_class
 
-    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        real = _like(like, ir.FloatType())
+    def read(builder: Any, _: Any, __: Any, place: Any) -> Any:
+        real, integer = like(kind, ir.FloatType()), like(kind, _I32)
         if chosen is Float32:
-            return builder.load(_pointer(builder, arguments[2], real), align=4)
-        short = builder.load(_pointer(builder, arguments[2], _like(like, _I16)), align=2)
+            return builder.load(pointer(builder, place, real), align=4)
+        short = builder.load(pointer(builder, place, like(kind, _I16)), align=2)
         if chosen is Float16:
-            return builder.fpext(builder.bitcast(short, _like(like, ir.HalfType())), real)
-        integer = _like(like, _I32)
-        return builder.bitcast(builder.shl(builder.zext(short, integer), _constant(integer, 16)), real)
+            return builder.fpext(builder.bitcast(short, like(kind, ir.HalfType())), real)
+        return builder.bitcast(builder.shl(builder.zext(short, integer), constant(integer, 16)), real)
 
-    return like(fmt, like, types.uint64), generate
+    return kind(fmt, kind, types.uint64), emit(read)
 
 
 def _weight_bytes(context: Any, fmt: Any) -> Any:
     size = 4 if fmt.instance_class is Float32 else 2
-
-    def generate(_: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _I64(size)
-
-    return types.uint64(fmt), generate
+    return types.uint64(fmt), emit(lambda builder, _: _I64(size))
 
 
 _made: Any = intrinsic

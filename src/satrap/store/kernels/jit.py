@@ -74,9 +74,8 @@ WIDTHS = (16, 32, 64, 128)
 def by_width(make: Callable[[int], F]) -> Callable[[int], F]:
     """Return a function that gives the kernel for rows of a number of weights.
 
-    Args:
-        make: returns the kernel for rows of exactly that many weights, or of any number for 0. With the
-            number known, loops unroll and steps take a third less time.
+    `make` returns the kernel for rows of exactly that many weights, or of any number for 0. With the number
+    known, loops unroll and steps take a third less time.
     """
     kernels = {width: make(width) for width in (0, *WIDTHS)}
     return lambda dim: kernels.get(dim, kernels[0])

@@ -16,9 +16,19 @@ from numba.extending import overload
 from satrap.store.kernels.formats import Format, load_weights, store_weights, weight_bytes
 from satrap.store.kernels.hashing import mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.lanes import clamp, load_double, spread, where_zero
 from satrap.store.kernels.rows import Rows, ahead, fetch_write
-from satrap.store.kernels.simd import broadcast, load_like, prefetch_write, root, store, total
+from satrap.store.kernels.simd import (
+    broadcast,
+    clamp,
+    load_double,
+    load_like,
+    prefetch_write,
+    root,
+    spread,
+    store,
+    total,
+    where_zero,
+)
 from satrap.store.types import Ids, Inverse
 
 _FOUR = np.uint64(4)
@@ -291,8 +301,13 @@ def step_lane(
     store_weights(fmt, place, x, row.key, k)
 
 
-def _step_of(width: int) -> Any:
-    """Compile `step` for rows of `width` weights, or of any number (0)."""
+@by_width
+def step(width: int) -> Any:
+    """Take one step per slot; slots are distinct; for slot -1 the gradient is ignored.
+
+    `gradients` is the address of float32[n, dim]. Weights are clamped to [-bound[0], bound[0]]. `shaping` and
+    `bound` are None where not needed: machine code without them is faster.
+    """
 
     @kernel
     def step_rows(
@@ -332,24 +347,3 @@ def _step_of(width: int) -> Any:
                 step_lane(fmt, rule, shaping, facts, one, bound, row, np.uint64(k))
 
     return step_rows
-
-
-_STEP = by_width(_step_of)
-
-
-def step(
-    fmt: Format,
-    rule: NamedTuple,
-    shaping: Shaping | None,
-    bound: tuple[np.float32] | None,
-    rows: Rows,
-    ids: Ids,
-    slots: Inverse,
-    gradients: np.uint64,
-) -> None:
-    """Take one step per slot; slots are distinct; for slot -1 the gradient is ignored.
-
-    `gradients` is the address of float32[n, dim]. Weights are clamped to [-bound[0], bound[0]]. `shaping` and
-    `bound` are None where not needed: machine code without them is faster.
-    """
-    _STEP(int(rows.dim))(fmt, rule, shaping, bound, rows, ids, slots, gradients)

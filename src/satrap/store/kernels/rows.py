@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.store.kernels.formats import (
+    Float32,
     Format,
     read_weights,
     weight_bytes,
@@ -20,7 +21,7 @@ from satrap.store.kernels.formats import (
 )
 from satrap.store.kernels.hashing import initial_weights, mix
 from satrap.store.kernels.jit import by_width, helper, kernel
-from satrap.store.kernels.simd import broadcast, load_like, prefetch, prefetch_write, store
+from satrap.store.kernels.simd import prefetch, prefetch_write, store
 from satrap.store.types import Floats, Ids, Inverse, Offsets
 
 _FOUR = np.uint64(4)
@@ -56,12 +57,7 @@ class Initial(NamedTuple):
 @helper
 def copy_floats(source: np.uint64, target: np.uint64, count: np.uint64) -> None:
     """Copy `count` float32 from one address to another."""
-    full = count & ~np.uint64(15)
-    like = broadcast(np.float32(0))
-    for k in range(_ZERO, full, np.uint64(16)):
-        store(target + k * _FOUR, load_like(like, source + k * _FOUR))
-    for k in range(full, count):
-        store(target + k * _FOUR, load_like(np.float32(0), source + k * _FOUR))
+    read_weights(Float32(_ZERO), source, target, count)
 
 
 @helper
@@ -84,8 +80,9 @@ def ahead(size: np.uint64) -> int:
     return min(64, max(4, int(np.int64(np.uint64(8192) // size))))
 
 
-def _gather_of(width: int) -> Any:
-    """Compile `gather` for rows of `width` weights, or of any number (0)."""
+@by_width
+def gather(width: int) -> Any:
+    """Write the weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
 
     @kernel
     def gather_rows(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:
@@ -102,14 +99,6 @@ def _gather_of(width: int) -> Any:
                 read_weights(fmt, base + np.uint64(slot) * stride, out + i * out_stride, d)
 
     return gather_rows
-
-
-_GATHER = by_width(_gather_of)
-
-
-def gather(fmt: Format, rows: Rows, slots: Inverse, out: np.uint64, out_stride: np.uint64) -> None:
-    """Write the weights of each slot's row to `out + i * out_stride`; nothing for slot -1."""
-    _GATHER(int(rows.dim))(fmt, rows, slots, out, out_stride)
 
 
 @kernel
