@@ -154,9 +154,9 @@ def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
         lookup = fair.lookup([request(1, ids)], create=True)
         rows = lookup.result()
         gone.hello()
-        before = {id(cut) for cut in cuts()}
+        before = [weakref.ref(cut) for cut in cuts()]
         gone.ask(Header(Kind.EXPORT, 1, 77, 1, 1), [pack_text({"table": "c"})])
-        [export] = [weakref.ref(cut) for cut in cuts() if id(cut) not in before]
+        [export] = [weakref.ref(cut) for cut in cuts() if not any(cut is known() for known in before)]
         assert eventually(lambda: not any(cut is export() for cut in cuts()), 20)
         fair.update(lookup, rows, lr_scale=1.0)
         fair.close()
