@@ -113,7 +113,7 @@ class Calls(RuleBasedStateMachine):
 
     def __init__(self, name, optimizer, dtype):
         super().__init__()
-        self.name, self.dtype = name, dtype
+        self.name, self.dtype, self.optimizer = name, dtype, optimizer
         tables = [Table(n, dim=DIM, dtype=dtype, initial_scale=0.05) for n in TABLES]
         self.kind, self.folder = RowKind(tables, optimizer, seed=3), tempfile.TemporaryDirectory()
         self.model = Model(tables, optimizer, seed=3, admission=Admission())
@@ -235,6 +235,8 @@ class Calls(RuleBasedStateMachine):
         weights = rng.standard_normal((len(ids), DIM)).astype(np.float32)
         weights = (weights.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)  # exact in 16 bits, too
         state, before = rng.random((len(ids), width)).astype(np.float32), self.content()
+        if isinstance(self.optimizer, Adam):
+            state[:, -1] = rng.integers(0, 50, len(ids))  # the row's steps, a whole number
         self.watch.announced.clear()
         lost, there = self.backend.write(ids, splits, weights, state), self.there(ids, splits)
         assert lost == (~there).sum()
