@@ -100,7 +100,7 @@ class Limit:
 
     def __init__(self, kind: str, rows: Any, width: int, threads: int = 1, *, aside: bool = False) -> None:
         self._rows, self._gathers = rows, kind == "gather"
-        self._kernel = _gather(width, aside) if self._gathers else _rmw(width, len(rows.scalars) > 0)
+        self._kernel = _gather(width, aside) if self._gathers else _rmw(width, rows.scalars > 0)
         self._bytes, self._threads, self._ahead = 4 * width, threads, 0
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         self.seconds = 0.0
@@ -110,9 +110,7 @@ class Limit:
         self._run(slots, out, self._ahead)
 
     def _run(self, slots: Any, out: Any, ahead: int) -> None:
-        address, step = (
-            (out.ctypes.data, self._bytes) if self._gathers else (self._rows.scalars.ctypes.data, 0)
-        )
+        address, step = (out.ctypes.data, self._bytes) if self._gathers else (int(self._rows.scalars), 0)
 
         def part(first: int, end: int) -> None:
             start = np.uint64(address + first * step)

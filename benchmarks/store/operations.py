@@ -141,5 +141,4 @@ def _touch(shard: Shard, rows: int) -> None:
     group, slab = shard.groups[0], shard.groups[0].backend.slab
     slab.bytes[: rows * int(slab.rows.stride) : 4096] = 0
     group.directory._memory["entries"].array(np.uint8, 40 * rows + (4 << 20))[65536::4096] = 0
-    if len(slab.rows.scalars):
-        slab.rows.scalars[:rows:1024] = 0
+    slab.scalars[:rows:1024] = 0

@@ -8,17 +8,21 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of `mallopt`'s parameters, from malloc.h."""
 
 _LARGEST, _KEPT = 32 << 20, 512 << 20
-"""Blocks up to this size are kept (older C libraries allow no more), of this many bytes at most."""
+"""Blocks up to this size are kept, of this many bytes at most."""
 
 
-def keep_freed_memory() -> None:
+def keep_freed_memory(largest: int = _LARGEST, kept: int = _KEPT) -> None:
     """Let the C library reuse freed blocks instead of returning them to the system each time.
 
     Every batch needs the same few blocks of some megabytes: messages, rows, activations, gradients. Mapping
     them again costs a page fault per 4 KiB, measured as a fifth of the time of a shard and of a narrow
     network at 64 weights per row. Affects the whole process; works with glibc only.
+
+    Args:
+        largest: bytes of the largest block to keep; below 2 GiB, in older C libraries up to 32 MiB.
+        kept: most bytes to keep; below 2 GiB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, largest)
+        mallopt(_TRIM_THRESHOLD, kept)
