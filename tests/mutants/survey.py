@@ -130,9 +130,9 @@ class Choice:
             return file != mirrored, seconds > 1, imported not in texts[file], file, seconds
 
         chosen, used = [], 0.0
-        for test in sorted(self._calling(mutant), key=rank):
-            own = test.split("::")[0] == mirrored
-            if own or not chosen or used + self._found.seconds[test] <= budget:
+        own = {test for test in self._found.seconds if test.split("::")[0] == mirrored}
+        for test in sorted(own | self._calling(mutant), key=rank):
+            if test in own or not chosen or used + self._found.seconds[test] <= budget:
                 chosen.append(test)
                 used += self._found.seconds[test]
         return chosen

@@ -15,15 +15,22 @@ def test_curves_can_be_read_back(tmp_path: Path) -> None:
     curves.started(progress)
     for step in range(1, 5):
         progress.step, progress.loss, progress.rows = step, 1.0 / step, 10 * step
+        progress.auc, progress.memory_bytes, progress.samples_per_second = 0.5 + step / 16, step << 20, 100.0
         curves.step(progress)
     curves.evaluated({"auc": 0.75}, progress)
     curves.close()
     curves.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(2, 0.5), (4, 0.25)]
-    assert [(e.step, e.value) for e in events.Scalars("store/rows")] == [(2, 20.0), (4, 40.0)]
-    assert [(e.step, e.value) for e in events.Scalars("validation/auc")] == [(4, 0.75)]
+    found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert found == {
+        "train/loss": [(2, 0.5), (4, 0.25)],
+        "train/auc": [(2, 0.625), (4, 0.75)],
+        "speed/samples_per_second": [(2, 100.0), (4, 100.0)],
+        "store/rows": [(2, 20.0), (4, 40.0)],
+        "store/bytes": [(2, 2 << 20), (4, 4 << 20)],
+        "validation/auc": [(4, 0.75)],
+    }
 
 
 def test_curves_that_cannot_be_written_end_and_the_run_does_not(tmp_path: Path) -> None:

@@ -69,6 +69,16 @@ def test_an_entry_costs_less_than_24_bytes_and_few_ids_need_their_second_bucket(
     assert d.counters()["second_probes"][0] - before < 0.1 * len(keys)
 
 
+def test_an_id_without_a_row_counts_as_probed_twice_in_its_table():
+    d = directory()
+    ids, splits = request(np.arange(20_000), np.arange(5))
+    d.find(ids, splits, use=False)
+    assert d.counters()["second_probes"].tolist() == [0, 0]
+    _, missing = d.find(ids, splits, use=True)
+    assert len(missing) == len(ids)
+    assert d.counters()["second_probes"].tolist() == [20_000, 5]
+
+
 def test_ranges_of_fixed_buckets_list_every_id_once():
     d, keys = directory(), np.arange(30_000, dtype=U)
     use(d, keys, keys[:100])

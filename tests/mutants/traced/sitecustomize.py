@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -22,6 +23,7 @@ def begin(test: str) -> None:
     global _test
     _test = test
     _seen.clear()
+    _follow()  # again: a test may have ended it
 
 
 def write(*fields: object) -> None:
@@ -35,9 +37,14 @@ def _called(frame: FrameType, event: str, argument: Any) -> None:
     if id(code) not in _seen:
         _seen.add(id(code))
         if SOURCE in code.co_filename and _test:
-            write("call", _test, SOURCE + code.co_filename.split(SOURCE)[1], code.co_qualname)
+            with suppress(OSError):  # a test may have taken all descriptors; an error would end the tracing
+                write("call", _test, SOURCE + code.co_filename.split(SOURCE)[1], code.co_qualname)
+
+
+def _follow() -> None:
+    threading.settrace(_called)
+    sys.settrace(_called)
 
 
 if FOLDER:
-    threading.settrace(_called)
-    sys.settrace(_called)
+    _follow()
