@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.dense import pack_optimizer
 from satrap.dense import DataParallel, DenseState, Workers
 from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
 from tests.dense.threads import together
-from tests.train.plain import Batches, make_batches
+from tests.train.plain import Batches, Tower, make_batches
+from tests.train.test_snapshots import KillAt, KilledError
 from tests.train.test_trainer import all_rows, make_trainer
 
 
@@ -102,6 +106,59 @@ def test_no_process_needs_to_hold_all_weights(
     assert parts.model.keys() == whole.model.keys()
     assert all(torch.equal(parts.model[name], tensor) for name, tensor in whole.model.items())
     assert pack_optimizer(parts.optimizer) == pack_optimizer(whole.optimizer)
+
+
+class Tied(Tower):
+    """A network whose last weight is its first one too, with a buffer of 16 bits that training changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(25, 1, bias=False), nn.Linear(25, 1)
+        self.last.weight = self.first.weight
+        self.pace = 1
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.bfloat16))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        if self.training:
+            self.seen += self.pace
+        return super().forward(batch) + self.first(batch.flat()) * self.last(batch.flat()) + self.seen[0]
+
+
+def test_tied_weights_and_buffers_of_16_bits_are_saved_and_resumed(tmp_path: Path) -> None:
+    plan, data = Checkpointing(str(tmp_path), every_steps=7), Batches(make_batches(20))
+    network = Tied()
+    whole, killed, resumed = (make_trainer(model=copy.deepcopy(network), mode="sync") for _ in range(3))
+    whole.fit(data)
+    with pytest.raises(KilledError):
+        killed.fit(data, checkpoint=plan, observers=[KillAt(16)])
+    resumed.fit(data, checkpoint=plan, resume=True)
+    resumed.save(str(tmp_path / "model"))
+    left = [trainer.model.state_dict() for trainer in (whole, resumed)]
+    left.append(read_checkpoint(str(tmp_path / "model")).model)
+    assert left[0]["seen"].tolist() == [20, 20]
+    for name, tensor in left[0].items():
+        assert all(torch.equal(other[name], tensor) for other in left[1:]), name
+    for trainer in (whole, killed, resumed):
+        trainer.close()
+
+
+def test_each_process_resumes_its_own_buffers_of_16_bits(tmp_path: Path) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=7)
+    seen: dict[int, list[float]] = {}
+
+    def work(workers: Workers) -> None:
+        data = Batches(make_batches(10, seed=workers.rank))
+        first, second = (make_trainer(model=Tied(), mode="sync", workers=workers) for _ in range(2))
+        first.model.pace = second.model.pace = 1 + workers.rank
+        for trainer, at in ((first, 8), (second, 9)):  # at the end all get those of process 0
+            with pytest.raises(KilledError):
+                trainer.fit(data, checkpoint=plan, observers=[KillAt(at)], resume=trainer is second)
+        seen[workers.rank] = second.model.seen.tolist()
+        for trainer in (first, second):
+            trainer.close()
+
+    together(2, work)
+    assert seen == {0: [9, 9], 1: [18, 18]}
 
 
 def test_in_async_a_second_fit_goes_on_with_the_optimizer_state_of_the_network() -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the safetensors bytes of named tensors."""
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    """Return the safetensors bytes of named tensors; those that share memory are written separately."""
+    return save(_apart(tensors))
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
@@ -25,12 +25,23 @@ def pack_optimizer(state: Mapping[str, Any]) -> bytes:
     for index, entry in state.get("state", {}).items():
         for key, value in entry.items():
             if isinstance(value, Tensor):
-                # safetensors refuses tensors that share memory, so each gets its own.
-                tensors[f"{index}.{key}"] = value.detach().cpu().contiguous().clone()
+                tensors[f"{index}.{key}"] = value
             else:
                 plain[f"{index}.{key}"] = value
     metadata = {"plain": plain, "param_groups": state.get("param_groups")}
-    return save(tensors, metadata={"optimizer": json.dumps(metadata)})
+    return save(_apart(tensors), metadata={"optimizer": json.dumps(metadata)})
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of host memory; safetensors refuses those that share memory, so each gets its own."""
+    found: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        memory = plain.untyped_storage().data_ptr()
+        found[name] = plain.clone() if memory in taken else plain
+        taken.add(memory)
+    return found
 
 
 def unpack_optimizer(data: bytes) -> dict[str, Any]:

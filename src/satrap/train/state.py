@@ -13,7 +13,7 @@ from torch import Tensor
 
 from satrap import models
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
-from satrap.checkpoint.manifest import understood
+from satrap.checkpoint.manifest import reading_settings
 from satrap.dense import DENSE_TABLE, DenseBackend, DenseState
 from satrap.errors import CheckpointError
 from satrap.train.best import Best
@@ -133,7 +133,7 @@ class TrainingState:
         Process 0 loads the rows. With `place`, the URL of the checkpoint, the processes that hold rows load
         their own from it, with everything they need to continue exactly. For `follow` see `Durability.read`.
         """
-        with understood(place):
+        with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             self.control.lr_scale = float(checkpoint.settings["lr_scale"])
         if place:
@@ -191,13 +191,13 @@ class TrainingState:
         self.control.best, self.control.bad = run["control"]
         if best is None and self.control.patience is not None:
             self.control.forget_best()
-        self.run.restore(run, _part(extra, "run."))
+        self.run.restore(run, _arrays(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        self.position.restore(shares, _part(extra, "ahead.") if same else None)
+        self.position.restore(shares, _arrays(extra, "ahead.") if same else None)
         if rank < len(runs):
             self._restore_random(extras[rank])
         if same:
-            self.dense.restore_own({k: torch.from_numpy(v) for k, v in _part(extra, "buffer.").items()})
+            self.dense.restore_own(_part(extra, "buffer."))
 
     def _common(self, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the account of a worker after the number of workers changed, from one run per share."""
@@ -222,5 +222,9 @@ def _shares(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(first.values())
 
 
-def _part(extra: Mapping[str, Tensor], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    return {k.removeprefix(prefix): v.numpy() for k, v in extra.items() if k.startswith(prefix)}
+def _part(extra: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in extra.items() if k.startswith(prefix)}
+
+
+def _arrays(extra: Mapping[str, Tensor], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in _part(extra, prefix).items()}
