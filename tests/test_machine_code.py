@@ -84,3 +84,22 @@ def test_a_full_disk_is_said_once(package: Path, tmp_path: Path) -> None:
     """A file system of 16 KiB: the folders can be made, the machine code does not fit."""
     with small_disk(tmp_path / "small", "16k") as small:
         check(start(package, NUMBA_CACHE_DIR=str(small)), warns=True)
+
+
+def test_compiling_is_announced_once_and_not_when_the_code_is_there(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(
+        "from satrap.machine_code import announce, compiled\n"
+        "@compiled(folder='cache')\n"
+        "def twice(x):\n    return 2 * x\n"
+        "@compiled(folder='cache')\n"
+        "def thrice(x):\n    return 3 * x\n"
+        "announce(lambda: print('compiling'))\n"
+        "print(twice(1), thrice(1), twice(2))\n"
+    )
+    run = [sys.executable, "twice.py"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(satrap.__file__).parents[1])}
+    outs = [
+        subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+        for _ in range(2)
+    ]
+    assert outs == ["compiling\n2 3 4\n", "2 3 4\n"]

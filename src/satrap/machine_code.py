@@ -13,12 +13,19 @@ _numba: Any = numba
 _FunctionCache: Any = caching.FunctionCache
 F = TypeVar("F", bound=Callable[..., object])
 _told = False
+_announce: Callable[[], object] | None = None
 
 
 class _Cache(_FunctionCache):  # type: ignore[misc]
     """Numba's cache, except that an unusable file costs a compilation, not the run."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._load(sig, target_context)
+        if found is None:
+            _announced()
+        return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
         except Exception as error:  # noqa: BLE001 - a damaged file may raise anything while it is unpickled
@@ -57,6 +64,19 @@ def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
         return result
 
     return decorate
+
+
+def announce(compiling: Callable[[], object]) -> None:
+    """Call `compiling` once, when the next function is compiled because its machine code is not on disk."""
+    global _announce
+    _announce = compiling
+
+
+def _announced() -> None:
+    global _announce
+    tell_it, _announce = _announce, None
+    if tell_it is not None:
+        tell_it()
 
 
 def tell(error: object) -> None:

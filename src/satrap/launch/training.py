@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Sequence
 
+from satrap import machine_code
 from satrap.config import Recipe
 from satrap.launch import cluster
 from satrap.launch.datasets import changed_files, measured
@@ -11,6 +12,8 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, signal_handlers, stop_at_signals
 from satrap.train import Observer
+
+COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 
 
 @signal_handlers({signal.SIGTERM: signal.default_int_handler})  # so that unfinished work is cleaned up
@@ -48,6 +51,7 @@ def train(
     else:
         assert recipe is not None
         folder = RunFolder.claim(recipe, output, name=name)
+    machine_code.announce(lambda: notice(COMPILING))
     try:
         for file in changed_files(recipe):
             notice(f"note: {file} is not the file the figures in the recipe are for (its md5 differs)")
