@@ -103,7 +103,7 @@ def create(dim: int, rows: int, optimizer: Any, chunk: int, touched: bool) -> di
         start, busy = time.perf_counter(), time.thread_time()
         shard.lookup_group(0, ids, splits, out[: len(ids)])
         times[i], cpu[i] = time.perf_counter() - start, time.thread_time() - busy
-    assert shard.statistics()["rows"] >= rows - FEATURES
+    assert shard.statistics().rows >= rows - FEATURES
     shard.close()
     return {
         "rows": rows,

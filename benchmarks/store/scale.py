@@ -121,13 +121,13 @@ def resident_per_row(rows: int, dim: int, optimizer: str) -> None:
         shard.lookup_group(0, rng.integers(0, 2**64, 52000, np.uint64), splits, out)
     grown = _resident() - before
     statistics = shard.statistics()
-    content = statistics["rows"] * shard.groups[0].row_bytes
+    content = statistics.rows * shard.groups[0].row_bytes
     print(
         json.dumps(
             {
-                "resident_overhead_per_row": round((grown - content) / statistics["rows"], 2),
-                "counted_overhead_per_row": round((statistics["bytes"] - content) / statistics["rows"], 2),
-                "load_factor": round(statistics["load_factor"][0], 3),
+                "resident_overhead_per_row": round((grown - content) / statistics.rows, 2),
+                "counted_overhead_per_row": round((statistics.bytes - content) / statistics.rows, 2),
+                "load_factor": round(statistics.load_factor[0], 3),
             }
         )
     )

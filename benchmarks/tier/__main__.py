@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         run(one, [draw() for _ in range(8 * rows // 10 // arguments.batch)], kind)
     else:
         run(one, [draw() for _ in range(arguments.steps // 2)], "cached")
-    filled = one.store.statistics().get("tier", {})
+    filled = one.store.statistics().tier
     lookups, updates, ids = run(one, [draw() for _ in range(arguments.steps)], kind)
-    after, counts = resident(), one.store.statistics().get("tier", {})
+    after, counts = resident(), one.store.statistics().tier
     one.close()
+
+    def per_step(name: str) -> int:
+        return round((getattr(counts, name, 0) - getattr(filled, name, 0)) / arguments.steps)
+
     return {
         "step_ms": round(1e3 * float(np.median(lookups + updates)), 3),
         "lookup_ms": round(1e3 * float(np.median(lookups)), 3),
@@ -146,9 +151,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ids_per_step": ids,
         "resident_mib": round((after - before) / 2**20, 1),
         "budget_mib": None if kind == "memory" else round(budget / 2**20, 1),
-        "read_per_step": round((counts["reads"] - filled["reads"]) / arguments.steps) if counts else 0,
-        "written_per_step": round((counts["writes"] - filled["writes"]) / arguments.steps) if counts else 0,
-        "tier": counts,
+        "read_per_step": per_step("reads"),
+        "written_per_step": round((counts.writes - filled.writes) / arguments.steps)
+        if counts and filled
+        else 0,
+        "tier": counts and asdict(counts),
     }
 
 

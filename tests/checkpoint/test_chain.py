@@ -79,7 +79,7 @@ def chain(root: Path, deltas: int = 3) -> dict[int, Bytes]:
     for _ in range(deltas + 1):
         run.train()
         held[run.step] = run.save()
-    assert run.shard.statistics()["tables"]["a"]["evicted"] > 0
+    assert run.shard.statistics().tables["a"].evicted > 0
     run.shard.close()
     return held
 

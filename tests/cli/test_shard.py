@@ -67,7 +67,7 @@ def test_it_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     request = Request(0, np.arange(5, dtype=np.uint64), np.array([0, 5]))
     [rows] = exchange.lookup([request], create=True).result()
     assert rows.shape == (5, 4)
-    assert exchange.telemetry.statistics()["rows"] == 5
+    assert exchange.telemetry.statistics().rows == 5
     exchange.close()
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=250)

@@ -46,10 +46,10 @@ def test_admission_is_that_of_one_store_to_the_bit(kind: str, admission: Admissi
             np.testing.assert_array_equal(mine, theirs)
         assert_equal_contents(exchange, other)
         for table in "abc":
-            mine, theirs = (e.telemetry.statistics()["tables"][table] for e in (exchange, other))
-            assert mine["unadmitted"] == theirs["unadmitted"] > 0
-            assert mine["dropped"] == theirs["dropped"] > 0
-            assert mine["created"] == theirs["created"] > 0
+            one, its = (e.telemetry.statistics().tables[table] for e in (exchange, other))
+            assert one.unadmitted == its.unadmitted > 0
+            assert one.dropped == its.dropped > 0
+            assert one.created == its.created > 0
     other.close()
 
 
@@ -61,12 +61,12 @@ def test_a_lookup_that_is_refused_makes_rows_of_no_group(kind: str) -> None:
         for bad in (request(1, list(range(100_000))), request(9, [1]), Request(1, ids, np.array([0, 2]))):
             with pytest.raises(StoreError):
                 exchange.lookup([good, bad], create=True).result()
-            assert exchange.telemetry.statistics()["rows"] == 0
+            assert exchange.telemetry.statistics().rows == 0
         exchange.lookup([good, request(1, list(range(1000)))], create=True).result()
         full = request(1, list(range(999_000, 1_100_000)))
         with pytest.raises(StoreError, match="no room for 101000 more rows"):
             exchange.lookup([request(0, [4], []), full], create=True).result()
-        assert exchange.telemetry.statistics()["rows"] == 1003
+        assert exchange.telemetry.statistics().rows == 1003
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,15 +83,15 @@ def test_rows_go_and_come_back_as_new(kind: str, eviction: Eviction) -> None:
         for _ in range(40):  # ttl: the time of the last ones is over, too
             exchange.lookup([request(0, [], [1])], create=True).result()
         found = exchange.telemetry.statistics()
-        assert found["bytes"] <= MEMORY
-        counts = found["tables"]["a"]
-        assert counts["created"] - counts["evicted"] == counts["rows"] < 30_000
-        assert 7 not in contents(exchange)["a"][0] if counts["rows"] else True
+        assert found.bytes <= MEMORY
+        counts = found.tables["a"]
+        assert counts.created - counts.evicted == counts.rows < 30_000
+        assert 7 not in contents(exchange)["a"][0] if counts.rows else True
         exchange.update(
             Lookup(key), [np.ones((1, 4), np.float32), np.ones((0, 17), np.float32)], lr_scale=1.0
         )
         exchange.flush()
-        assert exchange.telemetry.statistics()["tables"]["a"]["dropped"] == 1
+        assert exchange.telemetry.statistics().tables["a"].dropped == 1
         [again, _] = exchange.lookup(key, create=True).result()
         np.testing.assert_array_equal(again, first)
         ids, _, state = contents(exchange)["a"]
@@ -109,7 +109,7 @@ def test_one_shard_evicts_what_one_process_does() -> None:
     for exchange in opened("servers-1", **arguments):
         train(exchange, steps=150, seed=4, ahead=2)
         assert_equal_contents(exchange, other)
-        assert exchange.telemetry.statistics()["tables"]["c"]["evicted"] > 0
+        assert exchange.telemetry.statistics().tables["c"].evicted > 0
     other.close()
 
 
@@ -130,12 +130,12 @@ def test_with_a_tier_rows_are_those_of_a_store_with_enough_memory(kind: str, tmp
             one.flush()
         assert_equal_contents(exchange, other)
         found, expected = exchange.telemetry.statistics(), other.telemetry.statistics()
-        assert found["tier"]["rows"] > 20_000
+        assert found.tier.rows > 20_000
         for table in "abc":
             for name in ("rows", "created", "evicted", "hits", "misses", "dropped"):
-                assert found["tables"][table][name] == expected["tables"][table][name]
+                assert getattr(found.tables[table], name) == getattr(expected.tables[table], name)
         exchange.durability.clear()
-        assert exchange.telemetry.statistics()["tier"]["rows"] == 0
+        assert exchange.telemetry.statistics().tier.rows == 0
     other.close()
 
 
@@ -146,22 +146,22 @@ def test_rows_of_ids_named_ahead_are_read_before_they_are_looked_up(kind: str, t
     for exchange in opened(kind, memory=TIERED, eviction=Eviction("lru"), tier=Tier(str(tmp_path), TIER)):
         for wanted in (keys, later):  # of which the first have left memory then
             exchange.lookup(wanted, create=True).result()
-        inside = exchange.telemetry.statistics()["tier"]["rows"]
+        inside = exchange.telemetry.statistics().tier.rows
         for _ in range(3):  # as a network that doubles would
             exchange.prefetch(keys)
         named = settled(exchange, more_than=1_000)
-        assert exchange.telemetry.statistics()["tier"]["rows"] == inside
-        assert exchange.telemetry.statistics()["tier"]["prefetch_hits"] == 0
+        assert exchange.telemetry.statistics().tier.rows == inside
+        assert exchange.telemetry.statistics().tier.prefetch_hits == 0
         exchange.lookup(keys, create=True).result()
-        tier = exchange.telemetry.statistics()["tier"]
-        assert tier["prefetch_hits"] == tier["prefetched"] == named <= 5_000
+        tier = exchange.telemetry.statistics().tier
+        assert tier.prefetch_hits == tier.prefetched == named <= 5_000
 
 
 def settled(exchange: Exchange, *, more_than: int) -> int:
     """Return how many rows were asked for ahead once they are more than a limit and grow no more."""
     before, deadline = -1, time.monotonic() + 20
     while time.monotonic() < deadline:
-        now: int = exchange.telemetry.statistics()["tier"]["prefetched"]
+        now: int = exchange.telemetry.statistics().tier.prefetched
         if now == before > more_than:
             return now
         before = now

@@ -57,18 +57,18 @@ def test_one_id_in_two_tables_is_two_rows(exchange: Exchange) -> None:
 def test_reading_without_create_changes_nothing(exchange: Exchange) -> None:
     wanted = [request(0, [3], [4]), request(1, [5])]
     peeked = exchange.lookup(wanted, create=False).result()
-    assert exchange.telemetry.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics().rows == 0
     for a, b in zip(peeked, exchange.lookup(wanted, create=True).result(), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert exchange.telemetry.statistics()["rows"] == 3
+    assert exchange.telemetry.statistics().rows == 3
 
 
 def test_an_update_of_an_id_without_a_row_is_dropped_alone(exchange: Exchange) -> None:
     exchange.lookup([request(0, [1, 3], [])], create=True).result()
-    before = exchange.telemetry.statistics()["tables"]["a"]["dropped"]
+    before = exchange.telemetry.statistics().tables["a"].dropped
     exchange.update(Lookup([request(0, [1, 2, 3], [])]), [np.eye(3, 4, dtype=np.float32)], lr_scale=1.0)
     exchange.flush()
-    assert exchange.telemetry.statistics()["tables"]["a"]["dropped"] == before + 1
+    assert exchange.telemetry.statistics().tables["a"].dropped == before + 1
     ids, _, state = contents(exchange)["a"]
     by_id = dict(zip(ids.tolist(), state, strict=True))
     np.testing.assert_array_equal(by_id[1], [1, 0, 0, 0])
@@ -89,7 +89,7 @@ def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
     [rows] = lookup.result()
     gradients = np.ones_like(rows)
     gradients[7, 2] = value
-    refused = exchange.telemetry.statistics()["refused"]
+    refused = exchange.telemetry.statistics().refused
     exchange.update(lookup, [gradients], lr_scale=1.0)
     with pytest.raises(StoreError, match="NaN or infinite"):
         exchange.flush()
@@ -97,14 +97,14 @@ def test_a_refused_update_surfaces_at_the_next_call_and_changes_nothing(
         exchange.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
     [after] = exchange.lookup(wanted, create=False).result()
     np.testing.assert_array_equal(after, rows)
-    assert exchange.telemetry.statistics()["refused"] == refused + seen_by_a_shard(exchange)
+    assert exchange.telemetry.statistics().refused == refused + seen_by_a_shard(exchange)
 
 
 def test_bad_gradients_of_one_group_refuse_those_of_the_others(exchange: Exchange) -> None:
     wanted = [request(0, [1, 2], [3]), request(1, [4])]
     lookup = exchange.lookup(wanted, create=True)
     before = lookup.result()
-    refused = exchange.telemetry.statistics()["refused"]
+    refused = exchange.telemetry.statistics().refused
     gradients = [np.ones_like(rows) for rows in before]
     gradients[1][0, 0] = np.nan
     exchange.update(lookup, gradients, lr_scale=1.0)
@@ -112,7 +112,7 @@ def test_bad_gradients_of_one_group_refuse_those_of_the_others(exchange: Exchang
         exchange.flush()
     for rows, after in zip(before, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_array_equal(after, rows)
-    assert exchange.telemetry.statistics()["refused"] == refused + seen_by_a_shard(exchange)
+    assert exchange.telemetry.statistics().refused == refused + seen_by_a_shard(exchange)
 
 
 def test_a_wrong_request_is_a_store_error(exchange: Exchange) -> None:
@@ -172,18 +172,18 @@ def test_an_exchange_that_was_cleared_stays_empty(exchange: Exchange) -> None:
     exchange.durability.clear()
     for future in futures:
         future.result()
-    assert exchange.telemetry.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics().rows == 0
 
 
 def test_snapshot_clear_and_load_restore_rows_and_state(exchange: Exchange) -> None:
     train(exchange, steps=10, seed=2)
     saved, before = list(exchange.durability.snapshot()), contents(exchange)
     exchange.durability.clear()
-    assert exchange.telemetry.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics().rows == 0
     for table, chunk in saved:
         exchange.durability.load(table, chunk)
     after = contents(exchange)
-    assert sum(len(ids) for ids, _, _ in after.values()) == exchange.telemetry.statistics()["rows"] > 100
+    assert sum(len(ids) for ids, _, _ in after.values()) == exchange.telemetry.statistics().rows > 100
     for table, columns in before.items():
         for x, y in zip(columns, after[table], strict=True):
             np.testing.assert_array_equal(x, y)
@@ -228,11 +228,11 @@ def test_statistics_count_rows_and_uses(exchange: Exchange) -> None:
         exchange.lookup(wanted, create=True).result()
     found = exchange.telemetry.statistics()
     total = sum(len(r.ids) for r in wanted)
-    assert found["rows"] == total
+    assert found.rows == total
     for counter in ("hits", "misses", "created"):
         assert (
-            sum(t[counter] for t in found["tables"].values())
-            - sum(t[counter] for t in first["tables"].values())
+            sum(getattr(t, counter) for t in found.tables.values())
+            - sum(getattr(t, counter) for t in first.tables.values())
             == total
         )
-    assert found["bytes"] > 0
+    assert found.bytes > 0

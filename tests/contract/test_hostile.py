@@ -146,7 +146,7 @@ def test_random_and_mutated_messages_change_nothing() -> None:
         assert resident() - before < 20 << 20
         assert server.counters.malformed > 1500
         honest = connect([server.address])
-        assert honest.telemetry.statistics()["rows"] == 2
+        assert honest.telemetry.statistics().rows == 2
         honest.close()
 
 
@@ -174,18 +174,18 @@ def test_mutated_hints_are_not_answered_and_change_nothing(tmp_path: Path) -> No
     [hint] = [parts for header, parts in valid_messages() if header.kind == Kind.PREFETCH]
     with threads(1, journal=tmp_path / "journal") as [server], stranger(server) as attacker:
         attacker.hello(**config)
-        before = server.statistics()
+        before = server.service.statistics()
         for _ in range(1000):
             parts = mutate(rng, hint)
             attacker.send(encode(Header(Kind.PREFETCH, 1, 77, rng.randrange(2**64)), digest(parts)), *parts)
         answer, _ = attacker.ask(Header(Kind.FLUSH, 1, 77, 1, 1))  # none of them had a number or an answer
         assert answer.kind == Kind.FLUSH | 0x80
-        after = server.statistics()
-        assert after["server"]["messages"] == before["server"]["messages"] + 1001
-        assert after["server"]["malformed"] == 0
-        assert after["tier"] == before["tier"]
-        assert after["tables"] == before["tables"]
-        flush = after["server"]["journal_bytes"] - before["server"]["journal_bytes"]
+        after = server.service.statistics()
+        assert after.server.messages == before.server.messages + 1001
+        assert after.server.malformed == 0
+        assert after.tier == before.tier
+        assert after.tables == before.tables
+        flush = after.server.journal_bytes - before.server.journal_bytes
         assert flush < 200  # the journal holds the FLUSH alone
         code, _ = attacker.refusal(Header(Kind.PREFETCH, 1, 5), hint)
         assert code == Code.UNKNOWN_CLIENT
@@ -250,7 +250,7 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_made() -> None:
         exchange = connect([servers[0].address])
         with pytest.raises(Exception, match="the answer would take 68000 bytes, the limit is 65536"):
             exchange.lookup([request(1, list(range(1000)))], create=True).result()
-        assert exchange.telemetry.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics().rows == 0
         exchange.close()
 
 
@@ -289,7 +289,7 @@ def test_only_holders_of_the_key_are_served(tmp_path: Path) -> None:
             with pytest.raises(ExchangeError, match=r"the keys do not match|has not answered") as caught:
                 connect([server.address], key=key, deadline=1.5)
             assert (tmp_path / "right").read_text().strip() not in str(caught.value)
-        assert exchange.telemetry.statistics()["rows"] == 2
+        assert exchange.telemetry.statistics().rows == 2
         assert server.counters.malformed == 0
         exchange.close()
     with threads(1) as [server], pytest.raises(ExchangeError, match=r"keys do not match|has not answered"):

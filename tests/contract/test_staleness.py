@@ -79,14 +79,14 @@ def test_in_sync_nobody_misses_anything() -> None:
 
 def test_a_server_tells_its_load() -> None:
     with threads(1) as (server,):
-        assert server.statistics()["server"]["requests"]["lookup"] == 0
+        assert server.statistics().requests["lookup"] == 0
         client = connect([server.address])
         train(client, steps=5, seed=1)
-        told = client.telemetry.statistics()["shards"][0]
+        told = client.telemetry.statistics().shards[0]
         found = server.statistics()
-        requests = found["server"]["requests"]
+        requests = found.requests
         assert (requests["hello"], requests["lookup"], requests["update"], requests["peek"]) == (1, 5, 5, 0)
-        assert 0 < found["server"]["busy_seconds"] < found["server"]["seconds"]
-        assert found["rows"] == told["rows"] > 0
-        assert found["server"]["queued"] == 0
+        assert 0 < found.busy_seconds < found.seconds
+        assert server.service.statistics().rows == told.rows > 0
+        assert found.queued == 0
         client.close()

@@ -35,7 +35,7 @@ def test_sixteen_bits_halve_the_traffic() -> None:
             lookup = exchange.lookup(wanted, create=True)
             exchange.update(lookup, lookup.result(), lr_scale=1.0)
             exchange.flush()
-            sizes.append(exchange.telemetry.statistics()["exchange"])
+            sizes.append(exchange.telemetry.traffic())
             exchange.close()
     assert sizes[0].received - sizes[1].received > 17 * 2 * 1000 - 500
     assert sizes[0].sent - sizes[1].sent > 17 * 2 * 1000 - 500

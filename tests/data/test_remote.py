@@ -105,7 +105,7 @@ def test_several_passes_at_once(rows: data.Dataset) -> None:
         assert counts[0] + counts[1] == ROWS
         assert counts[1] == counts[2]
         assert service.samples == sum(counts)
-        assert service.statistics()["streams"] == 0
+        assert service.statistics().streams == 0
 
 
 def test_length_and_place_are_told(rows: data.Dataset) -> None:
@@ -138,12 +138,12 @@ def test_reading_stops_when_nobody_asks(rows: data.Dataset) -> None:
         next(batches)
         most = 2 * AHEAD + 2  # on the way, ready, the first one and one being read
         limit = time.monotonic() + 10
-        while service.statistics()["ready"] < AHEAD and time.monotonic() < limit:
+        while service.statistics().ready < AHEAD and time.monotonic() < limit:
             time.sleep(0.01)
-        assert service.statistics()["ready"] == AHEAD
+        assert service.statistics().ready == AHEAD
         assert len(read) <= most < ROWS // 50
         batches.close()
-        assert service.statistics()["streams"] == 0
+        assert service.statistics().streams == 0
 
 
 def test_a_slow_reader_is_waited_for(rows: data.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_same_id_in_two_tables_is_two_rows(exchange: LocalExchange) -> None:
 def test_without_create_nothing_changes_and_rows_are_the_initial_ones(exchange: LocalExchange) -> None:
     wanted = [request(0, [3], [4])]
     [seen] = exchange.lookup(wanted, create=False).result()
-    assert exchange.telemetry.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics().rows == 0
     [created] = exchange.lookup(wanted, create=True).result()
     np.testing.assert_array_equal(seen, created)
 
@@ -70,7 +70,7 @@ def test_gradients_known_to_be_finite_are_not_looked_at(exchange: LocalExchange)
     exchange.update(lookup, [np.full_like(rows, np.nan)], lr_scale=1.0, finite=True)
     exchange.flush()
     assert np.isnan(exchange.lookup(wanted, create=False).result()[0]).all()
-    assert exchange.telemetry.statistics()["refused"] == 0
+    assert exchange.telemetry.statistics().refused == 0
 
 
 def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
@@ -81,7 +81,7 @@ def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
     saved = list(exchange.durability.snapshot())
     assert {table: len(chunk.ids) for table, chunk in saved} == {"a": 3, "b": 1, "c": 1}
     exchange.durability.clear()
-    assert exchange.telemetry.statistics()["rows"] == 0
+    assert exchange.telemetry.statistics().rows == 0
     for table, chunk in saved:
         exchange.durability.load(table, chunk)
     for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):

@@ -23,7 +23,7 @@ def test_the_lookup_of_another_exchange_is_refused() -> None:
             with pytest.raises(StoreError, match="another exchange"):
                 theirs.update(lookup, [np.ones_like(rows)], lr_scale=1.0)
             theirs.flush()
-            assert theirs.telemetry.statistics()["refused"] == 0
+            assert theirs.telemetry.statistics().refused == 0
         for exchange in exchanges:
             exchange.close()
 

@@ -103,7 +103,7 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
     folder = outcome.folder
     predictor = load_predictor(folder, folder.recipe())
     found = predictor.statistics()
-    assert found["rows"] > found["tier"]["rows"] > 1500
+    assert found.rows > found.tier.rows > 1500
     predictor.close()
     free = ["embedding.memory=null", "embedding.eviction=null", "embedding.tier=null"]
     metrics = launch.evaluate(folder, overrides=free)

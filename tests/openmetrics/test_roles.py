@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from satrap.data.loader import LoaderService
 from satrap.embedding.workers import EmbeddingService, Lanes
-from satrap.exchange.servers import ServersExchange, Wire
+from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.openmetrics import (
     METRICS,
     Endpoint,
@@ -24,8 +23,15 @@ from tests.contract.parties import connect, request, threads, train
 from tests.openmetrics.test_endpoint import scrape
 
 
+def served(shard: ShardServer) -> Endpoint:
+    return Endpoint("127.0.0.1", 0, lambda: shard_values(shard.service.statistics()))
+
+
 def test_a_shard_and_a_worker_that_trained() -> None:
-    with threads(1) as (server,), Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as end:
+    with (
+        threads(1) as (server,),
+        Endpoint("127.0.0.1", 0, lambda: shard_values(server.service.statistics())) as end,
+    ):
         before = scrape(end.address)
         assert before["satrap_role_info  shard"] == 1
         assert before["satrap_shard_rows"] == before["satrap_shard_requests_total lookup"] == 0
@@ -44,12 +50,15 @@ def test_a_shard_and_a_worker_that_trained() -> None:
 
 def test_a_shard_with_a_tier(tmp_path: Path) -> None:
     bounds: dict[str, Any] = {"memory": 4 << 20, "eviction": Eviction(), "tier": Tier(str(tmp_path), 3 << 20)}
-    with threads(1) as (server,), Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as end:
+    with (
+        threads(1) as (server,),
+        Endpoint("127.0.0.1", 0, lambda: shard_values(server.service.statistics())) as end,
+    ):
         client = connect([server.address], **bounds)
         for first in (0, 30_000, 0):
             wanted = [request(0, list(range(first, first + 20_000)), []), request(1, [])]
             client.lookup(wanted, create=True).result()
-        inside = client.telemetry.statistics()["tables"]["a"]["rows"]
+        inside = client.telemetry.statistics().tables["a"].rows
         found = scrape(end.address)
         client.close()
     rows = found["satrap_shard_tier_rows"]
@@ -64,9 +73,7 @@ def test_a_shard_with_a_tier(tmp_path: Path) -> None:
 
 def check_worker(client: ServersExchange, shard: dict[str, float]) -> None:
     progress = Progress(step=9, samples=90, distinct_ratio=0.5, stage_seconds={"read": 1.5, "lookup": 0.5})
-    with Endpoint(
-        "127.0.0.1", 0, lambda: worker_values(1, asdict(progress), asdict(client.telemetry.traffic()))
-    ) as endpoint:
+    with Endpoint("127.0.0.1", 0, lambda: worker_values(1, progress, client.telemetry.traffic())) as endpoint:
         worker = scrape(endpoint.address)
     assert worker["satrap_role_info 1 worker"] == 1
     assert worker["satrap_worker_sent_bytes_total"] == shard["satrap_shard_received_bytes_total"]
@@ -83,13 +90,13 @@ def check_worker(client: ServersExchange, shard: dict[str, float]) -> None:
 
 def test_every_metric_has_a_source() -> None:
     with threads(1) as (server,):
-        shard = shard_values(server.statistics())
+        shard = shard_values(server.service.statistics())
         client = connect([server.address])
         progress = Progress(loss=0.5, distinct_ratio=0.5)
-        worker = worker_values(0, asdict(progress), asdict(client.telemetry.traffic()))
+        worker = worker_values(0, progress, client.telemetry.traffic())
         client.close()
-    with Server("127.0.0.1:0", LoaderService(lambda *_: None)) as server:
-        loader = loader_values(server.statistics())
-    with Server("127.0.0.1:0", EmbeddingService([]), dispatcher=Lanes) as server:
-        middle = embedding_worker_values(server.statistics())
+    with Server("127.0.0.1:0", reader := LoaderService(lambda *_: None)):
+        loader = loader_values(reader.statistics())
+    with Server("127.0.0.1:0", pooler := EmbeddingService([]), dispatcher=Lanes):
+        middle = embedding_worker_values(pooler.statistics())
     assert {*shard, *worker, *middle, *loader} == {metric.name for metric in METRICS}

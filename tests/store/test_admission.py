@@ -21,7 +21,7 @@ def ids(*values):
 
 
 def counts(shard, table="a"):
-    return shard.statistics()["tables"][table]
+    return shard.statistics().tables[table]
 
 
 def test_the_row_is_created_by_the_use_that_reaches_the_count():
@@ -30,22 +30,22 @@ def test_the_row_is_created_by_the_use_that_reaches_the_count():
         shard.lookup("a", ids(7))
         assert shard.peek("a", ids(7))[1].tolist() == [use >= 3]
     expected = {"rows": 1, "created": 1, "hits": 1, "misses": 3, "unadmitted": 2, "dropped": 0}
-    assert {key: counts(shard)[key] for key in expected} == expected
+    assert {key: getattr(counts(shard), key) for key in expected} == expected
 
 
 def test_an_id_named_twice_in_a_request_is_used_once():
     shard = one(Admission(min_count=2))
     rows = shard.lookup("a", ids(7, 8, 7, 7))
     np.testing.assert_array_equal(rows, shard.peek("a", ids(7, 8, 7, 7))[0])
-    assert counts(shard)["unadmitted"] == 2
-    assert counts(shard)["rows"] == 0
+    assert counts(shard).unadmitted == 2
+    assert counts(shard).rows == 0
 
 
 def test_an_id_that_is_not_admitted_reads_its_initial_row():
     strict, open_ = one(Admission(min_count=2), seed=5), one(None, seed=5)
     np.testing.assert_array_equal(strict.lookup("a", ids(1, 2, 3)), open_.lookup("a", ids(1, 2, 3)))
     np.testing.assert_array_equal(strict.lookup("a", ids(1, 2, 3)), open_.lookup("a", ids(1, 2, 3)))
-    assert counts(strict)["created"] == 3
+    assert counts(strict).created == 3
 
 
 def test_gradients_of_ids_without_a_row_reach_no_neighbour():
@@ -61,7 +61,7 @@ def test_gradients_of_ids_without_a_row_reach_no_neighbour():
     assert found.tolist() == [False, True, True]
     np.testing.assert_array_equal(after[0], rows[0])
     np.testing.assert_allclose(before - after[1:], gradients[1:], rtol=1e-6)
-    assert counts(shard)["dropped"] == 1
+    assert counts(shard).dropped == 1
 
 
 def test_peeks_and_updates_are_no_uses():
@@ -71,7 +71,7 @@ def test_peeks_and_updates_are_no_uses():
         shard.peek("a", ids(1))
         shard.update("a", ids(1), np.ones((1, 2), np.float32))
     assert not shard.peek("a", ids(1))[1][0]
-    assert counts(shard)["dropped"] == 5
+    assert counts(shard).dropped == 5
 
 
 def test_tables_of_a_group_count_apart():
@@ -150,8 +150,8 @@ def test_clear_forgets_uses():
 
 def test_the_counts_are_part_of_the_bytes_and_of_the_budget():
     admission = Admission(min_count=2, memory=1 << 20)
-    assert one(admission).statistics()["bytes"] - one(None).statistics()["bytes"] == 1 << 20
-    assert one(Admission(probability=0.5)).statistics()["bytes"] == one(None).statistics()["bytes"]
+    assert one(admission).statistics().bytes - one(None).statistics().bytes == 1 << 20
+    assert one(Admission(probability=0.5)).statistics().bytes == one(None).statistics().bytes
     with pytest.raises(ConfigError, match="counts of admission take 1048576 bytes"):
         one(admission, memory=1 << 20)
 

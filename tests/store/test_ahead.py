@@ -38,7 +38,7 @@ def test_nobody_waits_and_late_requests_are_left_out(store):
         other.join(10)
         assert not other.is_alive()
     store.ahead.settle()
-    assert store.statistics()["tier"]["prefetched"] == 1_600
+    assert store.statistics().tier.prefetched == 1_600
 
 
 def test_bad_requests_are_refused(store):
@@ -55,7 +55,7 @@ def test_without_a_tier_it_does_nothing():
     assert not store.ahead.useful
     store.ahead.prefetch(0, np.arange(100, dtype=U), SPLITS)
     store.ahead.settle()
-    assert "tier" not in store.statistics()
+    assert store.statistics().tier is None
     store.close()
 
 

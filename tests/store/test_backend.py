@@ -302,7 +302,7 @@ class Calls(RuleBasedStateMachine):
         left = counters["created"] - counters["evicted"] - counters["rows"]
         np.testing.assert_array_equal(left, self.forgotten)
         if len(self.backend.parts) > 1:
-            assert self.backend.slower()["rows"] == sum(row[0] != FAST for row in rows.values())
+            assert self.backend.slower().rows == sum(row[0] != FAST for row in rows.values())
 
 
 def run(name, optimizer, dtype, examples, steps):

@@ -25,7 +25,7 @@ def test_every_argument_reaches_the_store(tmp_path: Path) -> None:
     for _ in range(3):
         np.testing.assert_array_equal(opened.lookup("a", ids), made.lookup("a", ids))
     assert opened.statistics() == made.statistics()
-    assert opened.statistics()["tier"]["rows"] > 0
+    assert opened.statistics().tier.rows > 0
     assert opened.seed == 5
     opened.close()
     made.close()
@@ -34,7 +34,7 @@ def test_every_argument_reaches_the_store(tmp_path: Path) -> None:
 def test_by_default_there_are_no_bounds() -> None:
     store = StoreConfig().open([Table("a", dim=4, optimizer=SGD(lr=0.1))])
     store.lookup("a", np.arange(100, dtype=np.uint64))
-    assert (store.statistics()["rows"], store.seed) == (100, 1)
+    assert (store.statistics().rows, store.seed) == (100, 1)
     store.close()
 
 

@@ -72,7 +72,7 @@ def test_a_snapshot_is_the_moment_it_was_taken(arguments):
 def test_every_chunk_but_the_last_is_full():
     store, rng = shard(), np.random.default_rng(0)
     change(store, rng, 6)
-    rows = store.statistics()["tables"]["a"]["rows"]
+    rows = store.statistics().tables["a"].rows
     lengths = [len(chunk.ids) for chunk in store.export("a", chunk_rows=300)]
     assert lengths == [300] * (rows // 300) + [rows % 300]
     some = [len(chunk.ids) for chunk in store.export("a", buckets=range(500, 1900), chunk_rows=300)]

@@ -45,12 +45,12 @@ def test_ten_times_the_budget_stays_inside_it(eviction):
             for table in tables:
                 store.lookup(table, np.arange(i * 1000, (i + 1) * 1000, dtype=U))
         statistics = store.statistics()
-        assert statistics["rows"] == rows
-        assert statistics["bytes"] <= MEMORY
-        created = sum(t["created"] for t in statistics["tables"].values())
-        evicted = sum(t["evicted"] for t in statistics["tables"].values())
+        assert statistics.rows == rows
+        assert statistics.bytes <= MEMORY
+        created = sum(t.created for t in statistics.tables.values())
+        evicted = sum(t.evicted for t in statistics.tables.values())
         assert created - evicted == rows
-        assert all(t["refused"] == 0 for t in statistics["tables"].values())
+        assert all(t.refused == 0 for t in statistics.tables.values())
 
 
 def test_resident_memory_stays_inside_the_budget():
@@ -107,7 +107,7 @@ def test_ttl_gives_rows_up_and_uses_their_memory_again():
     kept = np.arange(100, dtype=U)
     for _ in range(60):
         store.lookup("a", kept)
-    assert store.statistics()["rows"] == 100
+    assert store.statistics().rows == 100
     assert store.peek("a", kept)[1].all()
     slots = store.groups[0].directory.slots
     fill(store, "a", 10_000, 4000)
@@ -144,12 +144,12 @@ def test_one_request_larger_than_the_budget_reads_initial_rows_and_drops_gradien
     rows = capacity(store)
     keys = np.arange(2 * rows, dtype=U)
     np.testing.assert_array_equal(store.lookup("a", keys), wide.lookup("a", keys))
-    counts = store.statistics()["tables"]["a"]
-    assert counts["evicted"] == 0
-    assert 0.9 * rows <= counts["rows"] <= rows
-    assert counts["refused"] == 2 * rows - counts["rows"]
+    counts = store.statistics().tables["a"]
+    assert counts.evicted == 0
+    assert 0.9 * rows <= counts.rows <= rows
+    assert counts.refused == 2 * rows - counts.rows
     store.update("a", keys, np.ones((len(keys), 4), np.float32))
-    assert store.statistics()["tables"]["a"]["dropped"] == counts["refused"]
+    assert store.statistics().tables["a"].dropped == counts.refused
     found = store.peek("a", keys)
     expected = wide.peek("a", keys)[0] - 0.5 * found[1][:, None]
     np.testing.assert_array_equal(found[0], expected.astype(np.float32))
@@ -161,9 +161,9 @@ def test_a_table_that_grows_takes_rows_from_one_that_does_not():
     fill(store, "a", 0, rows)
     for i in range(60):
         fill(store, "b", i * 1000, 1000)
-    counts = store.statistics()["tables"]
-    assert counts["b"]["rows"] > 0.1 * rows
-    assert 0.9 * rows < counts["a"]["rows"] + counts["b"]["rows"] <= rows
+    counts = store.statistics().tables
+    assert counts["b"].rows > 0.1 * rows
+    assert 0.9 * rows < counts["a"].rows + counts["b"].rows <= rows
 
 
 def test_the_order_of_eviction_is_reproducible():
@@ -189,9 +189,9 @@ def test_slots_of_evicted_rows_are_found_again():
             keys, gradients, slots = waiting.pop(0)
             plain.update_group(0, keys, splits, gradients)
             quick.update_group(0, keys, splits, gradients, slots=slots)
-    assert plain.statistics()["tables"] == quick.statistics()["tables"]
-    assert plain.statistics()["tables"]["a"]["evicted"] > 10_000
-    assert plain.statistics()["tables"]["a"]["dropped"] > 0
+    assert plain.statistics().tables == quick.statistics().tables
+    assert plain.statistics().tables["a"].evicted > 10_000
+    assert plain.statistics().tables["a"].dropped > 0
     for one, other in zip(plain.export("a"), quick.export("a"), strict=True):
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_array_equal(one.weights, other.weights)
@@ -275,7 +275,7 @@ def test_misses_are_hardly_more_than_if_exactly_the_worst_row_went(policy, expon
     expected = exact_misses(requests, capacity(store), policy)
     for request in requests:
         store.lookup("a", request)
-    misses = store.statistics()["tables"]["a"]["misses"]
+    misses = store.statistics().tables["a"].misses
     assert expected < misses < 1.02 * expected  # measured: 1.005 to 1.010
 
 

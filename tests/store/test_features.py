@@ -84,7 +84,7 @@ def test_requests_that_do_not_fit_change_nothing():
     ):
         with pytest.raises(StoreError):
             shard.lookup_slots(0, ids, splits, out, inverse=wrong, features=features)
-    assert shard.statistics()["rows"] == 0
+    assert shard.statistics().rows == 0
     block, _ = shard.lookup_slots(0, ids, splits, inverse=inverse[:0], features=2)
     assert block.shape == (0, 2, 4)
-    assert shard.statistics()["rows"] == 3
+    assert shard.statistics().rows == 3

@@ -17,7 +17,7 @@ def test_what_one_store_exports_another_loads() -> None:
     source.lookup("user", ids)
     for chunk in source.export("user"):
         target.load("user", chunk)
-    assert target.statistics()["rows"] == source.statistics()["rows"]
+    assert target.statistics().rows == source.statistics().rows
     np.testing.assert_array_equal(target.peek("user", ids)[0], source.peek("user", ids)[0])
     assert target.peek("user", ids)[1].all()
 
@@ -36,8 +36,8 @@ def test_a_full_store_loads_what_a_full_store_exports(memory: int, eviction: Evi
         left -= len(ids)
     for chunk in source.snapshot():
         target.load(chunk.table, chunk)
-    assert target.statistics()["rows"] == source.statistics()["rows"]
-    assert not any(t["evicted"] for t in target.statistics()["tables"].values())
+    assert target.statistics().rows == source.statistics().rows
+    assert not any(t.evicted for t in target.statistics().tables.values())
     for one, other in zip(source.snapshot(), target.snapshot(), strict=True):
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_array_equal(one.weights, other.weights)
@@ -52,7 +52,7 @@ def test_64_stores_that_share_a_table_by_hash() -> None:
     owner = bucket_of("user", ids) // 64
     for number, shard in enumerate(shards):
         shard.lookup("user", ids[owner == number])
-    assert sum(shard.statistics()["rows"] for shard in shards) == len(np.unique(ids))
+    assert sum(shard.statistics().rows for shard in shards) == len(np.unique(ids))
     for number, shard in enumerate(shards):
         assert shard.peek("user", ids[owner == number])[1].all()
         shard.close()

@@ -43,11 +43,11 @@ def test_going_on_elsewhere_changes_nothing(eviction, admission):
     change(one, np.random.default_rng(0), 40)
     moved(one, other)
     assert_same(content(one.snapshot()), content(other.snapshot()))
-    before = {t: c["evicted"] for t, c in one.statistics()["tables"].items()}
+    before = {t: c.evicted for t, c in one.statistics().tables.items()}
     for store in (one, other):
         change(store, np.random.default_rng(1), 40)
     assert_same(content(one.snapshot()), content(other.snapshot()))
-    after = {t: c["evicted"] for t, c in one.statistics()["tables"].items()}
+    after = {t: c.evicted for t, c in one.statistics().tables.items()}
     assert sum(after.values()) > sum(before.values()) + 100, (before, after)
     for mine, its in zip(one.groups, other.groups, strict=True):
         for name, array in mine.state().items():

@@ -60,7 +60,7 @@ def fill():
         untouched.peek_group(0, ids, splits, first)
         assert shard.peek_group(0, ids, splits, rows)[1].all()
         np.testing.assert_allclose(rows, first - 0.5, atol=1e-5)
-    assert shard.statistics()["rows"] == 5000 * pieces
+    assert shard.statistics().rows == 5000 * pieces
     return pieces
 
 whole, refused, served = fill(), 0, 0

@@ -1,5 +1,7 @@
 """Random sequences of requests against a dict of NumPy rows: equal to the bit after every one of them."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -116,7 +118,7 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def equal(self):
-        statistics = self.shard.statistics()["tables"]
+        statistics = self.shard.statistics().tables
         for name, table in self.model.tables.items():
             chunks = list(self.shard.export(name))
             assert sorted(k for c in chunks for k in c.ids.tolist()) == sorted(table.rows)
@@ -124,9 +126,9 @@ class Requests(RuleBasedStateMachine):
                 for i, key in enumerate(chunk.ids.tolist()):
                     np.testing.assert_array_equal(chunk.weights[i], table.rows[key][0])
                     np.testing.assert_array_equal(chunk.state[i], table.rows[key][1])
-            counts = {k: v for k, v in statistics[name].items() if k in table.counts}
+            counts = {k: v for k, v in asdict(statistics[name]).items() if k in table.counts}
             assert counts == table.counts
-            assert statistics[name]["rows"] == len(table.rows)
+            assert statistics[name].rows == len(table.rows)
 
     def teardown(self):
         self.shard.close()
@@ -166,7 +168,7 @@ class Bounded(Requests):
         made = [k for k in keys if found[k] and k not in model.rows]
         np.testing.assert_array_equal(mine, self.model.lookup(table, keys, found.__getitem__))
         # an id that is named twice and found no room may find it the second time
-        refused = self.shard.statistics()["tables"][table]["refused"]
+        refused = self.shard.statistics().tables[table].refused
         assert 0 <= refused - model.counts["refused"] <= len(made) - len(set(made))
         model.counts["refused"] = refused
         self.last |= {(table, k): directory.step for k in keys if found[k]}

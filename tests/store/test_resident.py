@@ -51,7 +51,7 @@ if tier:
     rows += store.groups[0].backend.cold.directory.room
 fill(store, (2 if tier else 10) * rows)
 found = store.statistics()
-print(rows, found["rows"], found["bytes"], resident() - before)
+print(rows, found.rows, found.bytes, resident() - before)
 """
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
 from satrap.store import Shard, bucket_of
 from satrap.store.shard import check_lookups
+from satrap.store.statistics import TableStatistics
 from tests.store.oracle import DictShard
 
 OPTIMIZERS = [SGD(lr=0.1), Adagrad(lr=0.1), RowWiseAdagrad(lr=0.1), Adam(lr=0.01)]
@@ -43,8 +46,8 @@ def test_random_requests_equal_a_dict_of_rows(optimizer, dim):
         found = shard.peek(table, keys)
         assert found[1].all()
         np.testing.assert_allclose(found[0], model.lookup(table, keys), rtol=2e-6, atol=2e-7)
-        counts = shard.statistics()["tables"][table]
-        assert (counts["rows"], counts["dropped"]) == (len(keys), model.dropped[table])
+        counts = shard.statistics().tables[table]
+        assert (counts.rows, counts.dropped) == (len(keys), model.dropped[table])
 
 
 def test_duplicates_take_one_step_with_their_sum():
@@ -63,15 +66,15 @@ def test_an_id_without_a_row_loses_only_its_own_gradient():
     rows, found = shard.peek("a", ids(1, 2, 3))
     np.testing.assert_allclose(rows[[0, 2]], before - 0.5 * gradients[[0, 2]], rtol=1e-6)
     assert found.tolist() == [True, False, True]
-    assert shard.statistics()["tables"]["a"]["dropped"] == 1
+    assert shard.statistics().tables["a"].dropped == 1
 
 
 def test_peek_neither_creates_nor_counts_and_reads_what_a_row_would_start_from():
     shard = one(dim=5)
     rows, found = shard.peek("a", ids(1, 2))
-    counts = shard.statistics()["tables"]["a"]
+    counts = shard.statistics().tables["a"]
     assert not found.any()
-    assert set(counts.values()) == {0}
+    assert counts == TableStatistics()
     np.testing.assert_array_equal(shard.lookup("a", ids(1, 2)), rows)
 
 
@@ -134,10 +137,10 @@ def test_grows_to_a_million_rows_and_loses_none():
         assert found.all()
         np.testing.assert_array_equal(rows, fresh.peek("a", keys[i : i + 50_000])[0] - 1)
     statistics = shard.statistics()
-    assert statistics["rows"] == 1_000_200
-    assert statistics["tables"]["a"]["misses"] == 1_000_000
+    assert statistics.rows == 1_000_200
+    assert statistics.tables["a"].misses == 1_000_000
     assert not shard.peek("a", keys + U(1))[1].any()
-    assert (statistics["bytes"] - 8 * statistics["rows"]) / statistics["rows"] <= 24
+    assert (statistics.bytes - 8 * statistics.rows) / statistics.rows <= 24
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o.name)
@@ -156,7 +159,7 @@ def test_export_and_load_carry_rows_and_state(optimizer):
     for shard in (first, second):
         shard.update("a", keys, gradients)
     np.testing.assert_array_equal(first.peek("a", keys)[0], second.peek("a", keys)[0])
-    assert second.statistics()["rows"] == 5000
+    assert second.statistics().rows == 5000
     for mine, its in zip(first.export("a"), second.export("a"), strict=True):
         for field in ("ids", "weights", "state"):
             np.testing.assert_array_equal(getattr(mine, field), getattr(its, field))
@@ -194,22 +197,22 @@ def test_non_finite_gradients_are_refused_whole(bad):
     with pytest.raises(StoreError, match="NaN or infinite"):
         shard.update("a", ids(1, 2, 3), gradients)
     np.testing.assert_array_equal(shard.lookup("a", ids(1, 2, 3)), rows)
-    assert shard.statistics()["refused"] == 1
+    assert shard.statistics().refused == 1
 
 
 def test_a_full_budget_refuses_new_rows_and_changes_nothing():
     shard = one(dim=4, memory=256 * 1024)
     first = shard.lookup("a", np.arange(2000, dtype=U))
-    before = shard.statistics()["tables"]["a"]
+    before = shard.statistics().tables["a"]
     with pytest.raises(StoreError, match="no room"):
         shard.lookup("a", np.arange(10_000, dtype=U))
-    after = shard.statistics()["tables"]["a"]
-    assert after | {"second_probes": 0} == before | {"second_probes": 0}
+    after = shard.statistics().tables["a"]
+    assert replace(after, second_probes=0) == replace(before, second_probes=0)
     np.testing.assert_array_equal(shard.lookup("a", np.arange(2000, dtype=U)), first)
     keys = np.repeat(np.arange(4000, dtype=U), 3)  # named three times, but only 4000 rows
     shard.lookup("a", keys)
-    assert shard.statistics()["rows"] == 4000
-    assert shard.statistics()["bytes"] <= 256 * 1024
+    assert shard.statistics().rows == 4000
+    assert shard.statistics().bytes <= 256 * 1024
 
 
 def test_lookups_of_several_groups_are_checked_before_one_makes_a_row():
@@ -221,12 +224,12 @@ def test_lookups_of_several_groups_are_checked_before_one_makes_a_row():
             check_lookups(shard, [first, wrong])
     for at in range(0, 3000, 500):
         shard.lookup("b", known[at : at + 500])
-    counts = shard.statistics()["tables"]
+    counts = shard.statistics().tables
     with pytest.raises(StoreError, match="no room for 50000 more rows"):
         check_lookups(shard, [first, (1, new, np.array([0, 50_000]))])
     check_lookups(shard, [first, (1, known, splits)])
-    assert shard.statistics()["tables"] == counts
-    assert (counts["a"]["rows"], counts["b"]["rows"]) == (0, 3000)
+    assert shard.statistics().tables == counts
+    assert (counts["a"].rows, counts["b"].rows) == (0, 3000)
 
 
 def test_clear_forgets_rows_and_starts_again():
@@ -234,7 +237,7 @@ def test_clear_forgets_rows_and_starts_again():
     rows = shard.lookup("a", ids(1, 2))
     shard.update("a", ids(1, 2), np.ones((2, 4), np.float32))
     shard.clear()
-    assert shard.statistics()["rows"] == 0
+    assert shard.statistics().rows == 0
     assert not shard.peek("a", ids(1, 2))[1].any()
     np.testing.assert_array_equal(shard.lookup("a", ids(1, 2)), rows)
 

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from satrap.exchange.traffic import Answers, Traffic
+from satrap.exchange import ShardStatistics, Traffic
+from satrap.exchange.traffic import Answers
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.train import Progress
 from satrap.train.load import Load, summary
 
 
-def looked(seconds: float, busy: float, requests: int, pushes: int) -> dict[str, Any]:
-    server = {"seconds": seconds, "busy_seconds": busy, "requests": {"lookup": requests}, "queued": 3}
+def looked(
+    seconds: float, busy: float, requests: int, pushes: int
+) -> tuple[Sequence[ShardStatistics], Traffic]:
+    server = ServerStatistics(seconds=seconds, busy_seconds=busy, requests={"lookup": requests}, queued=3)
     traffic = Traffic(
         own={10: 1, 2: 3},
         others={0: 1, pushes: 3},
@@ -20,22 +24,22 @@ def looked(seconds: float, busy: float, requests: int, pushes: int) -> dict[str,
         received=50,
         waiting=4,
     )
-    return {"exchange": traffic, "shards": [{"rows": 7, "server": server}]}
+    return [ShardStatistics(rows=7, server=server)], traffic
 
 
 def test_load_is_that_between_two_looks() -> None:
     load, progress = Load(), Progress()
-    load.look(looked(10.0, 1.0, 5, 4), progress, samples=10)
+    load.look(*looked(10.0, 1.0, 5, 4), progress, samples=10)
     assert (progress.shard_rows, progress.shard_queued) == ((7,), (3,))
     assert progress.shard_busy == pytest.approx((0.1,))
     assert progress.push_seconds == pytest.approx(0.5)
-    load.look(looked(14.0, 3.0, 25, 4), progress, samples=20)
+    load.look(*looked(14.0, 3.0, 25, 4), progress, samples=20)
     assert progress.shard_busy == pytest.approx((0.5,))
     assert progress.shard_requests == pytest.approx((5.0,))
     assert (progress.pushes, progress.waiting) == (2, 4)
     assert progress.others_missed == pytest.approx(4 * 3 / 4)
     assert (progress.sent_bytes_per_sample, progress.received_bytes_per_sample) == (5.0, 2.5)
-    load.look(looked(15.0, 4.0, 26, 4), progress, samples=20)
+    load.look(*looked(15.0, 4.0, 26, 4), progress, samples=20)
     total = load.total()
     assert total["shard_busy"] == pytest.approx([3 / 5])
     assert total["shard_requests"] == pytest.approx([21 / 5])
@@ -43,11 +47,11 @@ def test_load_is_that_between_two_looks() -> None:
 
 def test_a_local_store_has_no_shards() -> None:
     load, progress = Load(), Progress()
-    load.look({"exchange": looked(0, 0, 0, 0)["exchange"]}, progress, samples=0)
+    load.look((), looked(0, 0, 0, 0)[1], progress, samples=0)
     assert progress.shard_busy == ()
     assert load.total() == {"shard_rows": [], "shard_busy": [], "shard_requests": []}
 
 
 def test_staleness_is_sorted_by_number() -> None:
-    found = summary(looked(0, 0, 0, 0)["exchange"], 0)
+    found = summary(looked(0, 0, 0, 0)[1], 0)
     assert list(found["staleness"]["own"].items()) == [("2", 3), ("10", 1)]

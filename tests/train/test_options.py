@@ -22,7 +22,7 @@ def is_bfloat16(rows: np.ndarray) -> bool:
 
 
 def dropped(trainer: Trainer) -> int:
-    return sum(t["dropped"] for t in trainer.statistics()["tables"].values())
+    return sum(t.dropped for t in trainer.statistics().tables.values())
 
 
 def test_rows_train_in_16_bits_and_come_back_from_a_checkpoint(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_ids_below_the_count_get_no_row(tmp_path: Path) -> None:
     trainer = make_trainer(admission=satrap.store.Admission(min_count=3), mode="sync")
     batches = make_batches(2)
     trainer.fit(Batches(batches))
-    assert trainer.statistics()["rows"] == 0
+    assert trainer.statistics().rows == 0
     assert dropped(trainer) > 0
     trainer.fit(Batches(batches))
-    assert trainer.statistics()["rows"] > 0
+    assert trainer.statistics().rows > 0
     trainer.save(str(tmp_path))
     again = Trainer.load(str(tmp_path), trainer.model)
     assert again.store.admission == trainer.store.admission
@@ -75,9 +75,9 @@ def test_rows_go_when_memory_is_full_and_a_saved_model_has_the_rest(tmp_path: Pa
         for column in batch.ids.values():
             column.values[:] += np.uint64(200 * number)
     trainer.fit(Batches(batches))
-    counts = trainer.statistics()["tables"].values()
-    assert sum(table["evicted"] for table in counts) > 500
-    assert trainer.statistics()["bytes"] <= 200_000
+    counts = trainer.statistics().tables.values()
+    assert sum(table.evicted for table in counts) > 500
+    assert trainer.statistics().bytes <= 200_000
     trainer.save(str(tmp_path))
     again = Trainer.load(str(tmp_path), trainer.model)
     np.testing.assert_array_equal(all_rows(again, "user"), all_rows(trainer, "user"))
@@ -97,8 +97,8 @@ def test_with_a_tier_training_is_that_with_enough_memory(tmp_path: Path, mode: s
     for trainer in trainers:
         trainer.fit(Batches(batches))
     free, bound = trainers
-    assert bound.statistics()["tier"]["rows"] > 500
-    assert bound.statistics()["tier"]["prefetched"] > 0
+    assert bound.statistics().tier.rows > 500
+    assert bound.statistics().tier.prefetched > 0
     np.testing.assert_array_equal(all_rows(bound, "user"), all_rows(free, "user"))
     for mine, other in zip(free.model.parameters(), bound.model.parameters(), strict=True):
         np.testing.assert_array_equal(mine.detach().numpy(), other.detach().numpy())

@@ -38,7 +38,7 @@ def test_it_scores_as_the_trainer_that_saved_it(dtype: str, tmp_path: Path) -> N
     predictor = Predictor.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(scores(predictor), scores(trainer))
     assert predictor.evaluate(TEST) == trainer.evaluate(TEST)
-    assert predictor.statistics()["rows"] == trainer.statistics()["rows"]
+    assert predictor.statistics().rows == trainer.statistics().rows
     trainer.close()
     predictor.close()
 
@@ -59,7 +59,7 @@ def test_it_reads_a_model_that_was_trained_in_async(tmp_path: Path) -> None:
     trainer.save(str(tmp_path / "model"))
     predictor = Predictor.load(str(tmp_path / "model"))
     np.testing.assert_array_equal(scores(predictor), scores(trainer))
-    assert set(predictor.statistics()["tables"]) == {"user", "item", "tags"}
+    assert set(predictor.statistics().tables) == {"user", "item", "tags"}
     trainer.close()
     predictor.close()
 
@@ -67,11 +67,11 @@ def test_it_reads_a_model_that_was_trained_in_async(tmp_path: Path) -> None:
 def test_it_learns_and_creates_nothing() -> None:
     trainer = make_trainer()
     trainer.evaluate(Batches(make_batches(5)))
-    assert trainer.statistics()["rows"] == 0
+    assert trainer.statistics().rows == 0
     predictor = Predictor(trainer.model, trainer.schema, trainer.exchange)
     before = [p.clone() for p in trainer.model.parameters()]
     assert predictor.evaluate(TEST)["auc"] == trainer.evaluate(TEST)["auc"]
-    assert trainer.statistics()["rows"] == 0
+    assert trainer.statistics().rows == 0
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     trainer.close()
 

@@ -120,7 +120,7 @@ def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
         "window": trainer.run.progress.auc,
         "loss": trainer.run.progress.loss,
         "control": (trainer.control.best, trainer.control.bad, trainer.control.lr_scale),
-        "store": trainer.statistics()["tables"]["user"]["rows"],
+        "store": trainer.statistics().tables["user"].rows,
     }
 
 

@@ -199,10 +199,10 @@ def test_shards_with_a_tier_read_what_batches_to_come_will_look_up(tmp_path: Pat
         connect = connecting(addresses, **bounds, tier=tier)
         trainer = make_trainer(exchange=connect, mode="hybrid")
         trainer.fit(batches)
-        counts, rows = trainer.statistics()["tier"], contents(trainer)
+        counts, rows = trainer.statistics().tier, contents(trainer)
         trainer.close()
-    assert counts["prefetched"] > 100
-    assert counts["prefetch_hits"] > 0
+    assert counts.prefetched > 100
+    assert counts.prefetch_hits > 0
     reference = alone(batches, mode="hybrid")
     for table, columns in reference.rows.items():
         for x, y in zip(columns, rows[table], strict=True):

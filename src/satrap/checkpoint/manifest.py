@@ -145,7 +145,7 @@ def _check_names(manifest: Manifest, where: str) -> None:
 
 
 @contextmanager
-def understood(where: str) -> Iterator[None]:
+def reading_settings(where: str) -> Iterator[None]:
     """Turn errors over missing or impossible settings inside the block into CheckpointError."""
     try:
         yield

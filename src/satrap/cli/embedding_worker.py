@@ -26,7 +26,7 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     import torch
 
     from satrap.embedding.workers import EmbeddingService, Lanes
-    from satrap.openmetrics import metrics_of
+    from satrap.openmetrics import embedding_worker_values, metrics_of
     from satrap.rpc import read_key, split_address
     from satrap.rpc.server.process import serve
     from satrap.rpc.server.server import Server
@@ -36,5 +36,7 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
         split_address(address)
     torch.set_num_threads(1)  # each worker's requests have threads of their own
     secret = read_key(key) if key else None
-    server = Server(listen, EmbeddingService(addresses, secret), key=secret, dispatcher=Lanes)
-    serve(server, metrics_of(server, metrics), report)
+    service = EmbeddingService(addresses, secret)
+    server = Server(listen, service, key=secret, dispatcher=Lanes)
+    endpoint = metrics_of(server, lambda: embedding_worker_values(service.statistics()), metrics)
+    serve(server, endpoint, report)

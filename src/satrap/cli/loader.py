@@ -19,10 +19,11 @@ def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics:
     address in one line.
     """
     from satrap.launch.datasets import loader_service
-    from satrap.openmetrics import metrics_of
+    from satrap.openmetrics import loader_values, metrics_of
     from satrap.rpc import read_key
     from satrap.rpc.server.process import serve
     from satrap.rpc.server.server import Server
 
-    server = Server(listen, loader_service(recipe), key=read_key(key) if key else None)
-    serve(server, metrics_of(server, metrics), report)
+    service = loader_service(recipe)
+    server = Server(listen, service, key=read_key(key) if key else None)
+    serve(server, metrics_of(server, lambda: loader_values(service.statistics()), metrics), report)

@@ -24,9 +24,9 @@ def shard(listen: str, key: Path | None, journal: Path | None, report: Report, m
     line.
     """
     from satrap.exchange.servers import ShardServer
-    from satrap.openmetrics import metrics_of
+    from satrap.openmetrics import metrics_of, shard_values
     from satrap.rpc import read_key
     from satrap.rpc.server.process import serve
 
     server = ShardServer(listen, key=read_key(key) if key else None, journal=journal)
-    serve(server, metrics_of(server, metrics), report)
+    serve(server, metrics_of(server, lambda: shard_values(server.service.statistics()), metrics), report)

@@ -12,6 +12,7 @@ from satrap.data.prefetch import Prefetcher
 from satrap.errors import ConfigError, SatrapError, error_values
 from satrap.rpc.server.handler import Board, SerialHandler, Work
 from satrap.rpc.server.session import Session
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.wire.batches import pack_batch
 from satrap.rpc.wire.frames import MAX_BYTES, Buffer, Header, Kind
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, only, pack_text, shortened, unpack_text, whole
@@ -33,6 +34,17 @@ class _Stream:
     data: Dataset
     epoch: int
     batches: Prefetcher[Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStatistics:
+    """Passes open and batches ready now, batches and samples handed out, and its server's counters."""
+
+    streams: int
+    ready: int
+    batches: int
+    samples: int
+    server: ServerStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +99,16 @@ class LoaderService(SerialHandler):
         for client in list(self._streams):
             self._end(client)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return what it has done: passes open, batches ready now, batches and samples handed out."""
+    def statistics(self) -> LoaderStatistics:
+        """Return its counters; any thread may call it."""
         streams = list(self._streams.values())
-        return {
-            "streams": len(streams),
-            "ready": sum(stream.batches.ready for stream in streams),
-            "batches": self.batches,
-            "samples": self.samples,
-            "server": self.observe(),
-        }
+        return LoaderStatistics(
+            streams=len(streams),
+            ready=sum(stream.batches.ready for stream in streams),
+            batches=self.batches,
+            samples=self.samples,
+            server=self.observe(),
+        )
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""

@@ -9,15 +9,20 @@ are made: that order *is* the training schedule.
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.lookup import Lookup, Request
 from satrap.exchange.protocol import Cut, Durability, Exchange, Snapshot, TableGroup, Telemetry
+from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
+from satrap.exchange.traffic import Traffic
 
 __all__ = [
     "Cut",
     "Durability",
     "Exchange",
+    "ExchangeStatistics",
     "LocalExchange",
     "Lookup",
     "Request",
+    "ShardStatistics",
     "Snapshot",
     "TableGroup",
     "Telemetry",
+    "Traffic",
 ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ import numpy as np
 from satrap.exchange.lookup import Array, Lookup, Request, answered
 from satrap.exchange.protocol import Cut, Snapshot, TableGroup
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
+from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import Chunk, Delta, Shard
 from satrap.store.shard import check_lookups
+from satrap.store.statistics import merged
 
 if TYPE_CHECKING:
-    from satrap.checkpoint.storage import FileEntry, Storage
+    from satrap.checkpoint.store_part import StorePart
 
 CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
@@ -75,9 +77,8 @@ class LocalExchange:
         rows, found = self.shard.peek_group(request.group, request.ids, request.splits)
         ends = pairwise(request.splits.tolist())
         for table, (first, end) in zip(self.groups[request.group].tables, ends, strict=True):
-            peeked = self.telemetry.peeked[table]
-            peeked["ids"] += end - first
-            peeked["unseen"] += end - first - int(np.count_nonzero(found[first:end]))
+            self.telemetry.peeked[table] += end - first
+            self.telemetry.unseen[table] += end - first - int(np.count_nonzero(found[first:end]))
         return rows
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -147,17 +148,19 @@ class LocalTelemetry:
 
     Attributes:
         meter: of the caller's requests.
-        peeked: by table, "ids" of lookups that create nothing, and how many of them were "unseen".
+        peeked: by table, number of ids in lookups that create nothing.
+        unseen: by table, how many of these had no row.
     """
 
     def __init__(self, shard: Shard) -> None:
         self._shard, self.meter = shard, Meter()
-        self.peeked = {table: {"ids": 0, "unseen": 0} for group in shard.groups for table in group.tables}
+        self.peeked, self.unseen = Counter[str](), Counter[str]()
 
-    def statistics(self) -> Mapping[str, Any]:
-        """See `Telemetry.statistics`; it has `peeked` too."""
-        peeked = {table: dict(counts) for table, counts in self.peeked.items()}
-        return {**self._shard.statistics(), "exchange": self.traffic(), "peeked": peeked}
+    def statistics(self) -> ExchangeStatistics:
+        """See `Telemetry.statistics`."""
+        return ExchangeStatistics(
+            **merged([self._shard.statistics()]), peeked=dict(self.peeked), unseen=dict(self.unseen)
+        )
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`; nothing is sent anywhere."""
@@ -184,13 +187,14 @@ class LocalDurability:
         """
         self._flush()
         chunks = self._shard.snapshot()
-        return Snapshot(((chunk.table, chunk) for chunk in chunks), partial(self._write, chunks))
+        return Snapshot(((chunk.table, chunk) for chunk in chunks), self._part(chunks).write)
 
-    def _write(self, chunks: Iterator[Chunk], storage: Storage, folder: str) -> Mapping[str, FileEntry]:
-        from satrap.checkpoint.parts import write_tables
+    def _part(self, chunks: Iterator[Chunk], state: State | None = None) -> StorePart:
+        from satrap.checkpoint.store_part import StorePart
 
-        tables = [table for group in self._shard.groups for table in group.tables]
-        return write_tables(storage, folder, chunks, tables)
+        return StorePart(
+            chunks, [table for group in self._shard.groups for table in group.tables], state or {}
+        )
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Durability.cut`."""
@@ -208,17 +212,10 @@ class LocalDurability:
 
         return Cut(
             counts_of(self._shard),
-            partial(self._write_all, taken.chunks, state_of(self._shard)),
+            self._part(taken.chunks, state_of(self._shard)).write,
             None if taken.full else taken.deleted,
             put_back,
         )
-
-    def _write_all(
-        self, chunks: Iterator[Chunk], state: State, storage: Storage, folder: str
-    ) -> Mapping[str, FileEntry]:
-        from satrap.checkpoint.stores import write_store
-
-        return {**self._write(chunks, storage, folder), **write_store(storage, folder, state)}
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
         """See `Durability.read`."""

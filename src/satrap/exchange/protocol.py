@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange.lookup import Lookup, Request, Rows
+from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk
 
@@ -182,8 +183,8 @@ class Durability(Protocol):
 class Telemetry(Protocol):
     """Counters of the stores and of this caller's requests."""
 
-    def statistics(self) -> Mapping[str, Any]:
-        """Return the counters of `satrap.store.Shard.statistics`, and `traffic` as "exchange"."""
+    def statistics(self) -> ExchangeStatistics:
+        """Return the counters of all stores together."""
 
     def traffic(self) -> Traffic:
         """Return what this caller's requests met, without asking anybody; any thread may call it."""

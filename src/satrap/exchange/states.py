@@ -88,8 +88,8 @@ def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:
     for chunk in chunks:
         store.load(chunk.table, chunk)
         rows += len(chunk.ids)
-    return rows, store.statistics()["rows"] == rows and _evicted(store) == before
+    return rows, store.statistics().rows == rows and _evicted(store) == before
 
 
 def _evicted(store: Shard) -> int:
-    return sum(table["evicted"] for table in store.statistics()["tables"].values())
+    return sum(table.evicted for table in store.statistics().tables.values())

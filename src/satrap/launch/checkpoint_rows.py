@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from satrap.checkpoint.chain import Chain, open_chain
-from satrap.checkpoint.manifest import read_manifest, understood
+from satrap.checkpoint.manifest import read_manifest, reading_settings
 from satrap.checkpoint.rewrite import compact, forget, rewrite
 from satrap.checkpoint.series import find
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
@@ -121,7 +121,7 @@ def _initial_state(table: Table) -> Floats:
 def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
     """Return what a checkpoint says about a table: salt of the ids, optimizer, possible row widths."""
     storage, manifest = chain.members[-1]
-    with understood(storage.url):
+    with reading_settings(storage.url):
         schema = manifest.settings.get("schema", {})
         salt, optimizer = int(schema.get("salt", 0)), from_dict(manifest.settings["embedding_optimizer"])
         features: Mapping[str, Any] = schema.get("features", {})

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 
 from satrap.config import Recipe
 from satrap.config.keys import Cluster
@@ -31,9 +30,7 @@ def worker_endpoint(
         Endpoint,
         keys.metrics_host,
         keys.metrics_port and keys.metrics_port + number,
-        lambda: worker_values(
-            rank, asdict(trainer.run.progress), asdict(trainer.exchange.telemetry.traffic())
-        ),
+        lambda: worker_values(rank, trainer.run.progress, trainer.exchange.telemetry.traffic()),
     )
     notice(f"worker {rank}: metrics on http://{endpoint.address}/metrics")
     return endpoint

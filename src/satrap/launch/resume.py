@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from satrap.checkpoint import Series
-from satrap.checkpoint.manifest import understood
+from satrap.checkpoint.manifest import reading_settings
 from satrap.config import Recipe, load, to_yaml
 from satrap.errors import ConfigError
 from satrap.launch.folder import RUNS, RunFolder, write_whole
@@ -118,7 +118,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
-    with understood(series.place(step)):
+    with reading_settings(series.place(step)):
         validated = len(series.manifest(step).settings["run"]["history"])
     lines, validations = [], 0
     for line in history.path.read_text(encoding="utf-8").splitlines() if history.path.exists() else ():

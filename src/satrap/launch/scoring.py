@@ -60,7 +60,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error
-    lost = sum(table["evicted"] for table in predictor.statistics()["tables"].values())
+    lost = sum(table.evicted for table in predictor.statistics().tables.values())
     if lost:
         predictor.close()
         raise _no_room(folder, f"no room for {lost} rows")
@@ -81,8 +81,8 @@ def unseen(predictor: Predictor) -> dict[str, float]:
 
     Ids count once per batch. An id has no row if training never met it, did not admit it, or evicted it.
     """
-    peeked: Mapping[str, Mapping[str, int]] = predictor.statistics()["peeked"]
-    return {table: counts["unseen"] / counts["ids"] for table, counts in peeked.items() if counts["ids"]}
+    found = predictor.statistics()
+    return {table: found.unseen[table] / ids for table, ids in found.peeked.items() if ids}
 
 
 def evaluate(

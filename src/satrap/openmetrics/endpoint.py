@@ -51,7 +51,7 @@ class Endpoint:
     older text format.
 
     ```python
-    with Endpoint("127.0.0.1", 0, lambda: shard_values(server.statistics())) as endpoint:
+    with Endpoint("127.0.0.1", 0, lambda: shard_values(server.service.statistics())) as endpoint:
         print(endpoint.address)
     ```
 

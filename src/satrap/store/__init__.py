@@ -23,6 +23,7 @@ from satrap.store.pooling import (
     sum_features,
 )
 from satrap.store.shard import Shard
+from satrap.store.statistics import Statistics
 from satrap.store.tier import Tier
 from satrap.store.types import Slots
 
@@ -36,6 +37,7 @@ __all__ = [
     "Group",
     "Shard",
     "Slots",
+    "Statistics",
     "StoreConfig",
     "Tier",
     "bucket_of",

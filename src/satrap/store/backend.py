@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.store.directory import Directory
+from satrap.store.statistics import TierStatistics
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
 
 Block = Any
@@ -237,9 +238,9 @@ class RowBackend(RowEvents, ABC):
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
         return self.directory.counters()
 
-    def slower(self) -> dict[str, int]:
-        """Return the counters of the slower part, see `Cold.statistics`; empty if there is none."""
-        return {}
+    def slower(self) -> TierStatistics | None:
+        """Return the counters of the slower part, None if there is none."""
+        return None
 
     def expect(self, ids: Ids, splits: Offsets) -> Callable[[], object] | None:
         """Note that ids will be looked up soon; return a function that reads their rows, or None.

@@ -19,6 +19,7 @@ from satrap.store.directory import Directory, budget
 from satrap.store.eviction import Eviction
 from satrap.store.image import save
 from satrap.store.ram import Ram
+from satrap.store.statistics import TableStatistics
 from satrap.store.steps import RowKind
 from satrap.store.tier import Tier, Tiered, most_records
 from satrap.store.types import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
@@ -44,7 +45,7 @@ class Group:
         gate: decides which new ids get a row; None: all.
         updates: number of updates so far; the rounding of 16-bit weights is a function of it. Set it, along
             with the rows, to continue as another group would have.
-        counters: int64[len(COUNTERS), tables], see `Shard.statistics`.
+        counters: int64[len(COUNTERS), tables], see `TableStatistics`.
     """
 
     def __init__(
@@ -164,9 +165,13 @@ class Group:
         """
         return Cut(self.backend, self._kind, tables, without)
 
-    def statistics(self) -> dict[str, npt.NDArray[np.int64]]:
-        """Return int64[tables] of each counter, see `Shard.statistics`."""
-        return {**self.backend.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
+    def statistics(self) -> dict[str, TableStatistics]:
+        """Return the counters of each table by name."""
+        counters = {**self.backend.counters(), **dict(zip(COUNTERS, self.counters, strict=True))}
+        return {
+            name: TableStatistics(**{counter: int(values[t]) for counter, values in counters.items()})
+            for t, name in enumerate(self.tables)
+        }
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return, by name, what the group needs besides rows to continue exactly; for a snapshot."""

@@ -118,7 +118,7 @@ class GroupRequests:
 
         Raises:
             StoreError: wrong dtype or shape, unknown group, slots of another request, or gradients that are
-                NaN or infinite (counted in `statistics()["refused"]`).
+                NaN or infinite (counted in `Statistics.refused`).
         """
         g, ids, splits = self._request(group, ids, splits)
         if slots is not None and (slots.group != g.index or len(slots.numbers) != len(ids)):

@@ -21,6 +21,7 @@ from satrap.store.hashes import BUCKETS
 from satrap.store.limits import address_bytes
 from satrap.store.pooling import distinct, segment_sum
 from satrap.store.requests import GroupRequests
+from satrap.store.statistics import Statistics, total
 from satrap.store.steps import plan
 from satrap.store.tier import Tier
 from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
@@ -232,32 +233,18 @@ class Shard(GroupRequests):
             group.wait_for_readers(len(ids), len(ids), self._lock)
             group.write(ids, splits, weights, state)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counters: `rows`, `bytes`, `refused` (updates), `load_factor` (by group), `tables`.
-
-        Each table by name has `rows`; looked-up ids that had a row (`hits`) or had none (`misses`); how many
-        misses were `unadmitted`, and how many `refused` for lack of room; rows `created` and `evicted`;
-        gradients `dropped` because their id had no row; `second_probes`: ids that were not in their first
-        bucket, so that a lookup probes 1 + second_probes / (hits + misses) buckets on average, at most 2.
-
-        With a tier there is also `tier`, see `Cold.statistics`; its rows count in `rows` and `hits`, and only
-        rows it has no room for count as `evicted`.
-        """
+    def statistics(self) -> Statistics:
+        """Return its counters; rows of the tier count as rows, and as hits."""
         with self._lock:
-            tables = {}
-            for g in self.groups:
-                counters = g.statistics()
-                for t, name in enumerate(g.tables):
-                    tables[name] = {counter: int(values[t]) for counter, values in counters.items()}
-            tiers = [tier for g in self.groups if (tier := g.backend.slower())]
-            return {
-                "rows": sum(counts["rows"] for counts in tables.values()),
-                "bytes": sum(g.bytes for g in self.groups),
-                "refused": self._refused,
-                "load_factor": [g.directory.load_factor for g in self.groups],
-                "tables": tables,
-                **({"tier": {k: sum(tier[k] for tier in tiers) for k in tiers[0]}} if tiers else {}),
-            }
+            tables = {name: counts for g in self.groups for name, counts in g.statistics().items()}
+            return Statistics(
+                rows=sum(counts.rows for counts in tables.values()),
+                bytes=sum(g.bytes for g in self.groups),
+                refused=self._refused,
+                load_factor=tuple(g.directory.load_factor for g in self.groups),
+                tables=tables,
+                tier=total(tier for g in self.groups if (tier := g.backend.slower()) is not None),
+            )
 
     def clear(self) -> None:
         """Forget every row and its state; all counters but `rows` continue."""

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from satrap.data.prefetch import Prefetcher
-from satrap.exchange.traffic import Traffic
+from satrap.exchange import ShardStatistics, Traffic
 from satrap.train.observer import Progress
 from satrap.train.stages import Stages
 
 Item = TypeVar("Item")
-Server = Mapping[str, Any]
+Shards = Sequence[ShardStatistics]
 
 
 class Load:
     """Compares the store's counters at two times and reports what happened between."""
 
     def __init__(self) -> None:
-        self._first: Sequence[Server] = ()
-        self._last: Sequence[Server] = ()
+        self._first: Shards = ()
+        self._last: Shards = ()
         self._rows: tuple[int, ...] = ()
         self._pushes, self._push_seconds = 0, 0.0
         self._others = 0, 0
 
-    def look(self, statistics: Mapping[str, Any], progress: Progress, samples: int) -> None:
-        """Bring `progress` up to date from the exchange's statistics; this worker has trained `samples`."""
-        traffic: Traffic = statistics["exchange"]
+    def look(self, shards: Shards, traffic: Traffic, progress: Progress, samples: int) -> None:
+        """Bring `progress` up to date; this worker has trained `samples`."""
         progress.waiting, progress.pushes = traffic.waiting, traffic.pushes.in_flight
         pushes, seconds = traffic.pushes.count, traffic.pushes.seconds
         if pushes > self._pushes:
@@ -40,21 +39,16 @@ class Load:
         if samples:
             progress.sent_bytes_per_sample = traffic.sent / samples
             progress.received_bytes_per_sample = traffic.received / samples
-        shards = statistics.get("shards", ())
-        progress.shard_rows = self._rows = tuple(int(shard["rows"]) for shard in shards)
-        servers = [shard["server"] for shard in shards]
-        progress.shard_queued = tuple(int(server["queued"]) for server in servers)
-        before = self._last or [_NOTHING for _ in servers]
-        progress.shard_busy, progress.shard_requests = _load(before, servers)
-        self._first, self._last = self._first or servers, servers
+        progress.shard_rows = self._rows = tuple(shard.rows for shard in shards)
+        progress.shard_queued = tuple(shard.server.queued for shard in shards)
+        before = self._last or [ShardStatistics() for _ in shards]
+        progress.shard_busy, progress.shard_requests = _load(before, shards)
+        self._first, self._last = self._first or shards, shards
 
     def total(self) -> dict[str, Any]:
         """Return rows, busy share and requests per second of each shard, from the first look to the last."""
         busy, requests = _load(self._first, self._last)
         return {"shard_rows": list(self._rows), "shard_busy": list(busy), "shard_requests": list(requests)}
-
-
-_NOTHING: Server = {"seconds": 0.0, "busy_seconds": 0.0, "requests": {}}
 
 
 def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iterator[Item]:
@@ -64,12 +58,12 @@ def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iter
         yield turn
 
 
-def _load(before: Sequence[Server], now: Sequence[Server]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _load(before: Shards, now: Shards) -> tuple[tuple[float, ...], tuple[float, ...]]:
     busy, requests = [], []
-    for a, b in zip(before, now, strict=True):
-        seconds = max(b["seconds"] - a["seconds"], 1e-9)
-        busy.append((b["busy_seconds"] - a["busy_seconds"]) / seconds)
-        requests.append((sum(b["requests"].values()) - sum(a["requests"].values())) / seconds)
+    for a, b in zip((s.server for s in before), (s.server for s in now), strict=True):
+        seconds = max(b.seconds - a.seconds, 1e-9)
+        busy.append((b.busy_seconds - a.busy_seconds) / seconds)
+        requests.append((sum(b.requests.values()) - sum(a.requests.values())) / seconds)
     return tuple(busy), tuple(requests)
 
 

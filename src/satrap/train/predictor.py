@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,12 +13,12 @@ from torch import nn
 
 from satrap.batch import Batch
 from satrap.checkpoint import Checkpoint, read_checkpoint
-from satrap.checkpoint.manifest import understood
+from satrap.checkpoint.manifest import reading_settings
 from satrap.data import prefetch
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange import Exchange, LocalExchange
+from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.memory import keep_freed_memory
 from satrap.metrics import BinaryMetrics
 from satrap.schema import Schema
@@ -126,7 +126,7 @@ class Predictor:
         return predictor
 
     def _restore(self, checkpoint: Checkpoint, url: str) -> None:
-        with understood(url):
+        with reading_settings(url):
             self.model.load_state_dict(checkpoint.model)
         for table, chunk in checkpoint.chunks:
             if table != DENSE_TABLE:
@@ -182,8 +182,8 @@ class Predictor:
             self.exchange.prefetch(ticket.requests)
             yield ticket
 
-    def statistics(self) -> Mapping[str, Any]:
-        """Return the counters of the store, see `satrap.store.Shard.statistics`."""
+    def statistics(self) -> ExchangeStatistics:
+        """Return the counters of the store."""
         return self.exchange.telemetry.statistics()
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from satrap import models
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
-from satrap.checkpoint.manifest import understood
+from satrap.checkpoint.manifest import reading_settings
 from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.schema import Schema
@@ -35,7 +35,7 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
         ConfigError: the model is not given and not one of `satrap.models`, or is not the saved one.
     """
     settings = checkpoint.settings
-    with understood(url):
+    with reading_settings(url):
         schema = Schema.from_dict(settings["schema"])
         if model is None:
             model = _zoo_model(settings["model"], schema, url)
@@ -46,7 +46,7 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
             where=f"{url}: {difference}",
             fix="build it with the arguments it was trained with",
         )
-    with understood(url):
+    with reading_settings(url):
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")

@@ -17,7 +17,7 @@ from torch import Tensor
 from satrap.dense import Stepped, Workers
 from satrap.embedding import Ticket
 from satrap.errors import TrainingError
-from satrap.exchange import Exchange
+from satrap.exchange import Exchange, ExchangeStatistics, Traffic
 from satrap.train.control import PlateauControl
 from satrap.train.load import Load, summary
 from satrap.train.observer import Observer, Progress, Result
@@ -68,7 +68,7 @@ class Run:
         self.pauses: list[float] = []
         self._exchange: Exchange | None = None
         self._asker = ThreadPoolExecutor(1, "satrap-statistics")
-        self._asked: Future[Mapping[str, Any]] | None = None
+        self._asked: Future[ExchangeStatistics] | None = None
 
     @property
     def steps(self) -> int:
@@ -161,20 +161,18 @@ class Run:
         """Read the store's counters; without `wait`, take the last answer and ask again in the background."""
         if self._exchange is None or self.workers.rank > 0:
             return
-        self._looked_at = self._clock.seconds
+        self._looked_at, telemetry = self._clock.seconds, self._exchange.telemetry
         if wait:
             self._asked = None  # its answer would be older
-            self._note(self._exchange.telemetry.statistics())
+            self._note(telemetry.statistics(), telemetry.traffic())
         elif self._asked is None or self._asked.done():
             if self._asked is not None:
-                self._note(self._asked.result())
-            self._asked = self._asker.submit(self._exchange.telemetry.statistics)
+                self._note(self._asked.result(), telemetry.traffic())
+            self._asked = self._asker.submit(telemetry.statistics)
 
-    def _note(self, statistics: Mapping[str, Any]) -> None:
-        progress = self.progress
-        progress.rows = int(statistics["rows"])
-        progress.memory_bytes = int(statistics["bytes"])
-        self._load.look(statistics, progress, self._own_samples)
+    def _note(self, statistics: ExchangeStatistics, traffic: Traffic) -> None:
+        self.progress.rows, self.progress.memory_bytes = statistics.rows, statistics.bytes
+        self._load.look(statistics.shards, traffic, self.progress, self._own_samples)
 
     def evaluated(self, metrics: Mapping[str, float]) -> None:
         """Record one validation pass."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
-from satrap.checkpoint.manifest import understood
+from satrap.checkpoint.manifest import reading_settings
 from satrap.dense import DenseState
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
@@ -280,10 +280,10 @@ class Snapshots:
         assert series is not None
         assert plan is not None
         checkpoint = shared(whole, workers)
-        with understood(series.url):
+        with reading_settings(series.url):
             place = series.place(int(checkpoint.settings["steps"]))
         state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)
-        with understood(place):
+        with reading_settings(place):
             state.restore_worker(checkpoint)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from satrap.dense import DenseBackend, MakeOptimizer
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
-from satrap.exchange import Exchange, LocalExchange
+from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.optim import Optimizer
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
@@ -259,8 +259,8 @@ class Trainer:
             raise
         return trainer
 
-    def statistics(self) -> Mapping[str, Any]:
-        """Return the counters of the store, see `satrap.store.Shard.statistics`."""
+    def statistics(self) -> ExchangeStatistics:
+        """Return the counters of the store."""
         return self.exchange.telemetry.statistics()
 
     def close(self) -> None:

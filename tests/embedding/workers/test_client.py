@@ -38,11 +38,11 @@ def test_one_worker_trains_the_same_model(mode: str, staleness: int, shards: int
         mine = through.exchange.telemetry.traffic().own
         assert mine == alone.exchange.telemetry.traffic().own
         assert set(mine) == set(range(staleness + 1))
-        assert middle[0].statistics()["workers"] == 1
+        assert middle[0].handler.statistics().workers == 1
         alone.close()
         through.close()
-        assert middle[0].statistics()["workers"] == 0
-        assert middle[0].statistics()["samples"] == 16 * STEPS * 4
+        assert middle[0].handler.statistics().workers == 0
+        assert middle[0].handler.statistics().samples == 16 * STEPS * 4
 
 
 def test_features_with_one_id_each_give_the_same_bytes() -> None:

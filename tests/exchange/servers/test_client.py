@@ -62,7 +62,7 @@ def test_a_lookup_whose_answer_is_larger_than_a_message_is_refused_alone() -> No
         with pytest.raises(StoreError, match="the answer would take 68000 bytes, the limit is 50000"):
             large.result()
         assert small.result()[0].shape == (10, 17)
-        assert exchange.telemetry.statistics()["rows"] == 10
+        assert exchange.telemetry.statistics().rows == 10
         exchange.close()
 
 
@@ -82,11 +82,11 @@ def test_another_run_is_refused_until_the_first_has_ended() -> None:
         with pytest.raises(ConfigError, match="the shard is held by run") as caught:
             connect([server.address], run="other")
         assert "this is a worker of run 'other'" in caught.value.what
-        assert same.telemetry.statistics()["rows"] > 0
+        assert same.telemetry.statistics().rows > 0
         one.close()
         same.close()
         other = connect([server.address], run="other")
-        assert other.telemetry.statistics()["rows"] == 0
+        assert other.telemetry.statistics().rows == 0
         with pytest.raises(ConfigError, match="the shard is held by run 'other'"):
             connect([server.address])
         other.close()

@@ -438,7 +438,7 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
             pytest.raises(CheckpointError, match="does not answer"),
         ):
             exchange.durability.read(place)
-        assert exchange.telemetry.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics().rows == 0
         with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
             exchange._shards.check_jobs([exchange._shards.job(0, {})])
         train(exchange, steps=2, seed=2)
@@ -449,7 +449,7 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
             for mine, theirs in zip(columns, after[table], strict=True):
                 np.testing.assert_array_equal(mine, theirs)
         exchange.durability.read(place)
-        assert exchange.telemetry.statistics()["rows"] > sum(len(ids) for ids, *_ in before.values())
+        assert exchange.telemetry.statistics().rows > sum(len(ids) for ids, *_ in before.values())
         exchange.close()
 
 
@@ -473,7 +473,7 @@ def test_a_client_waits_for_a_shard_that_reads_rows_slowly(tmp_path: Path, asked
     with faults.armed("shard.chunk", lambda _: time.sleep(0.8), every=1), ExitStack() as stack:
         server = stack.enter_context(ShardServer("127.0.0.1:0", journal=folder))
         exchange = connect([server.address], deadline=1.5)
-        assert exchange.telemetry.statistics()["rows"] > 100
+        assert exchange.telemetry.statistics().rows > 100
         exchange.close()
 
 
@@ -494,7 +494,7 @@ def test_a_shard_that_reads_rows_ends_when_it_is_asked_to(tmp_path: Path, asked:
         assert len(chunks) == last
     with ShardServer("127.0.0.1:0", journal=folder) as again:
         exchange = connect([again.address])
-        assert exchange.telemetry.statistics()["rows"] > 100
+        assert exchange.telemetry.statistics().rows > 100
         exchange.close()
 
 
@@ -588,7 +588,7 @@ def work(exchange: Exchange, seed: int) -> list[np.ndarray]:
 
 
 def lost(exchange: Exchange) -> int:
-    return sum(table["evicted"] for table in exchange.telemetry.statistics()["tables"].values())
+    return sum(table.evicted for table in exchange.telemetry.statistics().tables.values())
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -613,17 +613,15 @@ def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, 
         with Process(first.address, "--journal", str(folder)) as again:
             assert "recovering from snapshot step-1" in again.before
             if full:
-                assert (
-                    abs(exchange.telemetry.statistics()["rows"] / here.telemetry.statistics()["rows"] - 1)
-                    < 0.05
-                )
+                assert abs(exchange.telemetry.statistics().rows / here.telemetry.statistics().rows - 1) < 0.05
                 work(exchange, 3)
             else:
                 assert_equal_contents(exchange, here)
                 for a, b in zip(work(exchange, 3), work(here, 3), strict=True):
                     np.testing.assert_array_equal(a, b)
                 assert_equal_contents(exchange, here)
-            cold = exchange.telemetry.statistics().get("tier", {}).get("rows", 0)
+            tier = exchange.telemetry.statistics().tier
+            cold = 0 if tier is None else tier.rows
             assert (cold > 500, lost(here) > 500) == ("tier" in bounds, full or "tier" not in bounds)
             exchange.close()
     here.close()
@@ -665,4 +663,4 @@ def test_answers_wait_for_a_client_that_comes_back_late(tmp_path: Path) -> None:
         while server.recovery.progress() is not None:
             time.sleep(0.01)
         time.sleep(0.7)  # several looks at what clients hold
-        assert server.statistics()["server"]["kept_bytes"] > 0
+        assert server.statistics().kept_bytes > 0

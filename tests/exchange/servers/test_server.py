@@ -41,7 +41,7 @@ def test_the_update_that_completes_a_step_gets_through_whatever_waits_for_it() -
             lookup.result()
             worker.update(lookup, ones, lr_scale=1.0)
         waiting = [w.lookup(wanted, create=True) for _ in range(30) for w in workers[:2]]
-        assert eventually(lambda: server.statistics()["server"]["queued"] == 60, 5)
+        assert eventually(lambda: server.statistics().queued == 60, 5)
         before = workers[2].lookup(wanted, create=True).result()[0]
         workers[2].update(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
@@ -60,7 +60,7 @@ def test_requests_that_wait_are_bounded_for_each_client_and_the_step_goes_on() -
         workers[0].update(Lookup(wanted), ones, lr_scale=1.0)
         waiting = [workers[0].lookup(wanted, create=True) for _ in range(40)]
         time.sleep(0.5)
-        assert server.statistics()["server"]["queued_bytes"] < 90_000  # of 160,000
+        assert server.statistics().queued_bytes < 90_000  # of 160,000
         workers[1].lookup(wanted, create=True).result()
         workers[1].update(Lookup(wanted), ones, lr_scale=1.0)
         for found in waiting:
@@ -79,7 +79,7 @@ def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: 
     ]
     with faults.armed("journal.write", lambda _: free.wait(20)):
         answers = [client.ask(Kind.FLUSH) for _ in range(100) for client in clients]
-        assert eventually(lambda: server.statistics()["server"]["queued"] > 2500, 20)
+        assert eventually(lambda: server.statistics().queued > 2500, 20)
         stopping = threading.Thread(target=running.close, daemon=True)
         stopping.start()
         time.sleep(0.2)
@@ -108,9 +108,9 @@ def test_answers_that_nobody_acknowledges_are_bounded_and_a_fair_client_is_serve
         fair = connect([server.address])
         for _ in range(20):
             fair.lookup([request(1, ids.tolist())], create=True).result()
-        told = fair.telemetry.statistics()["server"]
-        assert told["queued"] > 60
-        assert told["kept_bytes"] < 2.5 * limit
+        told = fair.telemetry.statistics().shards[0].server
+        assert told.queued > 60
+        assert told.kept_bytes < 2.5 * limit
         fair.close()
 
 
@@ -126,7 +126,7 @@ def test_a_server_that_recovers_ends_when_it_is_asked_to(tmp_path: Path) -> None
     assert stopped.recovery is not None
     assert stopped.recovery.done == 0
     with ShardServer(server.address, journal=tmp_path) as again:
-        assert exchange.telemetry.statistics()["rows"] == 20
+        assert exchange.telemetry.statistics().rows == 20
         assert again.recovery is not None
         assert again.recovery.done == 21
         exchange.close()

@@ -60,7 +60,7 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
     here = local()
     train(here, steps=4, seed=2)
     here.lookup([request(0, [5], []), request(1, [])], create=True).result()
-    rows = here.telemetry.statistics()["tables"]
+    rows = here.telemetry.statistics().tables
     places = {0: write(here, tmp_path / "here")}
     for n in SHARDS:
         with threads(n) as servers:
@@ -76,8 +76,8 @@ def test_saved_with_n_loaded_with_m(tmp_path: Path) -> None:
                 exchange = connect([s.address for s in servers])
                 exchange.durability.read(place)
                 assert_equal_contents(exchange, here)
-                counts = exchange.telemetry.statistics()["tables"]
-                assert {t: c["rows"] for t, c in counts.items()} == {t: c["rows"] for t, c in rows.items()}, n
+                counts = exchange.telemetry.statistics().tables
+                assert {t: c.rows for t, c in counts.items()} == {t: c.rows for t, c in rows.items()}, n
                 exchange.close()
     here.close()
 
@@ -281,7 +281,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
         old[1]._shards.post(one_shard)
         sent.result(10)
         new = connect(addresses, heartbeat=5.0, tables=tables, mode=mode, rank=0, world=2, generation=1)
-        assert new.telemetry.statistics()["rows"] == 0
+        assert new.telemetry.statistics().rows == 0
         with pytest.raises(StoreError, match="a newer group of workers"):
             old[1].telemetry.statistics()
         with pytest.raises(ConfigError, match="generation 1 of the workers is here already"):
@@ -292,7 +292,7 @@ def test_a_new_generation_finds_shards_as_new(mode: str) -> None:
             one.update(Lookup(wanted), [np.ones((9, 2), np.float32)], lr_scale=1.0)
         new.flush()
         other.flush()
-        assert new.telemetry.statistics()["rows"] == 9
+        assert new.telemetry.statistics().rows == 9
         steps = {float(c.state[0, -1]) for _, c in new.durability.snapshot()}
         assert steps == ({1.0} if mode == "sync" else {2.0})
         for one in (new, other):
@@ -374,7 +374,7 @@ def test_deltas_of_shards_that_evict(shards: int, tmp_path: Path) -> None:
             use(exchange, step)
             assert save(exchange, series, step, full=step == 5) == (step not in (1, 5))
             held[step] = contents(exchange)
-        assert exchange.telemetry.statistics()["tables"]["a"]["evicted"] > 100
+        assert exchange.telemetry.statistics().tables["a"].evicted > 100
         exchange.close()
     members = [open_chain(series.place(step)).members[-1] for step in held]
     assert any(len(ids) for member in members for ids in read_deleted(*member).values())

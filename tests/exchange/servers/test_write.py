@@ -38,7 +38,7 @@ def assert_kept(place: str, exchange: Exchange) -> None:
 
 
 def exported(servers: list[ShardServer]) -> list[int]:
-    return [server.statistics()["server"]["requests"]["export"] for server in servers]
+    return [server.statistics().requests["export"] for server in servers]
 
 
 def test_each_shard_writes_its_own_rows_and_sends_none(tmp_path: Path) -> None:

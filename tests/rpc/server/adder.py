@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from satrap.errors import ConfigError
 from satrap.rpc.server.handler import Board, SerialHandler, Work
@@ -39,9 +38,6 @@ class Adder(SerialHandler):
     def _add(self, number: int) -> list[Buffer]:
         self.total += number
         return [pack_text({"total": self.total})]
-
-    def statistics(self) -> dict[str, Any]:
-        return {"total": self.total, "server": self.observe()}
 
     def close(self) -> None:
         self.closed = True

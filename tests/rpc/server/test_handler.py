@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from satrap.rpc.server.handler import Board, Job
 from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, Header, Kind
 from satrap.rpc.wire.text import pack_text
@@ -41,4 +42,4 @@ def test_what_a_handler_may_leave_out() -> None:
     assert handler.epoch is None
     assert handler.seen(session) == (0, 0)
     assert handler.changes() is None
-    assert handler.statistics() == {"total": 0, "server": {}}
+    assert handler.observe() == ServerStatistics()

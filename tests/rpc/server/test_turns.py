@@ -175,7 +175,7 @@ def test_which_rows_go_does_not_depend_on_which_worker_is_faster() -> None:
             for rank in order.permutation(2).tolist():
                 desk.ask(rank, Kind.UPDATE, step, 1.0, pack([]))
         assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
-        assert sum(t["evicted"] for t in desk.service.store.statistics()["tables"].values()) > 100
+        assert sum(t.evicted for t in desk.service.store.statistics().tables.values()) > 100
         found.append({chunk.table: chunk.ids.tolist() for chunk in desk.service.store.snapshot()})
         desk.service.close()
     assert all(one == found[0] for one in found)
@@ -210,14 +210,14 @@ def test_rows_on_disk_are_read_while_a_lookup_waits(tmp_path: Path) -> None:
             store.lookup(table, np.arange(start, start + 60, dtype=np.uint64))
     desk.ask(0, Kind.LOOKUP, 0, 1.0)  # need not wait
     store.ahead.settle()
-    assert store.statistics()["tier"]["prefetched"] == 0
+    assert store.statistics().tier.prefetched == 0
     desk.ask(0, Kind.UPDATE, 0, 1.0)
     desk.ask(0, Kind.LOOKUP, 1, 1.0)
     store.ahead.settle()
-    tier = store.statistics()["tier"]
-    assert tier["prefetched"] > tier["prefetch_hits"] == 0
+    tier = store.statistics().tier
+    assert tier.prefetched > tier.prefetch_hits == 0
     desk.ask(1, Kind.UPDATE, 0, 2.0)
-    assert store.statistics()["tier"]["prefetch_hits"] > 0
+    assert store.statistics().tier.prefetch_hits > 0
     assert not any(answer.header.kind == FAILURE for _, answer in desk.answers)
     desk.service.close()
 

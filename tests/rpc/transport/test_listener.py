@@ -215,11 +215,11 @@ def test_a_process_without_free_descriptors_lives_and_does_not_spin() -> None:
         resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE, (used + 8, used + 8))
         for _ in range(60):
             stack.enter_context(plain.connect(process.address))
-        assert exchange.telemetry.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics().rows == 0
         before, started = cpu_seconds(process), time.monotonic()
         time.sleep(2)
         assert cpu_seconds(process) - before < 0.5 * (time.monotonic() - started)
-        assert exchange.telemetry.statistics()["rows"] == 0
+        assert exchange.telemetry.statistics().rows == 0
         other = connect([process.address])
         other.close()
         exchange.close()

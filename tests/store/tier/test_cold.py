@@ -2,6 +2,7 @@
 
 import re
 import resource
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -73,16 +74,16 @@ class Tiered(Requests):
     @rule()
     def go_on_elsewhere(self):
         self.move()
-        counters = self.shard.statistics()["tables"]
+        counters = self.shard.statistics().tables
         for name, table in self.model.tables.items():
-            assert counters[name]["evicted"] == counters[name]["refused"] == 0
-            table.counts.update({k: counters[name][k] for k in table.counts})
+            assert counters[name].evicted == counters[name].refused == 0
+            table.counts.update({k: getattr(counters[name], k) for k in table.counts})
 
     @invariant()
     def bounded(self):
         statistics = self.shard.statistics()
         rows = sum(len(table.rows) for table in self.model.tables.values())
-        assert rows - statistics["tier"]["rows"] <= 110
+        assert rows - statistics.tier.rows <= 110
 
 
 def run(optimizer, dtype, dim, admission, eviction, path, examples, steps):
@@ -141,16 +142,16 @@ def test_a_store_with_a_tier_exports_the_bytes_of_an_unbounded_one(small):
     for store in stores:
         change(store, np.random.default_rng(0), 10, ids=20_000)
     one, other = stores
-    assert other.statistics()["tier"]["rows"] > 5 * (other.statistics()["rows"] / 10)
+    assert other.statistics().tier.rows > 5 * (other.statistics().rows / 10)
     assert_same(content(one.snapshot()), content(other.snapshot()))
     for mine, other_s in zip(one.snapshot(), other.snapshot(), strict=True):
         assert mine.ids.tobytes() == other_s.ids.tobytes()  # in the same parts, too
     part = dict(buckets=range(100, 1000), chunk_rows=50)
     assert_same(content(one.export("c", **part)), content(other.export("c", **part)))
-    mine = one.statistics()["tables"]
-    for table, counters in other.statistics()["tables"].items():
+    mine = one.statistics().tables
+    for table, counters in other.statistics().tables.items():
         for name in ("rows", "created", "evicted", "refused", "hits", "misses", "unadmitted", "dropped"):
-            assert counters[name] == mine[table][name], name
+            assert getattr(counters, name) == getattr(mine[table], name), name
 
 
 def test_a_snapshot_is_the_moment_it_was_taken(small):
@@ -203,10 +204,10 @@ def test_what_the_file_has_no_room_for_is_evicted_and_counted(small):
     counters = store.statistics()
     assert gone > 0
     for table in "abc":
-        counts = counters["tables"][table]
-        assert counts["evicted"] > 0
-        assert counts["rows"] == counts["created"] - counts["evicted"]
-    assert counters["tier"]["bytes"] <= 200_000
+        counts = counters.tables[table]
+        assert counts.evicted > 0
+        assert counts.rows == counts.created - counts.evicted
+    assert counters.tier.bytes <= 200_000
 
 
 def test_a_full_disk_refuses_the_request_and_loses_nothing(small):
@@ -226,33 +227,33 @@ def test_a_full_disk_refuses_the_request_and_loses_nothing(small):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     store.lookup("a", np.arange(10_000, 15_000, dtype=U))
-    assert sum(t["evicted"] for t in store.statistics()["tables"].values()) == 0
+    assert sum(t.evicted for t in store.statistics().tables.values()) == 0
 
 
 def test_clear_gives_the_disk_back(small):
     store, rng = small(), np.random.default_rng(0)
     change(store, rng, 10, ids=20_000)
-    assert store.statistics()["tier"]["bytes"] > 0
+    assert store.statistics().tier.bytes > 0
     store.clear()
     counters = store.statistics()
-    assert counters["rows"] == counters["tier"]["rows"] == counters["tier"]["bytes"] == 0
+    assert counters.rows == counters.tier.rows == counters.tier.bytes == 0
     assert not list(store.snapshot())
     change(store, rng, 10, ids=20_000)
-    assert store.statistics()["tier"]["rows"] > 0
+    assert store.statistics().tier.rows > 0
 
 
 def test_a_row_in_the_tier_is_peeked_and_updated_where_it_is(small):
     store, other = small(), shard()
     for s in (store, other):
         s.lookup("a", np.arange(12_000, dtype=U))
-    inside = store.statistics()["tier"]["rows"]
+    inside = store.statistics().tier.rows
     keys = np.arange(12_000, dtype=U)
     gradients = np.random.default_rng(0).standard_normal((12_000, 3)).astype(np.float32)
     for s in (store, other):
         s.update("a", keys, gradients)
     np.testing.assert_array_equal(store.peek("a", keys)[0], other.peek("a", keys)[0])
     assert store.peek("a", keys)[1].all()
-    assert store.statistics()["tier"]["rows"] == inside > 6_000
+    assert store.statistics().tier.rows == inside > 6_000
 
 
 def test_rows_asked_for_ahead_are_counted_when_they_are_read(small):
@@ -263,11 +264,11 @@ def test_rows_asked_for_ahead_are_counted_when_they_are_read(small):
     store.ahead.prefetch(0, np.arange(11_000, 11_100, dtype=U), splits)
     store.ahead.prefetch(0, np.arange(50_000, 50_100, dtype=U), splits)  # of no row
     store.ahead.settle()
-    tier = store.statistics()["tier"]
-    assert (tier["prefetched"], tier["prefetch_hits"]) == (100, 0)
+    tier = store.statistics().tier
+    assert (tier.prefetched, tier.prefetch_hits) == (100, 0)
     assert_same(content(store.snapshot()), expected)
     store.lookup("a", np.arange(10_950, 11_050, dtype=U))
-    assert store.statistics()["tier"]["prefetch_hits"] == 50
+    assert store.statistics().tier.prefetch_hits == 50
 
 
 def test_a_tier_too_small_for_a_row_is_refused(tmp_path):
@@ -300,9 +301,9 @@ def test_all_that_the_file_has_room_for_is_found_again_within_the_budget(tmp_pat
     for some in np.array_split(keys, 200):
         store.lookup("a", some)
     counts = store.statistics()
-    assert counts["tables"]["a"]["evicted"] == counts["tables"]["a"]["refused"] == 0
-    assert counts["tier"]["rows"] == room
-    assert 15 * room < counts["tier"]["index_bytes"] < counts["bytes"] <= memory
+    assert counts.tables["a"].evicted == counts.tables["a"].refused == 0
+    assert counts.tier.rows == room
+    assert 15 * room < counts.tier.index_bytes < counts.bytes <= memory
     assert store.peek("a", keys)[1].all()
     store.close()
 
@@ -315,21 +316,21 @@ def test_rows_that_were_only_read_since_they_came_from_the_file_are_not_written_
     for some in parts:  # all but the last have left memory, and each round brings all back
         store.lookup("a", some)
         free.lookup("a", some)
-    writes, before = [], store.statistics()["tier"]["writes"]
+    writes, before = [], store.statistics().tier.writes
     for step in range(4):
         for some in (*read, *changed):
             store.lookup("a", some)
             if step == 1 and some[0] in np.concatenate(changed):
                 for one in (store, free):
                     one.update("a", some, np.full((len(some), 3), 0.5, np.float32))
-        after = store.statistics()["tier"]
-        writes, before = [*writes, after["writes"] - before], after["writes"]
-    inside = 10_000 - after["rows"]
+        after = store.statistics().tier
+        writes, before = [*writes, after.writes - before], after.writes
+    inside = 10_000 - after.rows
     assert 500 < inside < 3_000
     assert writes[0] <= inside  # those that were in memory and nowhere else
     assert 3_000 < sum(writes[1:3]) <= 5_000 + inside  # each changed row once
     assert writes[3] == 0
-    assert after["reads"] > 4 * 10_000 - 5 * inside
+    assert after.reads > 4 * 10_000 - 5 * inside
     assert_same(content(store.snapshot()), content(free.snapshot()))
     store.close()
 
@@ -347,7 +348,7 @@ def test_an_id_that_is_named_again_after_memory_had_no_room_for_it_has_one_row(t
     mine, theirs = content(store.snapshot()), content(free.snapshot())
     assert len(mine["a"][0]) == len(theirs["a"][0])
     assert_same(mine, theirs)
-    assert store.statistics()["tier"]["rows"] > 1_000
-    for name, count in free.statistics()["tables"]["a"].items():
-        assert name == "second_probes" or store.statistics()["tables"]["a"][name] == count, name
+    assert store.statistics().tier.rows > 1_000
+    for name, count in asdict(free.statistics().tables["a"]).items():
+        assert name == "second_probes" or getattr(store.statistics().tables["a"], name) == count, name
     store.close()

@@ -41,7 +41,7 @@ def test_a_request_larger_than_memory_has_all_its_rows_in_one_part_or_the_other(
     again, same = lookup(backend, ids)
     np.testing.assert_array_equal(rows, same)
     assert len(again.absent) == 0
-    assert backend.slower()["rows"] == 5000 - inside
+    assert backend.slower().rows == 5000 - inside
     assert backend.counters()["rows"].tolist() == [5000]
     backend.close()
 

@@ -17,6 +17,7 @@ from satrap.exchange import Cut, Durability, Request, Snapshot, TableGroup, Tele
 from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.config import store_to_dict, tables_to_dicts
+from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.client import Client
 from satrap.rpc.wire.batches import pack_batch
@@ -253,9 +254,9 @@ class PooledTelemetry:
             for whose in ("own", "others")
         )
 
-    def statistics(self) -> Mapping[str, Any]:
+    def statistics(self) -> ExchangeStatistics:
         """See `Telemetry.statistics`."""
-        return {**self._shards.statistics(), "exchange": self.traffic()}
+        return self._shards.statistics()
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""

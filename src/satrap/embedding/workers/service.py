@@ -5,14 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 from satrap.embedding.workers.pooler import Begun, Pooler, done
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.rpc import Key
 from satrap.rpc.server.handler import Handler
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingWorkerStatistics:
+    """Workers served now, lookups that wait for their update, samples pooled, and its server's counters."""
+
+    workers: int
+    open: int
+    samples: int
+    server: ServerStatistics
 
 
 class EmbeddingService(Handler):
@@ -59,17 +70,17 @@ class EmbeddingService(Handler):
         """End all sessions."""
         self.stop()
 
-    def statistics(self) -> dict[str, Any]:
-        """Return workers served, lookups that wait for their update, samples pooled; `server` counters."""
+    def statistics(self) -> EmbeddingWorkerStatistics:
+        """Return its counters; any thread may call it."""
         with self._lock:
             sessions = list(self._sessions.values())
             samples = self._samples + sum(session.samples for session in sessions)
-        return {
-            "workers": sum(session.rank is not None for session in sessions),
-            "open": sum(session.open for session in sessions),
-            "samples": samples,
-            "server": self.observe(),
-        }
+        return EmbeddingWorkerStatistics(
+            workers=sum(session.rank is not None for session in sessions),
+            open=sum(session.open for session in sessions),
+            samples=samples,
+            server=self.observe(),
+        )
 
 
 class Session:

@@ -100,8 +100,8 @@ class ServersDurability:
         Shards that do not see the folder, being on other machines, send all rows here. One that comes back
         from its journal meanwhile is asked once more.
         """
-        from satrap.checkpoint.parts import write_tables
         from satrap.checkpoint.storage import FileEntry
+        from satrap.checkpoint.store_part import StorePart
 
         self._shards.flush()
         shown = next(iter(storage.names(folder)), "")
@@ -114,7 +114,7 @@ class ServersDurability:
             return {name: FileEntry(**entry) for name, entry in files.items()}
         for name in files:
             storage.remove(f"{folder}/{name}")
-        return write_tables(storage, folder, (chunk for _, chunk in self._chunks()), self._tables)
+        return StorePart((chunk for _, chunk in self._chunks()), self._tables).write(storage, folder)
 
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until a shard has written its rows, or tells why not."""

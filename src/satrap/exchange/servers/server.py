@@ -23,9 +23,7 @@ class ShardServer(Server):
 
     The first client's hello configures the tables; later hellos must agree. Requests of all clients are
     executed in order of arrival, except that in `sync` with several workers a request waits until the
-    optimizer steps before it are complete. `statistics` returns the statistics of `satrap.store.Shard`, none
-    before the first hello. Under `server` they also have the number of the `shard`, and how many optimizer
-    `steps` `sync` with several workers has completed.
+    optimizer steps before it are complete.
 
     Args:
         listen, key, limits: see `Server`.
@@ -34,7 +32,7 @@ class ShardServer(Server):
             shard recovers from it exactly, in the background, while clients wait. None: nothing is kept.
 
     Attributes:
-        service: the handler.
+        service: the handler; its `statistics` has the counters of the store, too.
         recovery: from the journal, if there is one.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,11 +18,13 @@ from satrap.exchange.servers.rows import RowRequests
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import StepBoard, member_of
 from satrap.exchange.states import state_of, take_state
+from satrap.exchange.statistics import ShardStatistics
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
 from satrap.store import Chunk, Shard
+from satrap.store.statistics import merged
 
 MAX_NUMBER = 1 << 63
 """Above the number of any cut."""
@@ -100,11 +103,14 @@ class Service(SerialHandler):
         rows = [(g.updates, g.directory.step, g.directory.slots, g.directory.reassigned) for g in groups]
         return self.board.progress, self._updates, rows
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the store's counters, empty without tables, and the server's; any thread may call it."""
-        store = {} if self._opened is None else self.store.statistics()
-        shard = "" if self.config is None else str(self.config.shard)
-        return store | {"server": {**self.observe(), "steps": self.board.completed, "shard": shard}}
+    def statistics(self) -> ShardStatistics:
+        """Return its counters; any thread may call it."""
+        return ShardStatistics(
+            **({} if self._opened is None else merged([self.store.statistics()])),
+            shard=None if self.config is None else self.config.shard,
+            steps=self.board.completed,
+            server=self.observe(),
+        )
 
     def close(self) -> None:
         """Free the rows."""
@@ -181,7 +187,7 @@ class Service(SerialHandler):
         store, snapshots = self.store, self._snapshots
         match kind:
             case Kind.STATISTICS:
-                return Work(lambda: [pack_text(self.statistics())])
+                return Work(lambda: [pack_text(asdict(self.statistics()))])
             case Kind.CUT:
                 asked = _cut_asked(unpack_text(only(parts)))
                 return _telling(partial(self._take_cut, session, asked))

@@ -243,20 +243,20 @@ def _until(chunks: Iterator[Chunk], stopping: threading.Event) -> Generator[Chun
 def _write(
     config: ShardConfig, cut: Delta, url: str, folder: str, state: State, stopping: threading.Event
 ) -> Result:
-    from satrap.checkpoint.chain import deleted_file, pack_deleted
-    from satrap.checkpoint.parts import write_file, write_tables
     from satrap.checkpoint.storage import Storage
-    from satrap.checkpoint.stores import write_store
+    from satrap.checkpoint.store_part import StorePart
 
+    part = StorePart(
+        _until(cut.chunks, stopping),
+        [str(table["name"]) for table in config.tables],
+        state,
+        None if cut.full else cut.deleted,
+        suffix=f".shard-{config.shard:04d}",
+        buckets=config.map.buckets(config.shard),
+    )
     storage = Storage(url)
-    tables, buckets = [str(table["name"]) for table in config.tables], config.map.buckets(config.shard)
-    suffix, chunks = f".shard-{config.shard:04d}", _until(cut.chunks, stopping)
     with storage.together():
-        files = write_tables(storage, folder, chunks, tables, suffix=suffix, buckets=buckets)
-        files |= write_store(storage, folder, state, suffix=suffix, buckets=buckets)
-        if not cut.full:
-            name = deleted_file(suffix)
-            files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(cut.deleted))
+        files = part.write(storage, folder)
     hit("shard.written")
     return {"files": {name: asdict(entry) for name, entry in files.items()}}
 

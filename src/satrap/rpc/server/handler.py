@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.server.session import Answer, Session
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 
 
@@ -73,7 +74,7 @@ class Board:
 class Handler(Protocol):
     """Does the work of a server. Subclasses override what they need.
 
-    Any thread may call `statistics` and `expect`; the thread of the server's `Executor` calls the others.
+    Any thread may call `expect`; the thread of the server's `Executor` calls the others.
 
     Attributes:
         role: what the process calls itself.
@@ -83,16 +84,12 @@ class Handler(Protocol):
 
     role: str
     kinds: Sequence[Kind]
-    observe: Callable[[], Mapping[str, Any]] = dict
+    observe: Callable[[], ServerStatistics] = ServerStatistics
 
     @property
     def epoch(self) -> int | None:
         """Epoch of the shard map that requests must name; None: any."""
         return None
-
-    @abstractmethod
-    def statistics(self) -> dict[str, Any]:
-        """Return the handler's counters, and under `server` what `observe` returns."""
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
         """Prepare for a request that waits or is yet to come; return at once, raise nothing."""

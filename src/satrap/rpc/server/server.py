@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from satrap.errors import ExchangeError, StoreError
 from satrap.rpc import Bounds, Key, Listener, Message, check_listen
@@ -18,6 +18,7 @@ from satrap.rpc.server.handler import Dispatcher, Handler, Job
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer, Session
 from satrap.rpc.server.sessions import Limits, Sessions
+from satrap.rpc.server.statistics import ServerStatistics
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Kind, encode, name_of
 
@@ -70,7 +71,7 @@ class Server:
 
     Attributes:
         address: HOST:PORT it listens on.
-        counters: see `Counters`.
+        counters: what it has seen.
 
     Raises:
         ConfigError: the address cannot be used, or is open to others without a key.
@@ -89,7 +90,7 @@ class Server:
         check_listen(listen, key)
         self.handler, self.encrypted, self.durability = handler, key is not None, durability
         self.limits = limits or Limits()
-        handler.observe = self._observe
+        handler.observe = self.statistics
         self._sessions = Sessions(
             self.limits,
             lambda job: self._executor.submit(job),
@@ -178,31 +179,23 @@ class Server:
         if self.durability is not None:
             self.durability.journal.close()
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the handler's counters, and under `server` the server's; any thread may call it.
-
-        The server's are the `Counters`; `clients` known; requests and bytes `queued` now; `kept_bytes` of
-        unacknowledged answers; `requests` executed, by kind, and `refused`; `busy_seconds` spent executing of
-        the `seconds` since the start; `journal_bytes`, and updates `recovered` from the journal.
-        """
-        return self.handler.statistics()
-
-    def _observe(self) -> dict[str, Any]:
+    def statistics(self) -> ServerStatistics:
+        """Return its counters; any thread may call it."""
         dispatcher, executor, durability = self._dispatcher, self._executor, self.durability
         known = self._sessions.known.values()
-        return {
+        return ServerStatistics(
             **asdict(self.counters),
-            "clients": len(known),
-            "queued": sum(s.parked for s in known) + executor.queued,
-            "queued_bytes": sum(s.parked_bytes for s in known) + executor.queued_bytes,
-            "kept_bytes": sum(s.bytes for s in known),
-            "requests": {name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
-            "refused": dispatcher.refused,
-            "busy_seconds": dispatcher.busy,
-            "seconds": time.monotonic() - self._started,
-            "journal_bytes": 0 if durability is None else durability.journal.size,
-            "recovered": 0 if durability is None else durability.updates,
-        }
+            clients=len(known),
+            queued=sum(s.parked for s in known) + executor.queued,
+            queued_bytes=sum(s.parked_bytes for s in known) + executor.queued_bytes,
+            kept_bytes=sum(s.bytes for s in known),
+            requests={name_of(kind): dispatcher.executed[kind] for kind in self.handler.kinds},
+            refused=dispatcher.refused,
+            busy_seconds=dispatcher.busy,
+            seconds=time.monotonic() - self._started,
+            journal_bytes=0 if durability is None else durability.journal.size,
+            recovered=0 if durability is None else durability.updates,
+        )
 
     def _has_room(self) -> bool:
         queue, limits = self._executor, self.limits

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from satrap.errors import StoreError
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.session import WINDOW, Answer, Session, Verdict, failure, fenced
+from satrap.rpc.server.statistics import Counters
 from satrap.rpc.wire.frames import (
     ANSWER,
     FAILURE,
@@ -81,17 +82,6 @@ def share(limit: int, held: Sequence[int], own: int) -> bool:
     if own == 0:
         return total < 4 * limit
     return total < 2 * limit and own < max(limit / (len(held) + 1), limit / 8)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a server has seen: messages, malformed and repeated ones, payload bytes both ways."""
-
-    messages: int = 0
-    malformed: int = 0
-    repeated: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
 
 
 class Sessions:

@@ -16,6 +16,7 @@ from satrap.store.directory import MAX_SLOTS, PLAIN_OVERHEAD, Directory, plain_b
 from satrap.store.kernels.marks import mark, marked, unmark
 from satrap.store.memory import Reserved
 from satrap.store.slab import Slab
+from satrap.store.statistics import TierStatistics
 from satrap.store.steps import RowKind
 from satrap.store.tier.file import RecordFile
 from satrap.store.tier.settings import Tier
@@ -171,16 +172,14 @@ class Cold:
         self.prefetched += len(slots)
         return slots
 
-    def statistics(self) -> dict[str, int]:
-        """Return `rows` that are only here, `bytes` of disk and `index_bytes` of memory in use, `reads` and
-        `writes` of rows, rows `prefetched`, and how many of these were read (`prefetch_hits`).
-        """
-        return {
-            "rows": int(self.shifts[SHIFTS.index("rows")].sum()),
-            "bytes": self.file.bytes,
-            "index_bytes": self.directory.bytes,
-            "reads": self.reads,
-            "writes": self.writes,
-            "prefetched": self.prefetched,
-            "prefetch_hits": self.prefetch_hits,
-        }
+    def statistics(self) -> TierStatistics:
+        """Return the counters of the file."""
+        return TierStatistics(
+            rows=int(self.shifts[SHIFTS.index("rows")].sum()),
+            bytes=self.file.bytes,
+            index_bytes=self.directory.bytes,
+            reads=self.reads,
+            writes=self.writes,
+            prefetched=self.prefetched,
+            prefetch_hits=self.prefetch_hits,
+        )

@@ -16,6 +16,7 @@ from satrap.store.kernels.marks import marked, unmark
 from satrap.store.pooling import gather_features
 from satrap.store.ram import Ram
 from satrap.store.slab import Slab
+from satrap.store.statistics import TierStatistics
 from satrap.store.tier.cold import SHIFTS, Cold
 from satrap.store.tier.settings import Tier
 from satrap.store.types import Floats, Ids, Inverse, Offsets, Slots, per_table
@@ -208,13 +209,13 @@ class Tiered(RowBackend):
             counters[name] = counters[name] + amounts
         return counters
 
-    def slower(self) -> dict[str, int]:
-        """Return the counters of the file, see `Cold.statistics`."""
+    def slower(self) -> TierStatistics:
+        """Return the counters of the file."""
         return self.cold.statistics()
 
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the index of memory to an image; further rows that are written go to the file."""
-        if self.cold.statistics()["rows"]:
+        if self.cold.statistics().rows:
             raise StoreError("the tier of the store holds rows already", fix="clear it first")
         self._restored |= bool(image)
         self.memory.restore(image)
