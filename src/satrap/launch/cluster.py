@@ -46,7 +46,7 @@ def run(
     schema: Schema,
     folder: RunFolder,
     plan: Checkpointing,
-    resume: bool = False,
+    resume: bool,
     *,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],

@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 from satrap.errors import ConfigError
 from satrap.rpc import Bounds, Key, Listener, create_key, read_key
 from tests.contract.parties import Process, connect
+from tests.openmetrics.test_endpoint import scrape
 from tests.rpc import plain
 from tests.rpc.serving import Echo
 
@@ -163,6 +164,34 @@ def test_what_waits_to_be_sent_is_bounded_in_sum() -> None:
         assert echo.most_unsent <= (16 << 20) + 12 * ((1 << 20) + 16)
 
 
+def test_what_a_crowded_connection_does_not_take_is_said_and_can_be_sent_later() -> None:
+    callers: list[Hashable] = []
+    listener = Listener(
+        "127.0.0.1:0",
+        bounds=Bounds(unsent_bytes=1 << 20),
+        on_message=lambda number, _: callers.append(number),
+    )
+    with plain.connect(listener.address) as sock:
+        plain.send(sock, [b"hello"])
+        while not callers:
+            listener.poll(0.1)
+        listener.trust(callers[0])
+        taken = 0
+        while taken < 1000 and listener.send(callers[0], [bytes(100_000)]):
+            taken += 1
+        assert 10 <= taken < 1000  # what the system's buffers hold, and a little more
+        assert not listener.send(callers[0], [b"not taken"])
+        reader = threading.Thread(target=lambda: [plain.receive(sock) for _ in range(taken)])
+        reader.start()
+        while reader.is_alive():
+            listener.poll(0.01)
+        assert listener.send(callers[0], [b"the next one"])
+        listener.poll(0)
+        assert plain.receive(sock) == [b"the next one"]
+    assert not listener.send(999, [b"to nobody"])
+    listener.close()
+
+
 def test_unfinished_messages_are_bounded_in_sum_and_the_oldest_goes_on() -> None:
     bounds = Bounds(patience=3.0, held_bytes=10 << 20, message_bytes=4 << 20)
     with Echo(bounds) as echo, ExitStack() as stack, client(echo) as friend:
@@ -222,6 +251,21 @@ def test_a_process_without_free_descriptors_lives_and_does_not_spin() -> None:
         assert exchange.telemetry.statistics().rows == 0
         other = connect([process.address])
         other.close()
+        exchange.close()
+
+
+def test_an_endpoint_without_free_descriptors_does_not_spin_and_serves_again() -> None:
+    with Process("127.0.0.1:0", "--metrics", "127.0.0.1:0") as process, ExitStack() as stack:
+        address = process.before.split("http://")[1].split("/")[0]
+        exchange = connect([process.address])
+        limits = resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+        stack.enter_context(plain.connect(address))
+        before, started = cpu_seconds(process), time.monotonic()
+        time.sleep(2)
+        assert cpu_seconds(process) - before < 0.5 * (time.monotonic() - started)
+        resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE, limits)
+        assert scrape(address)["satrap_role_info 0 shard"] == 1
         exchange.close()
 
 
