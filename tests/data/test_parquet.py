@@ -8,6 +8,7 @@ import pytest
 
 from satrap import Categorical, Numeric, Schema
 from satrap.data import hash_ids, read
+from satrap.data.files import File
 from tests.data.helpers_data import click_schema, error_of, numbers
 
 N = Schema([], {"x": Numeric()})
@@ -16,6 +17,17 @@ N = Schema([], {"x": Numeric()})
 def table(count, start=0):
     x = np.arange(start, start + count)
     return pa.table({"x": x, "a": [f"v{i % 7}" for i in x], "tags": [[int(i), None] * (i % 3) for i in x]})
+
+
+def test_a_file_of_another_system_is_closed_once_it_has_been_read(tmp_path, monkeypatch):
+    pq.write_table(table(100), tmp_path / "a.parquet")
+    opened, plain = [], File.open
+    monkeypatch.setattr(File, "local", None)
+    monkeypatch.setattr(File, "open", lambda file: opened.append(plain(file)) or opened[-1])
+    dataset = read(str(tmp_path / "a.parquet"), N, batch_size=30)
+    assert sum(batch.size for batch in dataset) == 100
+    assert opened
+    assert all(handle.closed for handle in opened)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -139,8 +139,9 @@ def test_a_row_that_comes_back_starts_again_with_its_state(optimizer):
     np.testing.assert_array_equal(store.lookup("a", key), fresh.lookup("a", key))
 
 
-def test_one_request_larger_than_the_budget_reads_initial_rows_and_drops_gradients():
-    store, wide = shard(Eviction()), shard(None, memory=None)
+@pytest.mark.parametrize("eviction", [Eviction("lru"), Eviction("lfu"), Eviction("ttl", ttl=5)])
+def test_one_request_larger_than_the_budget_reads_initial_rows_and_drops_gradients(eviction):
+    store, wide = shard(eviction), shard(None, memory=None)
     rows = capacity(store)
     keys = np.arange(2 * rows, dtype=U)
     np.testing.assert_array_equal(store.lookup("a", keys), wide.lookup("a", keys))
