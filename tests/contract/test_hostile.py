@@ -23,7 +23,7 @@ from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Limits, ServersExchange, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import create_key, read_key
 from satrap.rpc.wire.frames import FAILURE, HEADER_BYTES, Code, Header, Kind, decode, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from satrap.exchange.kernels import FLOAT32
 from satrap.exchange.servers.config import ShardConfig, store_to_dict, tables_to_dicts
-from satrap.exchange.servers.kernels import FLOAT32
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.shard_map import ShardMap
 from satrap.rpc import Key, read_key
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text

@@ -15,9 +15,9 @@ from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
 from satrap.exchange.servers.recovery import Recovery, remember
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.service import Service
-from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.steps import member_of
 from satrap.exchange.servers.wire import CODES
+from satrap.exchange.shard_map import ShardMap
 from satrap.optim import Adagrad, Adam
 from satrap.rpc.server.journal import Journal
 from satrap.rpc.server.session import Answer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
+from satrap.exchange.kernels import BFLOAT16, FLOAT16, FLOAT32
 from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
 from satrap.rpc.wire.frames import FrameError, as_bytes
 

@@ -17,7 +17,7 @@ from satrap.exchange import Lookup
 from satrap.exchange.servers import Limits, ShardServer
 from satrap.exchange.servers.config import OWN_RUN, ShardConfig, tables_to_dicts
 from satrap.exchange.servers.sections import Section, pack
-from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.client.client import Client, ClientOptions
 from satrap.rpc.wire.frames import Header, Kind, digest, encode
 from satrap.rpc.wire.text import pack_text, unpack_text

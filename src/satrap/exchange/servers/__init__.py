@@ -7,8 +7,8 @@
 from satrap.exchange.servers.client import ServersExchange
 from satrap.exchange.servers.config import WorkerId
 from satrap.exchange.servers.server import ShardServer
-from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import Wire
+from satrap.exchange.shard_map import ShardMap
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.server.sessions import Limits
 

@@ -8,8 +8,8 @@ from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import NO_ROWS, Section, unpack
-from satrap.exchange.servers.split import Part
 from satrap.exchange.servers.wire import from_wire, place
+from satrap.exchange.split import Part
 from satrap.rpc.client.call import Call
 from satrap.rpc.wire.frames import Buffer
 from satrap.store import floats

@@ -15,11 +15,11 @@ from satrap.exchange.servers.answers import Answers
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts
 from satrap.exchange.servers.durability import ServersDurability
 from satrap.exchange.servers.sections import ITEM, Section, pack
-from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.shards import Shards
-from satrap.exchange.servers.split import Part, Splitter
 from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.split import Part, Splitter
 from satrap.rpc import is_loopback, split_address
 from satrap.rpc.client.call import Call
 from satrap.rpc.client.client import ClientOptions

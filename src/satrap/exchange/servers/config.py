@@ -10,8 +10,8 @@ from typing import Any
 
 from satrap.errors import ConfigError
 from satrap.exchange.servers.sections import MAX_SECTIONS
-from satrap.exchange.servers.shard_map import ShardMap
 from satrap.exchange.servers.wire import CODES
+from satrap.exchange.shard_map import ShardMap
 from satrap.optim import from_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
 from satrap.schema import Table

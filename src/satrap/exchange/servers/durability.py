@@ -14,7 +14,7 @@ import numpy as np
 from satrap.exchange.protocol import Cut, Snapshot, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.shards import JOB_SECONDS, Shards
-from satrap.exchange.servers.split import Splitter
+from satrap.exchange.split import Splitter
 from satrap.exchange.states import largest
 from satrap.rpc.client.call import told
 from satrap.rpc.wire.frames import Buffer, Kind

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.servers.kernels import BFLOAT16, FLOAT16, FLOAT32
+from satrap.exchange.kernels import BFLOAT16, FLOAT16, FLOAT32
 from satrap.rpc.wire.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 
 Ids = npt.NDArray[np.uint64]

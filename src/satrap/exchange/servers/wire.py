@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
-from satrap.exchange.servers import kernels
+from satrap.exchange import kernels
 from satrap.exchange.servers.sections import ITEM, Section
 from satrap.rpc.wire.frames import as_bytes
 from satrap.store.types import address

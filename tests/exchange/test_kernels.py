@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from satrap.exchange.servers import kernels
+from satrap.exchange import kernels
 from satrap.store import bucket_of
 from satrap.store.hashes import index_salt
 from satrap.store.types import address

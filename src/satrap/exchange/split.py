@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import StoreError
+from satrap.exchange import kernels
 from satrap.exchange.lookup import Request
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers import kernels
-from satrap.exchange.servers.shard_map import ShardMap
+from satrap.exchange.shard_map import ShardMap
 from satrap.store import bucket_of
 from satrap.store.hashes import index_salt
 from satrap.store.types import check_splits, plain
