@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange import Exchange
+from satrap.store import StoreConfig
 from tests.contract.embedded import embedded
-from tests.contract.parties import Process, connect, local, threads
+from tests.contract.parties import SEED, TABLES, Process, connect, local, threads
+from tests.exchange.collective.parties import collective
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +22,18 @@ def processes() -> Iterator[list[Process]]:
 
 
 @pytest.fixture(
-    params=["local", "servers-1", "servers-2", "servers-3", "processes-2", "embedding-1", "embedding-2"]
+    params=[
+        "local",
+        "servers-1",
+        "servers-2",
+        "servers-3",
+        "processes-2",
+        "embedding-1",
+        "embedding-2",
+        "collective-1",
+        "collective-2",
+        "collective-4",
+    ]
 )
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
     kind, _, shards = request.param.partition("-")
@@ -28,6 +41,9 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
         made: Exchange = local()
         yield made
         made.close()
+    elif kind == "collective":
+        with collective(int(shards), TABLES, StoreConfig(seed=SEED)) as made:
+            yield made
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])
         made.durability.clear()

@@ -12,10 +12,21 @@ import pytest
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import Exchange, Lookup, Request
-from satrap.store import Admission, Eviction, Tier
-from tests.contract.parties import assert_equal_contents, connect, contents, local, request, threads, train
+from satrap.store import Admission, Eviction, StoreConfig, Tier
+from tests.contract.parties import (
+    SEED,
+    TABLES,
+    assert_equal_contents,
+    connect,
+    contents,
+    local,
+    request,
+    threads,
+    train,
+)
+from tests.exchange.collective.parties import collective
 
-KINDS = ["local", "servers-1", "servers-2"]
+KINDS = ["local", "servers-1", "servers-2", "collective-2"]
 MEMORY = 1 << 20
 TIERED, TIER = 8 << 20, 8 << 20
 """Memory that holds the index of a tier of so many bytes, and some 15,000 rows of a and b."""
@@ -26,6 +37,10 @@ def opened(kind: str, **arguments: Any) -> Iterator[Exchange]:
         made: Exchange = local(**arguments)
         yield made
         made.close()
+        return
+    if kind.startswith("collective"):
+        with collective(int(kind[-1]), TABLES, StoreConfig(seed=SEED, **arguments)) as made:
+            yield made
         return
     with threads(int(kind[-1])) as servers:
         made = connect([s.address for s in servers], **arguments)

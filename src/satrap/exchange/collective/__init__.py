@@ -1,0 +1,11 @@
+"""The exchange of processes that train and hold the rows together, without servers.
+
+Each process owns a part of every table. Ids travel to their owners, rows back, and gradients to the owners
+again, by all-to-all: `CollectiveExchange` over `Ranks`, of which `TorchRanks` are those of
+`torch.distributed`.
+"""
+
+from satrap.exchange.collective.client import CollectiveExchange
+from satrap.exchange.collective.ranks import Ranks
+
+__all__ = ["CollectiveExchange", "Ranks"]

@@ -1,0 +1,280 @@
+"""The exchange of processes that hold the rows together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from satrap.errors import ConfigError, StoreError
+from satrap.exchange import kernels
+from satrap.exchange.collective.durability import CollectiveDurability
+from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.collective.owner import Owner, Push, as_bytes, merge, pack, unpack
+from satrap.exchange.collective.ranks import Bytes, Ranks
+from satrap.exchange.collective.telemetry import CollectiveTelemetry
+from satrap.exchange.lookup import Array, Lookup, Request
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.split import Part, Splitter
+from satrap.schema import Table
+from satrap.store import StoreConfig
+from satrap.store.types import address, check_rows
+
+_NOTHING, _WITH_IDS = -1, -2
+"""In place of the number of the lookup that an update is for."""
+
+
+class CollectiveExchange:
+    """Lookups and updates among processes that train together and own a part of every table each.
+
+    ```python
+    torch.distributed.init_process_group("gloo")
+    workers = satrap.dense.JoinedWorkers()
+    exchange = lambda tables: CollectiveExchange(TorchRanks(), TorchRanks(86400), tables)
+    trainer = satrap.Trainer(..., place=satrap.train.Place(exchange, workers))
+    ```
+
+    All ranks issue the same calls in the same order, with whatever they need in each, which may be nothing;
+    a rank that does something else is an `ExchangeError` on all, with its number. A step of all ranks is one
+    update: gradients are averaged over the ranks, summed in order of rank, and each row takes one optimizer
+    step. So a lookup sees every update before it but the latest ones that the schedule lets it miss.
+
+    Args:
+        ranks: the processes.
+        aside: the same processes, for the thread that writes snapshots.
+        tables: the tables, each with an optimizer; equal on all ranks.
+        store: how rows start and how many are kept. Its memory and the size of its tier are those of all
+            ranks together; the memory of its admission is that of each.
+
+    Attributes:
+        collective: each call is one of all ranks.
+
+    Raises:
+        ConfigError: the ranks have different tables or settings.
+        ExchangeError: a rank is lost.
+    """
+
+    collective = True
+
+    def __init__(
+        self, ranks: Ranks, aside: Ranks, tables: Sequence[Table], *, store: StoreConfig = StoreConfig()
+    ) -> None:
+        self._ranks, self._aside = ranks, aside
+        self.map = ShardMap(ranks.size)
+        self.shard = store.part(ranks.size).open(tables)
+        self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
+        self._channel, self._owner = Channel(ranks), Owner(self.shard, self.groups, ranks.size)
+        self._splitter = Splitter(self.groups, self.map)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
+        self._last_update: Future[None] | None = None
+        self._looked = self._applied = 0
+        self.telemetry = CollectiveTelemetry(self.shard, ranks)
+        self.durability = CollectiveDurability(
+            self.shard, self.map.buckets(ranks.rank), self._run, self._channel, Channel(aside), self.flush
+        )
+        self._greet(tables, store)
+
+    def _greet(self, tables: Sequence[Table], store: StoreConfig) -> None:
+        own = {"tables": [repr(table) for table in tables], "store": repr(store), "ranks": self._ranks.size}
+        said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
+        for rank, other in enumerate(said):
+            for name, value in own.items():
+                if other[name] != value:
+                    self.close()
+                    raise ConfigError(
+                        f"rank {rank} has other {name} than rank {self._ranks.rank}",
+                        why="ranks hold the tables together, so they must agree",
+                        fix="start all ranks with the same program and recipe",
+                    )
+
+    def _run(self, work: Callable[[], Any]) -> Any:
+        return self._thread.submit(work).result()
+
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Array]:
+        """See `Exchange.lookup`. Rows that are known are not asked for, while the other ranks may ask."""
+        lookup = Lookup[Array](requests, exchange=self)
+        asked = lookup if known is None else Lookup[Array](())
+        done = self.telemetry.meter.issue("lookup")
+        rows = self._thread.submit(self._look_up, asked, create, done)
+        if known is None:
+            lookup.rows = rows
+        else:
+            lookup.rows.set_result(list(known))
+        return lookup
+
+    def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
+        try:
+            splits: list[list[Part]] = []
+            try:
+                splits = [self._splitter.split(request) for request in lookup.requests]
+                messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, splits)
+            except StoreError as error:  # the others must hear of it: they wait
+                messages = error
+            asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
+            requests = [unpack(self.groups, message)[0] for message in asked]
+            lookup.active = sum(any(part is not None for part in parts) for parts in requests)
+            self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
+            self._looked += 1
+            given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
+            lookup.places = (self._looked, splits) if create else ()
+            return self._placed(lookup.requests, splits, given)
+        finally:
+            done()
+
+    def _by_rank(self, requests: Sequence[Request], splits: Sequence[Sequence[Part]]) -> list[Bytes]:
+        """Return the message that asks each rank for its ids."""
+        parts: list[list[Part | None]] = [[None] * len(self.groups) for _ in range(self._ranks.size)]
+        for request, split in zip(requests, splits, strict=True):
+            for own, part in zip(parts, split, strict=True):
+                own[request.group] = part
+        return [pack(self.groups, own) for own in parts]
+
+    def _serve(self, asked: Sequence[Sequence[Part | None]], *, create: bool) -> Sequence[Bytes] | StoreError:
+        """Return the rows that each rank asks this one for."""
+        wanted = merge(self.groups, asked)
+        try:
+            return [as_bytes(rows) for rows in self._owner.look_up(self._looked, wanted, create=create)]
+        except StoreError as error:
+            return error
+
+    def _placed(
+        self, requests: Sequence[Request], splits: Sequence[Sequence[Part]], given: Sequence[Bytes]
+    ) -> list[Array]:
+        """Return the rows of each request from what the ranks have sent, which is in order of groups."""
+        found: dict[int, Array] = {}
+        at = [0] * len(given)
+        for request, split in sorted(zip(requests, splits, strict=True), key=lambda pair: pair[0].group):
+            dim = self.groups[request.group].dim
+            found[request.group] = out = np.empty((len(request.ids), dim), np.float32)
+            for rank, part in enumerate(split):
+                raw = given[rank][at[rank] : (end := at[rank] + 4 * dim * len(part.ids))]
+                at[rank] = end
+                if part.positions is None:
+                    out[:] = raw.view(np.float32).reshape(out.shape)
+                elif len(raw):
+                    kernels.widen_rows(
+                        kernels.FLOAT32, address(raw), np.uint64(dim), part.positions, address(out)
+                    )
+        return [found[request.group] for request in requests]
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """See `Exchange.prefetch`; only rows of this rank are read ahead."""
+        if self.shard.ahead.useful:
+            with suppress(StoreError):  # what is wrong with it is said when it is looked up
+                for request in requests:
+                    own = self._splitter.split(request)[self._ranks.rank]
+                    self.shard.ahead.prefetch(request.group, own.ids, own.splits)
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`. If the gradients of one rank are refused, so are those of all."""
+        self._raise_failed()
+        if lookup is None:
+            lookup = Lookup(())
+        lookup.check(self)
+        done = self.telemetry.meter.issue("push", lookup)
+        self._last_update = self._thread.submit(
+            self._update, lookup, gradients, lr_scale, self._last_update, done
+        )
+
+    def _update(
+        self,
+        lookup: Lookup[Any],
+        gradients: Sequence[Array],
+        lr_scale: float,
+        before: Future[None] | None,
+        done: Callable[[], None],
+    ) -> None:
+        try:
+            if before is not None:
+                before.result()  # a refused update stops the ones behind it, on all ranks
+            try:
+                messages: Sequence[Bytes] | StoreError = self._pushed(lookup, gradients)
+            except StoreError as error:
+                self.telemetry.refused += 1
+                messages = error
+            pushed = self._channel.talk(Operation.UPDATE, messages)
+            self._owner.update([self._received(message) for message in pushed], lr_scale)
+            self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
+            self._applied += 1
+        finally:
+            done()
+
+    def _pushed(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[Bytes]:
+        """Return what each rank gets of an update: the number of its lookup or ids, then gradients."""
+        number, splits = lookup.places or (_NOTHING, [])
+        if not lookup.requests:
+            return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks.size
+        if number == _NOTHING or not self._owner.knows(number):
+            number, splits = _WITH_IDS, [self._splitter.split(request) for request in lookup.requests]
+        heads = [np.array([number], np.int64).view(np.uint8)] * self._ranks.size
+        if number == _WITH_IDS:
+            asked = self._by_rank(lookup.requests, splits)
+            heads = [np.concatenate([head, ids]) for head, ids in zip(heads, asked, strict=True)]
+        messages = [[head] for head in heads]
+        given = sorted(zip(lookup.requests, splits, gradients, strict=True), key=lambda one: one[0].group)
+        for request, split, one in given:
+            group = self.groups[request.group]
+            rows = check_rows(one, len(request.ids), group.dim, "gradients")
+            for message, part in zip(messages, split, strict=True):
+                message.append(self._gathered(rows, part, group))
+        return [np.concatenate(message) for message in messages]
+
+    def _gathered(self, rows: Array, part: Part, group: TableGroup) -> Bytes:
+        """Return the gradients for a rank, divided by the number of ranks."""
+        out, scale = np.empty(4 * group.dim * len(part.ids), np.uint8), np.float32(1 / self._ranks.size)
+        source, target, kind = address(rows), address(out), kernels.FLOAT32
+        if part.positions is None:
+            finite = kernels.narrow(kind, source, target, np.uint64(rows.size), scale)
+        else:
+            finite = kernels.narrow_rows(kind, source, np.uint64(group.dim), part.positions, target, scale)
+        if not finite:
+            raise StoreError(
+                "the gradients hold NaN or infinite values",
+                where=f"update of {len(rows)} rows of {', '.join(group.tables)}",
+                why="they would destroy the rows; the whole update was refused",
+                fix="lower the learning rate or clip gradients",
+            )
+        return out
+
+    def _received(self, message: Bytes) -> Push:
+        """Return what a rank sent as its part of an update."""
+        number, rest = int(message[:8].view(np.int64)[0]), message[8:]
+        if number == _NOTHING:
+            return Push()
+        if number != _WITH_IDS:
+            return Push(number=number, rows=rest)
+        parts, rest = unpack(self.groups, rest)
+        return Push(parts=parts, rows=rest)
+
+    def _raise_failed(self) -> None:
+        if self._last_update is not None and self._last_update.done():
+            self._last_update.result()
+
+    def flush(self) -> None:
+        """Wait until everything issued on any rank has been applied, and share the counters."""
+        self.share()
+        self._raise_failed()
+
+    def share(self) -> None:
+        """Share the counters; a call of all ranks."""
+        self._run(lambda: self.telemetry.share(self._channel))
+
+    def close(self) -> None:
+        """Apply what was issued, then release the store and leave the other ranks."""
+        self._thread.shutdown(wait=True)
+        self.shard.close()
+        self._ranks.close()
+        self._aside.close()

@@ -1,0 +1,159 @@
+"""Saves and restores the rows of all ranks: each its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from satrap.errors import CheckpointError
+from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.protocol import Cut, Snapshot
+from satrap.exchange.states import counts_of, largest, load_rows, restore, state_of
+from satrap.store import Chunk, Delta, Shard, bucket_of
+
+if TYPE_CHECKING:
+    from satrap.checkpoint.storage import FileEntry, Storage
+    from satrap.checkpoint.store_part import StorePart
+
+CHUNK_ROWS = 16384
+"""Rows of a cut that are read at once."""
+
+
+class CollectiveDurability:
+    """Every method is called by all ranks. Rank 0 writes, and has the others write their rows beside its own.
+
+    After `snapshot` or `cut`, rank 0 writes and then calls `release`; the others call `assist`.
+
+    Args:
+        shard: the rows of this rank.
+        buckets: the fixed buckets of these rows.
+        run: runs something in the thread of the exchange.
+        channel: of that thread.
+        aside: of the threads that write.
+        flush: of the exchange.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        buckets: range,
+        run: Callable[[Callable[[], Any]], Any],
+        channel: Channel,
+        aside: Channel,
+        flush: Callable[[], None],
+    ) -> None:
+        self._shard, self._buckets, self._run, self._flush = shard, buckets, run, flush
+        self._channel, self._aside, self._rank = channel, aside, channel.ranks.rank
+        self._take: Callable[[], StorePart] = self._everything
+
+    def _part(self, cut: Delta, state: Mapping[str, Any]) -> StorePart:
+        from satrap.checkpoint.store_part import StorePart
+
+        return StorePart(
+            cut.chunks,
+            [table for group in self._shard.groups for table in group.tables],
+            state,
+            None if cut.full else cut.deleted,
+            suffix=f".shard-{self._rank:04d}",
+            buckets=self._buckets,
+        )
+
+    def _everything(self) -> StorePart:
+        return self._part(Delta(True, self._shard.snapshot(), {}), {})
+
+    def snapshot(self) -> Snapshot:
+        """See `Durability.snapshot`; the rows to iterate over are those of this rank."""
+        self._flush()
+        self._take = self._everything
+        own = ((chunk.table, chunk) for chunk in self._shard.snapshot())
+        return Snapshot(own, self._write)
+
+    def cut(self, *, delta: bool | None = None) -> Cut:
+        """See `Durability.cut`; rank 0 says whether it is to be a delta."""
+        self._flush()
+        changes = self._shard.changes
+        [wish, *_] = self._run(lambda: self._channel.tell(Operation.CUT, {"delta": delta}))
+        delta = wish["delta"]
+
+        def take(full: bool) -> Delta:
+            if delta is None:
+                return Delta(True, self._shard.snapshot(), {})
+            return changes.take(full=full, chunk_rows=CHUNK_ROWS)
+
+        taken = take(not delta)
+        said = self._run(
+            lambda: self._channel.tell(Operation.CUT, {"full": taken.full, "counts": counts_of(self._shard)})
+        )
+        if not taken.full and any(one["full"] for one in said):
+            taken.chunks.close()
+            taken = take(True)
+        part = self._part(taken, state_of(self._shard))
+        self._take = lambda: part
+
+        def put_back() -> None:
+            taken.chunks.close()
+            if delta is not None:
+                changes.put_back(taken)
+
+        counts = largest(one["counts"] for one in said)
+        return Cut(counts, self._write, None if taken.full else {}, put_back)
+
+    def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
+        """On rank 0: have all ranks write their rows, and return the files."""
+        from satrap.checkpoint.storage import FileEntry
+
+        self._aside.tell(Operation.WRITE, {"url": storage.absolute, "folder": folder})
+        files = self._written(storage, folder)
+        return {name: FileEntry(**entry) for name, entry in files.items()}
+
+    def _written(self, storage: Storage, folder: str) -> dict[str, Any]:
+        def work() -> dict[str, Any]:
+            try:
+                entries = self._take().write(storage, folder)
+            except OSError as error:
+                raise CheckpointError(
+                    f"the rows cannot be written: {error}", where=storage.path(folder)
+                ) from error
+            return {name: asdict(entry) for name, entry in entries.items()}
+
+        found = self._aside.ask(Operation.WRITTEN, work)
+        return dict(itertools.chain.from_iterable(one.items() for one in found))
+
+    def assist(self) -> bool:
+        """On other ranks than 0: write rows whenever rank 0 does; return whether it has kept them."""
+        from satrap.checkpoint.storage import Storage
+
+        while True:
+            said = self._aside.tell(Operation.WRITE, {})[0]
+            if "kept" in said:
+                return bool(said["kept"])
+            with suppress(CheckpointError):  # rank 0 has heard of it, and decides
+                self._written(Storage(said["url"]), said["folder"])
+
+    def release(self, *, kept: bool) -> None:
+        """On rank 0: let the others go on; `kept`: what they have written is part of a checkpoint."""
+        self._aside.tell(Operation.WRITE, {"kept": kept})
+
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+        """See `Durability.read`."""
+        from satrap.checkpoint.chain import read_buckets
+
+        if exact:
+            self._run(lambda: restore(self._shard, url, self._buckets))
+        _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, self._buckets)))
+        if follow and alone:
+            self._shard.changes.follow()
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        """Insert or overwrite those rows of a chunk that are this rank's, with their optimizer state."""
+        buckets = bucket_of(table, chunk.ids)
+        mine = (buckets >= self._buckets.start) & (buckets < self._buckets.stop)
+        own = Chunk(table, chunk.ids[mine], chunk.weights[mine], chunk.state[mine])
+        self._run(lambda: self._shard.load(table, own))
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._run(self._shard.clear)

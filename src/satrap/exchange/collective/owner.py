@@ -1,0 +1,217 @@
+"""What a rank does with the rows that it owns: it serves the ids of all ranks as one request."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.lookup import Array
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.split import Part
+from satrap.store import Shard, Slots, distinct, segment_sum
+from satrap.store.shard import check_lookups
+
+KEPT = 64
+"""Lookups whose rows are known where they are; the update of an older one finds them again."""
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The ids that all ranks ask one table group for.
+
+    Args:
+        group: index of the table group.
+        ids: uint64[u], distinct inside each table.
+        splits: int64[tables + 1].
+        places: for each rank, the position in `ids` of each of its own.
+        slots: where the rows are; None: not known.
+    """
+
+    group: int
+    ids: Ids
+    splits: Offsets
+    places: Sequence[Positions]
+    slots: Slots | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One rank's gradients for the rows of this rank.
+
+    Args:
+        number: of the lookup that they are for; None: of none.
+        parts: in place of a number: the ids of each table group.
+        rows: float32 gradients of all groups as bytes, in the order of the ids.
+    """
+
+    number: int | None = None
+    parts: Sequence[Part | None] = ()
+    rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+
+
+class Owner:
+    """The rows of this rank.
+
+    The ids that several ranks ask for together are one request to the store, and their gradients, summed in
+    order of rank, are one update: results do not depend on which rank is faster.
+
+    Args:
+        shard: holds the rows.
+        groups: its table groups.
+        ranks: number of ranks.
+    """
+
+    def __init__(self, shard: Shard, groups: Sequence[TableGroup], ranks: int) -> None:
+        self.shard, self._groups, self._ranks = shard, groups, ranks
+        self._kept: OrderedDict[int, list[Merged]] = OrderedDict()
+
+    def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[list[Array]]:
+        """Return the rows for each rank, one array per group of `wanted`; `number` names the lookup.
+
+        Raises:
+            StoreError: there is no room for a new row. Then none of them has been created.
+        """
+        answers: list[list[Array]] = [[] for _ in range(self._ranks)]
+        if create:
+            check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
+        kept = []
+        for m in wanted:
+            if create:
+                rows, slots = self.shard.lookup_slots(m.group, m.ids, m.splits)
+                kept.append(replace(m, slots=slots))
+            else:
+                rows, _ = self.shard.peek_group(m.group, m.ids, m.splits)
+            for answer, places in zip(answers, m.places, strict=True):
+                answer.append(rows[places])
+        if create:
+            self._kept[number] = kept
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return answers
+
+    def knows(self, number: int) -> bool:
+        """Return whether an update may name a lookup; the answer is the same on all ranks."""
+        return number in self._kept
+
+    def update(self, pushed: Sequence[Push], lr_scale: float) -> None:
+        """Take one step per row for the gradients of all ranks.
+
+        Raises:
+            StoreError: a sum of gradients is not finite; no row has changed.
+        """
+        numbers = {push.number for push in pushed if push.number is not None}
+        if not numbers and not any(push.parts for push in pushed):
+            return
+        if len(numbers) == 1 and not any(push.parts for push in pushed):
+            wanted = self._kept[numbers.pop()]
+            given = [push.number is not None for push in pushed]
+        else:
+            asked = [self._parts(rank, push) for rank, push in enumerate(pushed)]
+            wanted, given = merge(self._groups, asked), [True] * len(pushed)
+        at, summed = [0] * len(pushed), []
+        for m in wanted:
+            dim, rows = self._groups[m.group].dim, list[tuple[Positions, Array]]()
+            for rank, places in enumerate(m.places):
+                if given[rank] and len(places):
+                    end = at[rank] + 4 * dim * len(places)
+                    rows.append((places, pushed[rank].rows[at[rank] : end].view(np.float32).reshape(-1, dim)))
+                    at[rank] = end
+            summed.append(_sum(m, rows or [(np.empty(0, np.int32), np.empty((0, dim), np.float32))]))
+        self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed])
+        for m, gradients in summed:
+            self.shard.update_group(
+                m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
+            )
+
+    def _parts(self, rank: int, push: Push) -> Sequence[Part | None]:
+        """Return the ids of each group that a rank pushes."""
+        found: list[Part | None] = [None] * len(self._groups)
+        if push.number is None:
+            return push.parts or found
+        for m in self._kept[push.number]:
+            places = m.places[rank]
+            splits = np.searchsorted(places, m.splits).astype(np.int64)
+            found[m.group] = Part(m.ids[places], splits, None)
+        return found
+
+    def forget(self) -> None:
+        """Forget where rows are, since they are other rows from now on."""
+        self._kept.clear()
+
+
+def _no_ids(group: TableGroup) -> Part:
+    return Part(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64), None)
+
+
+def pack(groups: Sequence[TableGroup], parts: Sequence[Part | None]) -> Bytes:
+    """Return the message that asks a rank for its ids of each group; None: nothing is asked of the group."""
+    counts = [
+        np.full(len(group.tables), -1) if part is None else np.diff(part.splits)
+        for group, part in zip(groups, parts, strict=True)
+    ]
+    head = np.concatenate(counts).astype(np.int64).view(np.uint8)
+    return np.concatenate([head, *(part.ids.view(np.uint8) for part in parts if part is not None)])
+
+
+def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Part | None], Bytes]:
+    """Return the ids of each group that `pack` packed, and what follows them."""
+    tables = sum(len(group.tables) for group in groups)
+    counts, rest = message[: 8 * tables].view(np.int64), message[8 * tables :]
+    found: list[Part | None] = []
+    for group in groups:
+        own, counts = counts[: len(group.tables)], counts[len(group.tables) :]
+        if own[0] < 0:
+            found.append(None)
+            continue
+        splits = np.concatenate([[0], np.cumsum(own)]).astype(np.int64)
+        found.append(Part(rest[: 8 * splits[-1]].view(np.uint64), splits, None))
+        rest = rest[8 * splits[-1] :]
+    return found, rest
+
+
+def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Part | None]]) -> list[Merged]:
+    """Return what all ranks ask for, one for each table group that any of them names, even without ids."""
+    found = []
+    for group in groups:
+        parts = [one[group.index] for one in asked]
+        if any(part is not None for part in parts):
+            found.append(_merge(group.index, [part or _no_ids(group) for part in parts]))
+    return found
+
+
+def as_bytes(rows: Sequence[Array]) -> Bytes:
+    """Return arrays as the bytes of one after the other."""
+    return np.concatenate([np.empty(0, np.uint8), *(one.reshape(-1).view(np.uint8) for one in rows)])
+
+
+def _merge(group: int, parts: Sequence[Part]) -> Merged:
+    """Return the ids of several ranks as one request, table after table, rank after rank."""
+    tables = len(parts[0].splits) - 1
+    cuts = [part.ids[part.splits[t] : part.splits[t + 1]] for t in range(tables) for part in parts]
+    splits = np.sum([part.splits for part in parts], axis=0).astype(np.int64)
+    ids, unique_splits, inverse = distinct(np.concatenate(cuts), splits)
+    pieces = np.split(inverse, np.cumsum([len(cut) for cut in cuts])[:-1])
+    places = [np.concatenate(pieces[rank :: len(parts)]) for rank in range(len(parts))]
+    return Merged(group, ids, unique_splits, places)
+
+
+def _sum(wanted: Merged, given: Sequence[tuple[Positions, Array]]) -> tuple[Merged, Array]:
+    """Return the rows that get gradients, and these, summed in order of rank."""
+    inverse, rows = (np.concatenate(one) for one in zip(*given, strict=True))
+    used = np.zeros(len(wanted.ids), bool)
+    used[inverse] = True
+    if used.all():
+        return wanted, segment_sum(rows, inverse, len(used))
+    kept = np.flatnonzero(used)
+    splits = np.searchsorted(kept, wanted.splits).astype(np.int64)
+    inverse = (np.cumsum(used) - 1).astype(np.int32)[inverse]
+    return Merged(wanted.group, wanted.ids[kept], splits, ()), segment_sum(rows, inverse, len(kept))

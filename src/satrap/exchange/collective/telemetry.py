@@ -1,0 +1,45 @@
+"""Counters of the rows that all ranks hold together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.collective.ranks import Ranks
+from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
+from satrap.exchange.traffic import Meter, Traffic
+from satrap.store import Shard
+from satrap.store.statistics import merged
+
+
+class CollectiveTelemetry:
+    """Counters as they were when the ranks last shared them; one rank may ask alone.
+
+    Args:
+        shard: the rows of this rank.
+        ranks: the ranks.
+
+    Attributes:
+        meter: of this rank's requests.
+        refused: updates that this rank refused before it sent them.
+    """
+
+    def __init__(self, shard: Shard, ranks: Ranks) -> None:
+        self._shard, self._rank, self.meter = shard, ranks.rank, Meter()
+        self.refused = 0
+        self._shards = [ShardStatistics(**merged([shard.statistics()]))] * ranks.size
+
+    def share(self, channel: Channel) -> None:
+        """Tell all ranks this rank's counters, and take theirs."""
+        own = ShardStatistics(**merged([self._shard.statistics()]), shard=self._rank)
+        own = replace(own, refused=own.refused + self.refused)
+        self._shards = [ShardStatistics.of(one) for one in channel.tell(Operation.FLUSH, asdict(own))]
+
+    def statistics(self) -> ExchangeStatistics:
+        """See `Telemetry.statistics`; of the last `flush`."""
+        return ExchangeStatistics(**merged(self._shards))
+
+    def traffic(self) -> Traffic:
+        """See `Telemetry.traffic`."""
+        report = self.meter.report()
+        return replace(report, waiting=report.lookups.in_flight + report.pushes.in_flight)

@@ -1,0 +1,48 @@
+"""Ranks that `torch.distributed` joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from satrap.errors import ExchangeError
+from satrap.exchange.collective.ranks import Bytes
+
+
+class TorchRanks:
+    """The processes of `torch.distributed`, which must be initialized; see `Ranks`.
+
+    Making one is a collective call, too: all processes make theirs, in the same order.
+
+    Args:
+        deadline: seconds until a process that does not take part counts as lost, default 30.
+    """
+
+    def __init__(self, deadline: float = 30.0) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline))
+
+    def all_to_all(self, given: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
+        """See `Ranks.all_to_all`."""
+        sent = torch.from_numpy(np.concatenate(given) if self.size > 1 else given[0])
+        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        lengths = [len(part) for part in given]
+        try:
+            dist.all_to_all_single(received, sent, list(sizes), lengths, group=self._group)
+        except RuntimeError as error:  # closed connections, time-outs
+            raise ExchangeError(
+                f"rank {self.rank} lost another rank: {str(error).splitlines()[0][-160:]}",
+                where="all-to-all of ids, rows or gradients",
+                why="the ranks hold the tables together: without one of them, its rows are gone",
+                fix="look at the other ranks' logs, and resume from the newest snapshot",
+            ) from error
+        return np.split(received.numpy(), np.cumsum(sizes)[:-1])
+
+    def close(self) -> None:
+        """See `Ranks.close`."""
+        dist.destroy_process_group(self._group)

@@ -1,0 +1,155 @@
+"""Ranks as threads of this process, and several exchanges that are asked as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from satrap.errors import ExchangeError
+from satrap.exchange import Exchange, Lookup, Request
+from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.protocol import Cut, Snapshot
+from satrap.store import Chunk, StoreConfig
+
+T = TypeVar("T")
+
+
+class Meeting:
+    """Where ranks lay what they send."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.slots = size, dict[int, Sequence[np.ndarray]]()
+        self.barrier = threading.Barrier(size, timeout=60)
+
+
+class ThreadRanks:
+    """One of several ranks that are threads."""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.rank, self.size, self._meeting = rank, meeting.size, meeting
+
+    def all_to_all(self, given: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+        try:
+            self._meeting.slots[self.rank] = given
+            self._meeting.barrier.wait()
+            found = [self._meeting.slots[r][self.rank].copy() for r in range(self.size)]
+            self._meeting.barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise ExchangeError("a rank is lost") from error
+        assert [len(part) for part in found] == list(sizes)
+        return found
+
+    def close(self) -> None:
+        self._meeting.barrier.abort()
+
+
+def together(work: Sequence[Callable[[], T]]) -> list[T]:
+    """Run one function for each rank, all at the same time; raise what the first raised."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        return [future.result() for future in [pool.submit(one) for one in work]]
+
+
+def members(
+    ranks: int, tables: Sequence[Any], store: StoreConfig = StoreConfig()
+) -> list[CollectiveExchange]:
+    """Return the exchanges of all ranks."""
+    main, aside = Meeting(ranks), Meeting(ranks)
+
+    def one(rank: int) -> CollectiveExchange:
+        return CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), tables, store=store)
+
+    return together([lambda rank=rank: one(rank) for rank in range(ranks)])  # type: ignore[misc]
+
+
+class Together:
+    """Several ranks, of which the last one alone has batches, asked as one exchange."""
+
+    collective = False
+
+    def __init__(self, ranks: Sequence[CollectiveExchange]) -> None:
+        self.ranks, self.asking = ranks, ranks[-1]
+        self.groups, self.durability, self.telemetry = self.asking.groups, self, self
+
+    def lookup(self, requests: Sequence[Request], *, create: bool, known: Any = None) -> Lookup[np.ndarray]:
+        for other in self.ranks[:-1]:
+            other.lookup([], create=create)
+        return self.asking.lookup(requests, create=create, known=known)
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        self.asking.prefetch(requests)
+
+    def update(self, lookup: Any, gradients: Any, *, lr_scale: float, finite: bool = False) -> None:
+        given = [np.asarray(g) * np.float32(len(self.ranks)) for g in gradients]
+        self.asking.update(lookup, given, lr_scale=lr_scale, finite=finite)
+        for other in self.ranks[:-1]:
+            other.update(None, [], lr_scale=lr_scale)
+
+    def flush(self) -> None:
+        together([rank.flush for rank in self.ranks])
+
+    def close(self) -> None:
+        together([rank.close for rank in self.ranks])
+
+    # -- telemetry
+
+    def statistics(self) -> Any:
+        together([rank.share for rank in self.ranks])
+        return self.asking.telemetry.statistics()
+
+    def traffic(self) -> Any:
+        return self.asking.telemetry.traffic()
+
+    # -- durability
+
+    def snapshot(self) -> Snapshot:
+        taken = together([rank.durability.snapshot for rank in self.ranks])
+        return Snapshot(self._joined([list(one) for one in taken]), self._writing(taken[0].write))
+
+    def _joined(self, parts: list[list[tuple[str, Chunk]]]) -> Iterator[tuple[str, Chunk]]:
+        for table in [table for group in self.groups for table in group.tables]:
+            yield from (one for part in parts for one in part if one[0] == table)
+
+    def _writing(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def work(*arguments: Any) -> Any:
+            def first() -> Any:
+                try:
+                    return write(*arguments)
+                finally:
+                    self.ranks[0].durability.release(kept=True)
+
+            return together([first, *(rank.durability.assist for rank in self.ranks[1:])])[0]
+
+        return work
+
+    def cut(self, *, delta: bool | None = None) -> Cut:
+        cuts = together([lambda rank=rank: rank.durability.cut(delta=delta) for rank in self.ranks])  # type: ignore[misc]
+
+        def put_back() -> None:
+            for cut in cuts:
+                cut.put_back()
+
+        return Cut(cuts[0].counts, self._writing(cuts[0].write), cuts[0].deleted, put_back)
+
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+        together([lambda r=r: r.durability.read(url, follow=follow, exact=exact) for r in self.ranks])  # type: ignore[misc]
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        for rank in self.ranks:
+            rank.durability.load(table, chunk)
+
+    def clear(self) -> None:
+        for rank in self.ranks:
+            rank.durability.clear()
+
+
+@contextmanager
+def collective(ranks: int, tables: Sequence[Any], store: StoreConfig = StoreConfig()) -> Iterator[Exchange]:
+    """Several ranks that are asked as one."""
+    made = Together(members(ranks, tables, store))
+    yield made  # type: ignore[misc]
+    made.close()

@@ -1,0 +1,200 @@
+"""Ranks together take the steps that one store takes for the requests of all; whoever falls out of step is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from satrap.errors import ConfigError, ExchangeError, StoreError
+from satrap.exchange import Lookup, Request
+from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.optim import SGD
+from satrap.schema import Table
+from satrap.store import StoreConfig
+from tests.contract.parties import (
+    SEED,
+    TABLES,
+    assert_equal_contents,
+    gradients_for,
+    local,
+    random_requests,
+    request,
+)
+from tests.exchange.collective.parties import Meeting, ThreadRanks, Together, members, together
+
+STEPS = 12
+STORE = StoreConfig(seed=SEED)
+Work = list[tuple[list[Request], list[np.ndarray]]]
+
+
+def batches(seed: int) -> Work:
+    """Steps of a rank; now and then it has no batch."""
+    rng = np.random.default_rng(seed)
+    made = [random_requests(rng) if (step + seed) % 5 else [] for step in range(STEPS)]
+    return [(wanted, gradients_for(rng, wanted)) for wanted in made]
+
+
+def run(exchange: CollectiveExchange, work: Work, ahead: int) -> list[np.ndarray]:
+    pending: list[tuple[Lookup[np.ndarray], list[np.ndarray]]] = []
+    seen: list[np.ndarray] = []
+    for step in range(len(work) + ahead):
+        if step < len(work):
+            pending.append((exchange.lookup(work[step][0], create=True), work[step][1]))
+        if step >= ahead:
+            lookup, gradients = pending[step - ahead]
+            seen += lookup.result()
+            refused = step % 4 == 3  # as a step whose loss is not finite
+            exchange.update(None if refused else lookup, [] if refused else gradients, lr_scale=0.5)
+    exchange.flush()
+    return seen
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_ranks_together_take_the_step_of_one(world: int, ahead: int) -> None:
+    works, ranks = [batches(seed) for seed in range(world)], members(world, TABLES, STORE)
+    seen = together([lambda r=r: run(ranks[r], works[r], ahead) for r in range(world)])  # type: ignore[misc]
+    reference, rows = local(), [list[np.ndarray]() for _ in works]
+    for step in range(STEPS + ahead):
+        for r, work in enumerate(works):
+            if step < STEPS:
+                rows[r] += reference.lookup(work[step][0], create=True).result()
+        if step >= ahead and step % 4 != 3:
+            shares = [
+                Share(
+                    [GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / world)) for q, g in pairs], 1.0
+                )
+                for pairs in (zip(*work[step - ahead], strict=True) for work in works)
+            ]
+            for u in merge(shares):
+                reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=0.5)
+    for mine, theirs in zip(seen, rows, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+    everybody = Together(ranks)
+    assert_equal_contents(everybody, reference)  # type: ignore[arg-type]
+    assert everybody.statistics().rows == reference.telemetry.statistics().rows
+    assert [sum(r.traffic().own.values()) > 0 for r in (rank.telemetry for rank in ranks)] == [True] * world
+    everybody.close()
+    reference.close()
+
+
+def test_an_update_may_come_long_after_its_lookup_and_without_one() -> None:
+    ranks, reference = members(2, TABLES, STORE), local()
+    wanted = [[request(0, [1, 2], [3])], [request(0, [2], []), request(1, [7, 8])]]
+    ones = [[np.ones((len(q.ids), (4, 17)[q.group]), np.float32) for q in one] for one in wanted]
+
+    def work(r: int) -> None:
+        old = ranks[r].lookup(wanted[r], create=True)
+        for _ in range(70):
+            ranks[r].lookup([request(0, [5], [])], create=True).result()
+        ranks[r].update(old, ones[r], lr_scale=1.0)  # forgotten by its number
+        new = ranks[r].lookup(wanted[r], create=True)
+        ranks[r].update(Lookup(wanted[r]) if r else new, ones[r], lr_scale=1.0)  # one with ids, one without
+        ranks[r].update(Lookup(wanted[r]) if r else None, ones[r] if r else [], lr_scale=1.0)
+        ranks[r].flush()
+
+    together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
+    for one in [*wanted, [request(0, [5], [])]]:
+        reference.lookup(one, create=True).result()
+    halves = [
+        Share(
+            [GroupUpdate(q.group, q.ids, q.splits, g / 2) for q, g in zip(wanted[r], ones[r], strict=True)],
+            1.0,
+        )
+        for r in range(2)
+    ]
+    for shares in (halves, halves, halves[1:]):
+        for u in merge(shares):
+            reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+    everybody = Together(ranks)
+    assert_equal_contents(everybody, reference)  # type: ignore[arg-type]
+    everybody.close()
+    reference.close()
+
+
+def test_rows_that_are_known_are_not_asked_for_while_others_ask() -> None:
+    ranks = members(2, TABLES, STORE)
+    known = np.full((1, 4), 5, np.float32)
+    lookups = [
+        ranks[0].lookup([request(0, [1], [])], create=True, known=[known]),
+        ranks[1].lookup([request(0, [9], [])], create=True),
+    ]
+    np.testing.assert_array_equal(lookups[0].result()[0], known)
+    assert lookups[1].result()[0].shape == (1, 4)
+    for rank, lookup in zip(ranks, lookups, strict=True):
+        rank.update(lookup, [np.ones((1, 4), np.float32)], lr_scale=1.0)
+    together([rank.flush for rank in ranks])
+    assert ranks[0].telemetry.statistics().rows == 1  # the row that was known is not in the store
+    assert ranks[0].telemetry.statistics().tables["a"].dropped == 1
+    Together(ranks).close()
+
+
+def test_a_wrong_request_of_one_rank_is_refused_on_all_and_they_go_on() -> None:
+    ranks = members(3, TABLES, STORE)
+    lookups = [rank.lookup([request(7 if rank is ranks[1] else 0, [1], [])], create=True) for rank in ranks]
+    for lookup in lookups:
+        with pytest.raises(StoreError, match="there is no group 7") as caught:
+            lookup.result()
+        assert caught.value.where == "rank 1"
+    lookups = [rank.lookup([request(0, [1], [])], create=True) for rank in ranks]
+    assert len({lookup.result()[0].tobytes() for lookup in lookups}) == 1
+    assert [lookup.active for lookup in lookups] == [3, 3, 3]
+    Together(ranks).close()
+
+
+def test_bad_gradients_of_one_rank_are_refused_on_all() -> None:
+    ranks = members(2, TABLES, STORE)
+    lookups = [rank.lookup([request(0, [1], [])], create=True) for rank in ranks]
+    before = lookups[0].result()[0]
+    for value, rank, lookup in zip((1.0, np.nan), ranks, lookups, strict=True):
+        rank.update(lookup, [np.full((1, 4), value, np.float32)], lr_scale=1.0)
+    for error in together([lambda rank=rank: pytest.raises(StoreError, rank.flush) for rank in ranks]):  # type: ignore[misc]
+        assert "rank 1" in error.value.where
+    after = [rank.lookup([request(0, [1], [])], create=False) for rank in ranks]
+    np.testing.assert_array_equal(after[0].result()[0], before)
+    Together(ranks).close()
+
+
+def test_a_rank_that_does_something_else_is_named_on_all_and_nothing_goes_on() -> None:
+    ranks = members(2, TABLES, STORE)
+    lookups = [ranks[0].lookup([], create=True), ranks[1].lookup([], create=False)]
+    for lookup in lookups:
+        with pytest.raises(
+            ExchangeError, match=r"rank [01] is at operation 1 \((lookup|peek)\), rank [01] at 1"
+        ):
+            lookup.result()
+    with pytest.raises(ExchangeError, match="at operation 1"):
+        ranks[0].flush()
+    Together(ranks).close()
+
+
+@pytest.mark.parametrize(
+    ("tables", "store", "what"),
+    [
+        (TABLES[:2], STORE, "tables"),
+        ([*TABLES[:2], Table("c", dim=17, optimizer=SGD(lr=1.0))], STORE, "tables"),
+        (TABLES, StoreConfig(seed=SEED + 1), "store"),
+    ],
+)
+def test_ranks_that_want_different_rows_are_refused(
+    tables: Sequence[Table], store: StoreConfig, what: str
+) -> None:
+    main, aside = Meeting(2), Meeting(2)
+    other = (
+        [Table(t.name, dim=t.dim, optimizer=SGD(lr=1.0)) for t in TABLES] if what == "optimizers" else tables
+    )
+
+    def make(rank: int) -> pytest.ExceptionInfo[ConfigError]:
+        places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
+        with pytest.raises(ConfigError, match=f"has other {what} than rank {rank}") as caught:
+            CollectiveExchange(*places, tables if rank else TABLES, store=store if rank else STORE)
+        return caught
+
+    assert [caught.value.what[:6] for caught in together([lambda: make(0), lambda: make(1)])] == [
+        "rank 1",
+        "rank 0",
+    ]
