@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from satrap.exchange.lookup import Array, Lookup, Request, answered
-from satrap.exchange.protocol import Cut, Snapshot, TableGroup
+from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
 from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
@@ -36,6 +36,8 @@ class LocalExchange:
     Args:
         shard: the store; the exchange owns it from now on and closes it.
     """
+
+    collective = False
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -168,7 +170,7 @@ class LocalTelemetry:
         return replace(report, waiting=report.lookups.in_flight + report.pushes.in_flight)
 
 
-class LocalDurability:
+class LocalDurability(Durability):
     """Saves and restores the rows of a store in this process.
 
     Args:

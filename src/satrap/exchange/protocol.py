@@ -74,7 +74,15 @@ class Snapshot:
 
 
 class Exchange(Protocol):
-    """Carries ids to rows and gradients back; requests of one caller are served in the order issued."""
+    """Carries ids to rows and gradients back; requests of one caller are served in the order issued.
+
+    Attributes:
+        collective: the processes that train hold the rows together, so every process makes the same calls in
+            the same order, also those that have no batch. Then all of them save and restore rows: process 0
+            writes, and releases the others, who assist; see `Durability`.
+    """
+
+    collective: bool
 
     @property
     def groups(self) -> Sequence[TableGroup]:
@@ -137,7 +145,11 @@ class Exchange(Protocol):
 
 
 class Durability(Protocol):
-    """Saves and restores all rows. Everything issued before is applied first."""
+    """Saves and restores all rows. Everything issued before is applied first.
+
+    In a collective exchange all processes call each method. Where process 0 writes a `Snapshot` or a `Cut`,
+    the others call `assist` meanwhile, until process 0 calls `release`.
+    """
 
     def snapshot(self) -> Snapshot:
         """Return every row.
@@ -172,6 +184,14 @@ class Durability(Protocol):
             CheckpointError: there is none, or it is damaged.
             StoreError: with `exact`: it is of other tables or another budget.
         """
+
+    def assist(self) -> bool:
+        """Write rows of this process whenever process 0 writes; return whether they have been kept."""
+        return True
+
+    def release(self, *, kept: bool) -> None:
+        """Let the others go on after a snapshot; `kept`: what they wrote is part of a checkpoint."""
+        return
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite rows with their optimizer state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
@@ -164,12 +165,20 @@ class Predictor:
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         self.model.eval()
+        tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
+        if self.exchange.collective:  # until no process has a batch left
+            tickets = itertools.chain(tickets, itertools.repeat(None))
         lookups = lookahead(
-            prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES),
-            lambda ticket: self.exchange.lookup(ticket.requests, create=False),
+            tickets,
+            lambda ticket: self.exchange.lookup(ticket.requests if ticket else [], create=False),
             LOOKAHEAD,
         )
         for ticket, lookup in lookups:
+            if ticket is None:
+                lookup.result()
+                if not lookup.active:
+                    return
+                continue
             with torch.no_grad():
                 batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
                 logits = as_matrix(self.model(batch), len(self.schema.labels))

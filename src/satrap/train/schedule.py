@@ -64,6 +64,8 @@ class Schedule:
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Do what a step requires of a worker without batches."""
+        if exchange.collective:
+            exchange.lookup([], create=True)
 
 
 class Hybrid(Schedule):

@@ -194,8 +194,10 @@ class Snapshots:
 
     def _write(self, step: int, checkpoint: Checkpoint, put_back: Callable[[], None]) -> None:
         assert self._series is not None
+        kept = False
         try:
             self._series.write(step, checkpoint)
+            kept = True
         except BaseException:
             try:
                 put_back()  # so that the next snapshot includes the content of this one
@@ -203,6 +205,8 @@ class Snapshots:
                 self._series.unfollow()  # or everything
                 raise
             raise
+        finally:
+            self._state.exchange.durability.release(kept=kept)
 
     def warn(self, text: str) -> None:
         """Tell the user, once for all workers."""
@@ -233,17 +237,23 @@ class Snapshots:
         state, workers, begun = self._state, self._workers, time.perf_counter()
         state.exchange.flush()
         workers.meet("cut")
-        cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 else None
+        all_cut = state.exchange.collective
+        cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 or all_cut else None
         dense = joined(state.dense.state(), workers)
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
-        checkpoint = (
-            None if cut is None else self._whole(cut, dense, [(run, extra), *map(unpack_worker, others)])
-        )
+        parts = [(run, extra), *map(unpack_worker, others)]
+        checkpoint = self._whole(cut, dense, parts) if cut is not None and workers.rank == 0 else None
         state.run.pauses.append(time.perf_counter() - begun)
-        if cut is None or checkpoint is None:
+        if cut is None:
             return None
+        if checkpoint is None:
+            return partial(self._assist, cut.put_back)
         return partial(self._write, state.run.steps, checkpoint, cut.put_back)
+
+    def _assist(self, put_back: Callable[[], None]) -> None:
+        if not self._state.exchange.durability.assist():
+            put_back()
 
     def _as_delta(self) -> bool | None:
         """Return whether a snapshot now can be a delta; None: this run has no deltas."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class TrainingState:
             checkpoint = Checkpoint(self.settings(), dense.weights, dense.optimizer, ())
             for place in places:
                 try:
-                    checkpoint.rows = self.exchange.durability.snapshot().write
+                    checkpoint.rows = (taken or durability.snapshot()).write
                     write_checkpoint(place, checkpoint)
                 except CheckpointError as error:
                     errors.append(error)
@@ -122,9 +122,16 @@ class TrainingState:
                     kept = place
                     return
 
+        def write_and_release() -> None:
+            try:
+                write()
+            finally:
+                durability.release(kept=bool(kept))
+
         self.settle("before saving")
-        dense = joined(self.dense.state(), self.workers)
-        self.workers.solo("saving", write)
+        dense, durability = joined(self.dense.state(), self.workers), self.exchange.durability
+        taken = durability.snapshot() if self.exchange.collective else None
+        self._on_rows("saving", durability.assist if self.workers.rank else write_and_release)
         return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
 
     def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
@@ -137,12 +144,20 @@ class TrainingState:
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             self.control.lr_scale = float(checkpoint.settings["lr_scale"])
         if place:
-            self.workers.solo(
+            self._on_rows(
                 "loading rows", lambda: self.exchange.durability.read(place, follow=follow, exact=True)
             )
             self._seeded = bool(self.dense.requests)
         else:
-            self.workers.solo("loading rows", lambda: self._load_rows(checkpoint))
+            self._on_rows("loading rows", lambda: self._load_rows(checkpoint))
+
+    def _on_rows(self, stage: str, work: Callable[[], object]) -> None:
+        """Do something with the rows, in process 0 or, if each process holds some, in all; wait for all."""
+        if self.exchange.collective:
+            work()
+            self.workers.meet(stage)
+        else:
+            self.workers.solo(stage, work)
 
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         for table, chunk in checkpoint.chunks:
@@ -164,8 +179,9 @@ class TrainingState:
         scale = self.control.lr_scale
         found = read_checkpoint(self.best.place) if self.workers.rank == 0 else None
         # Rows created since then must start afresh.
-        self.workers.solo("clearing rows", self.exchange.durability.clear)
-        self.restore(shared(found, self.workers))
+        self._on_rows("clearing rows", self.exchange.durability.clear)
+        place = self.best.place if self.exchange.collective else ""  # then each process reads its rows
+        self.restore(shared(found, self.workers), place)
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -14,9 +14,11 @@ from satrap.errors import ExchangeError
 from satrap.exchange import Exchange, Lookup, Request
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.protocol import Cut, Snapshot
+from satrap.exchange.servers import Wire
 from satrap.store import Chunk, StoreConfig
 
 T = TypeVar("T")
+EXACT = Wire("float32", "float32")
 
 
 class Meeting:
@@ -61,7 +63,9 @@ def members(
     main, aside = Meeting(ranks), Meeting(ranks)
 
     def one(rank: int) -> CollectiveExchange:
-        return CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), tables, store=store)
+        return CollectiveExchange(
+            ThreadRanks(main, rank), ThreadRanks(aside, rank), tables, store=store, wire=EXACT
+        )
 
     return together([lambda rank=rank: one(rank) for rank in range(ranks)])  # type: ignore[misc]
 

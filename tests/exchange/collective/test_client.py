@@ -1,4 +1,4 @@
-"""Ranks together take the steps that one store takes for the requests of all; whoever falls out of step is named."""
+"""Ranks together take the steps that one store takes for all requests; who falls out of step is named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange import Lookup, Request
 from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.servers import Wire
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
 from satrap.optim import SGD
 from satrap.schema import Table
@@ -18,10 +19,12 @@ from tests.contract.parties import (
     SEED,
     TABLES,
     assert_equal_contents,
+    connect,
     gradients_for,
     local,
     random_requests,
     request,
+    threads,
 )
 from tests.exchange.collective.parties import Meeting, ThreadRanks, Together, members, together
 
@@ -152,8 +155,12 @@ def test_bad_gradients_of_one_rank_are_refused_on_all() -> None:
     before = lookups[0].result()[0]
     for value, rank, lookup in zip((1.0, np.nan), ranks, lookups, strict=True):
         rank.update(lookup, [np.full((1, 4), value, np.float32)], lr_scale=1.0)
-    for error in together([lambda rank=rank: pytest.raises(StoreError, rank.flush) for rank in ranks]):  # type: ignore[misc]
-        assert "rank 1" in error.value.where
+
+    def refused(rank: CollectiveExchange) -> None:
+        with pytest.raises(StoreError, match="rank 1"):
+            rank.flush()
+
+    together([lambda rank=rank: refused(rank) for rank in ranks])  # type: ignore[misc]
     after = [rank.lookup([request(0, [1], [])], create=False) for rank in ranks]
     np.testing.assert_array_equal(after[0].result()[0], before)
     Together(ranks).close()
@@ -184,9 +191,6 @@ def test_ranks_that_want_different_rows_are_refused(
     tables: Sequence[Table], store: StoreConfig, what: str
 ) -> None:
     main, aside = Meeting(2), Meeting(2)
-    other = (
-        [Table(t.name, dim=t.dim, optimizer=SGD(lr=1.0)) for t in TABLES] if what == "optimizers" else tables
-    )
 
     def make(rank: int) -> pytest.ExceptionInfo[ConfigError]:
         places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
@@ -198,3 +202,27 @@ def test_ranks_that_want_different_rows_are_refused(
         "rank 1",
         "rank 0",
     ]
+
+
+@pytest.mark.parametrize("backward", ["bfloat16", "float16", "float32"])
+def test_numbers_of_16_bits_on_the_way_are_those_of_shard_servers(backward: str) -> None:
+    wire = Wire("float16", backward)  # type: ignore[arg-type]
+    main, aside, world = Meeting(2), Meeting(2), 2
+    works = [batches(seed) for seed in range(world)]
+
+    def one(r: int) -> tuple[CollectiveExchange, list[np.ndarray]]:
+        places = ThreadRanks(main, r), ThreadRanks(aside, r)
+        exchange = CollectiveExchange(*places, TABLES, store=STORE, wire=wire)
+        return exchange, run(exchange, works[r], 0)
+
+    ranks, seen = zip(*together([lambda: one(0), lambda: one(1)]), strict=True)
+    with threads(2) as servers:
+        addresses = [server.address for server in servers]
+        clients = [connect(addresses, mode="sync", rank=r, world=world, wire=wire) for r in range(world)]
+        theirs = together([lambda r=r: run(clients[r], works[r], 0) for r in range(world)])  # type: ignore[misc]
+        for mine, others in zip(seen, theirs, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
+        assert_equal_contents(Together(ranks), clients[0])  # type: ignore[arg-type]
+        for client in clients:
+            client.close()
+    Together(ranks).close()

@@ -75,6 +75,8 @@ class PooledExchange:
         ExchangeError: a server cannot be reached or refuses the key.
     """
 
+    collective = False
+
     def __init__(
         self,
         name: str,
@@ -265,7 +267,7 @@ class PooledTelemetry:
         return replace(self.meter.report(**transfer), own=self._own, others=self._others)
 
 
-class PooledDurability:
+class PooledDurability(Durability):
     """Durability of the shards, after everything issued to the embedding worker has been applied.
 
     Args:

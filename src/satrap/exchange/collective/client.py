@@ -13,17 +13,20 @@ from satrap.errors import ConfigError, StoreError
 from satrap.exchange import kernels
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Owner, Push, as_bytes, merge, pack, unpack
+from satrap.exchange.collective.owner import Owner, Push, joined, merge, pack, unpack
 from satrap.exchange.collective.ranks import Bytes, Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers.sections import ITEM
+from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of, to_wire
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Part, Splitter
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import address, check_rows
 
+_NO_BYTES = np.empty(0, np.uint8)
 _NOTHING, _WITH_IDS = -1, -2
 """In place of the number of the lookup that an update is for."""
 
@@ -49,6 +52,8 @@ class CollectiveExchange:
         tables: the tables, each with an optimizer; equal on all ranks.
         store: how rows start and how many are kept. Its memory and the size of its tier are those of all
             ranks together; the memory of its admission is that of each.
+        wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
+            for both, rows are those of a `LocalExchange` to the bit.
 
     Attributes:
         collective: each call is one of all ranks.
@@ -61,7 +66,13 @@ class CollectiveExchange:
     collective = True
 
     def __init__(
-        self, ranks: Ranks, aside: Ranks, tables: Sequence[Table], *, store: StoreConfig = StoreConfig()
+        self,
+        ranks: Ranks,
+        aside: Ranks,
+        tables: Sequence[Table],
+        *,
+        store: StoreConfig = StoreConfig(),
+        wire: Wire = Wire(),
     ) -> None:
         self._ranks, self._aside = ranks, aside
         self.map = ShardMap(ranks.size)
@@ -76,10 +87,11 @@ class CollectiveExchange:
         self.durability = CollectiveDurability(
             self.shard, self.map.buckets(ranks.rank), self._run, self._channel, Channel(aside), self.flush
         )
-        self._greet(tables, store)
+        self._forward, self._backward = CODES[wire.forward], CODES[wire.backward]
+        self._greet(tables, store, wire)
 
-    def _greet(self, tables: Sequence[Table], store: StoreConfig) -> None:
-        own = {"tables": [repr(table) for table in tables], "store": repr(store), "ranks": self._ranks.size}
+    def _greet(self, tables: Sequence[Table], store: StoreConfig, wire: Wire) -> None:
+        own = {"tables": [repr(table) for table in tables], "store": repr(store), "wire": repr(wire)}
         said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
         for rank, other in enumerate(said):
             for name, value in own.items():
@@ -139,7 +151,8 @@ class CollectiveExchange:
         """Return the rows that each rank asks this one for."""
         wanted = merge(self.groups, asked)
         try:
-            return [as_bytes(rows) for rows in self._owner.look_up(self._looked, wanted, create=create)]
+            answers = self._owner.look_up(self._looked, wanted, create=create)
+            return [joined(to_wire(one, self._forward) for one in rows) for rows in answers]
         except StoreError as error:
             return error
 
@@ -153,13 +166,13 @@ class CollectiveExchange:
             dim = self.groups[request.group].dim
             found[request.group] = out = np.empty((len(request.ids), dim), np.float32)
             for rank, part in enumerate(split):
-                raw = given[rank][at[rank] : (end := at[rank] + 4 * dim * len(part.ids))]
+                raw = given[rank][at[rank] : (end := at[rank] + ITEM[self._forward] * dim * len(part.ids))]
                 at[rank] = end
                 if part.positions is None:
-                    out[:] = raw.view(np.float32).reshape(out.shape)
-                elif len(raw):
+                    kernels.widen(self._forward, address(raw), address(out), np.uint64(out.size))
+                else:
                     kernels.widen_rows(
-                        kernels.FLOAT32, address(raw), np.uint64(dim), part.positions, address(out)
+                        self._forward, address(raw), np.uint64(dim), part.positions, address(out)
                     )
         return [found[request.group] for request in requests]
 
@@ -219,27 +232,22 @@ class CollectiveExchange:
             return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks.size
         if number == _NOTHING or not self._owner.knows(number):
             number, splits = _WITH_IDS, [self._splitter.split(request) for request in lookup.requests]
-        heads = [np.array([number], np.int64).view(np.uint8)] * self._ranks.size
-        if number == _WITH_IDS:
-            asked = self._by_rank(lookup.requests, splits)
-            heads = [np.concatenate([head, ids]) for head, ids in zip(heads, asked, strict=True)]
-        messages = [[head] for head in heads]
+        scales = np.ones(len(self.groups))
+        rows: list[list[Bytes]] = [[] for _ in range(self._ranks.size)]
         given = sorted(zip(lookup.requests, splits, gradients, strict=True), key=lambda one: one[0].group)
         for request, split, one in given:
             group = self.groups[request.group]
-            rows = check_rows(one, len(request.ids), group.dim, "gradients")
-            for message, part in zip(messages, split, strict=True):
-                message.append(self._gathered(rows, part, group))
-        return [np.concatenate(message) for message in messages]
+            own = check_rows(one, len(request.ids), group.dim, "gradients")
+            scales[group.index] = scale_of(own, self._backward)
+            for message, part in zip(rows, split, strict=True):
+                message.append(self._gathered(own, part, group, scales[group.index]))
+        ids = self._by_rank(lookup.requests, splits) if number == _WITH_IDS else [_NO_BYTES] * len(rows)
+        head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
+        return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
 
-    def _gathered(self, rows: Array, part: Part, group: TableGroup) -> Bytes:
-        """Return the gradients for a rank, divided by the number of ranks."""
-        out, scale = np.empty(4 * group.dim * len(part.ids), np.uint8), np.float32(1 / self._ranks.size)
-        source, target, kind = address(rows), address(out), kernels.FLOAT32
-        if part.positions is None:
-            finite = kernels.narrow(kind, source, target, np.uint64(rows.size), scale)
-        else:
-            finite = kernels.narrow_rows(kind, source, np.uint64(group.dim), part.positions, target, scale)
+    def _gathered(self, rows: Array, part: Part, group: TableGroup, scale: float) -> Bytes:
+        """Return the gradients for a rank, divided by the number of ranks, times a scale."""
+        found, finite = gather_gradients(rows, part.positions, self._backward, scale / self._ranks.size)
         if not finite:
             raise StoreError(
                 "the gradients hold NaN or infinite values",
@@ -247,17 +255,18 @@ class CollectiveExchange:
                 why="they would destroy the rows; the whole update was refused",
                 fix="lower the learning rate or clip gradients",
             )
-        return out
+        return found
 
     def _received(self, message: Bytes) -> Push:
         """Return what a rank sent as its part of an update."""
         number, rest = int(message[:8].view(np.int64)[0]), message[8:]
         if number == _NOTHING:
             return Push()
+        scales, rest = rest[: 8 * len(self.groups)].view(np.float64), rest[8 * len(self.groups) :]
         if number != _WITH_IDS:
-            return Push(number=number, rows=rest)
+            return Push(number, (), rest, scales, self._backward)
         parts, rest = unpack(self.groups, rest)
-        return Push(parts=parts, rows=rest)
+        return Push(None, parts, rest, scales, self._backward)
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from satrap.exchange import kernels
 from satrap.exchange.collective.ranks import Bytes
 from satrap.exchange.lookup import Array
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.split import Part
 from satrap.store import Shard, Slots, distinct, segment_sum
 from satrap.store.shard import check_lookups
+from satrap.store.types import address
 
 KEPT = 64
 """Lookups whose rows are known where they are; the update of an older one finds them again."""
@@ -50,12 +53,24 @@ class Push:
     Args:
         number: of the lookup that they are for; None: of none.
         parts: in place of a number: the ids of each table group.
-        rows: float32 gradients of all groups as bytes, in the order of the ids.
+        rows: gradients of all groups as bytes, in the order of the ids.
+        scales: float64 per group: the gradients were multiplied by it.
+        code: their number format.
     """
 
     number: int | None = None
     parts: Sequence[Part | None] = ()
     rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+    scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    code: int = kernels.FLOAT32
+
+    def take(self, group: int, dim: int, first: int, count: int) -> Array:
+        """Return `count` gradients of a group, float32[count, dim], from byte `first` on."""
+        raw, out = self.rows[first:], np.empty((count, dim), np.float32)
+        kernels.widen(self.code, address(raw), address(out), np.uint64(out.size))
+        if self.scales[group] != 1.0:
+            out *= np.float32(1.0 / self.scales[group])
+        return out
 
 
 class Owner:
@@ -122,9 +137,8 @@ class Owner:
             dim, rows = self._groups[m.group].dim, list[tuple[Positions, Array]]()
             for rank, places in enumerate(m.places):
                 if given[rank] and len(places):
-                    end = at[rank] + 4 * dim * len(places)
-                    rows.append((places, pushed[rank].rows[at[rank] : end].view(np.float32).reshape(-1, dim)))
-                    at[rank] = end
+                    rows.append((places, pushed[rank].take(m.group, dim, at[rank], len(places))))
+                    at[rank] += ITEM[pushed[rank].code] * dim * len(places)
             summed.append(_sum(m, rows or [(np.empty(0, np.int32), np.empty((0, dim), np.float32))]))
         self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed])
         for m, gradients in summed:
@@ -188,9 +202,9 @@ def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Part | None]]) 
     return found
 
 
-def as_bytes(rows: Sequence[Array]) -> Bytes:
-    """Return arrays as the bytes of one after the other."""
-    return np.concatenate([np.empty(0, np.uint8), *(one.reshape(-1).view(np.uint8) for one in rows)])
+def joined(parts: Iterable[Bytes]) -> Bytes:
+    """Return bytes one after the other."""
+    return np.concatenate([np.empty(0, np.uint8), *parts])
 
 
 def _merge(group: int, parts: Sequence[Part]) -> Merged:

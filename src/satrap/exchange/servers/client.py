@@ -64,6 +64,8 @@ class ServersExchange:
         ExchangeError: a shard cannot be reached or refuses the key.
     """
 
+    collective = False
+
     def __init__(
         self,
         addresses: Sequence[str],

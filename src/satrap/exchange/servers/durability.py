@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from satrap.exchange.protocol import Cut, Snapshot, TableGroup
+from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.shards import JOB_SECONDS, Shards
 from satrap.exchange.split import Splitter
@@ -28,7 +28,7 @@ LOAD_BYTES = 32 << 20
 """Rows of a chunk are sent to the shards in pieces of about this size."""
 
 
-class ServersDurability:
+class ServersDurability(Durability):
     """Saves and restores the rows of shards.
 
     Args:

@@ -1,0 +1,182 @@
+"""Ranks that hold the rows together train, evaluate, save and resume as workers with shard servers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from satrap.checkpoint import read_checkpoint
+from satrap.dense import Workers
+from satrap.exchange.collective import CollectiveExchange
+from satrap.store import StoreConfig
+from satrap.train import Checkpointing, Trainer
+from tests.dense.threads import together
+from tests.exchange.collective.parties import EXACT, Meeting, ThreadRanks
+from tests.train.plain import Batches, Tower, make_batches
+from tests.train.test_snapshots import KillAt, KilledError
+from tests.train.test_workers import (
+    Answer,
+    Rows,
+    alone,
+    assert_same,
+    contents,
+    distributed,
+    joined,
+    make_trainer,
+)
+
+
+def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> list[Any]:
+    """Do something with the trainer of each rank; return what it returned on each."""
+    main, aside, towers = Meeting(world), Meeting(world), []
+    for _ in range(world):
+        torch.manual_seed(3)
+        towers.append(Tower())
+    store = StoreConfig(initial_scale=0.5)
+
+    def run(workers: Workers) -> Any:
+        rank = workers.rank
+
+        def exchange(tables: Any) -> CollectiveExchange:
+            places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
+            return CollectiveExchange(*places, tables, store=store, wire=EXACT)
+
+        trainer = make_trainer(model=towers[rank], exchange=exchange, workers=workers, **arguments)
+        try:
+            return work(trainer, rank)
+        finally:
+            workers.meet("done")
+            trainer.close()
+
+    return together(world, run)
+
+
+def rows_of(parts: list[Rows]) -> Rows:
+    """The rows of all ranks as those of one store."""
+    return {
+        table: tuple(
+            np.concatenate(columns) for columns in zip(*(p[table] for p in parts if table in p), strict=True)
+        )
+        for table in sorted({table for part in parts for table in part})
+    }
+
+
+def trained(world: int, data: Callable[[int], Batches], **arguments: Any) -> Answer:
+    """Train; return what rank 0 ended with, with the rows of all."""
+    fit = {key: arguments.pop(key) for key in ("epochs",) if key in arguments}
+    validation = arguments.pop("validation", lambda _: None)
+
+    def work(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        result = trainer.fit(data(rank), validation=validation(rank), **fit)
+        return Answer(trainer, result, {}), contents(trainer)
+
+    answers, parts = zip(*ranks(world, work, **arguments), strict=True)
+    assert len({answer.digest for answer in answers}) == 1
+    answers[0].rows = rows_of(list(parts))
+    return answers[0]
+
+
+PARTS = [
+    [*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)],
+    make_batches(5, size=16, seed=1),
+    [],
+    make_batches(9, size=16, seed=2),
+]
+"""Batches of four ranks, of unequal number and size."""
+
+
+def parts(rank: int) -> Batches:
+    return Batches(PARTS[rank])
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_sync_is_that_of_shard_servers_to_the_bit_and_that_of_one_process(world: int) -> None:
+    mine = trained(world, parts, mode="sync", epochs=2, validation=lambda r: parts(3 - r))
+    servers = distributed(world, 2, parts, mode="sync", epochs=2, validation=lambda r: parts(3 - r))[0]
+    assert_same(mine, servers)
+    assert mine.result.metrics == servers.result.metrics
+    assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
+    steps = [[part[i] for part in PARTS[:world] if i < len(part)] for i in range(13)]
+    assert_same(mine, alone(Batches([joined(step) for step in steps]), mode="sync", epochs=2), 1e-6)
+
+
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_a_single_rank_has_the_staleness_of_one_process_to_the_bit(staleness: int) -> None:
+    arguments = {"mode": "hybrid", "staleness": staleness, "epochs": 2}
+    assert_same(trained(1, parts, **arguments), alone(parts(0), **arguments))
+
+
+def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_bit() -> None:
+    first, second = (trained(3, parts, mode="hybrid", staleness=2, epochs=2) for _ in range(2))
+    assert_same(first, second)
+    assert first.result.staleness == {0: 2, 1: 2, 2: 22}
+    sync = trained(3, parts, mode="sync", epochs=2)
+    assert np.abs(first.dense - sync.dense).max() > 1e-4
+
+
+@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
+@pytest.mark.parametrize("delta", [None, 2])
+def test_a_killed_run_resumes_to_the_bit(
+    mode: str, staleness: int, delta: int | None, tmp_path: Path
+) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=6, delta_every_steps=delta)
+    arguments = {"mode": mode, "staleness": staleness}
+
+    def killed(trainer: Trainer, rank: int) -> None:
+        with pytest.raises(KilledError):
+            trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=[KillAt(17)])
+
+    def resumed(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        result = trainer.fit(parts(rank), epochs=2, checkpoint=plan, resume=True)
+        return Answer(trainer, result, {}), contents(trainer)
+
+    ranks(2, killed, **arguments)
+    answers, rows = zip(*ranks(2, resumed, **arguments), strict=True)
+    answers[0].rows = rows_of(list(rows))
+    assert_same(answers[0], trained(2, parts, epochs=2, **arguments))
+
+
+def test_the_saved_model_is_that_of_one_process_and_loads_anywhere(tmp_path: Path) -> None:
+    place = str(tmp_path / "model")
+
+    def save(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        result = trainer.fit(parts(rank))
+        trainer.save(place)
+        return Answer(trainer, result, {}), contents(trainer)
+
+    def load(trainer: Trainer, rank: int) -> Rows:
+        trainer.state.restore(read_checkpoint(place))
+        return contents(trainer)
+
+    answers, rows = zip(*ranks(3, save, mode="sync"), strict=True)
+    one = Trainer.load(place, Tower())
+    assert_same(
+        Answer(one, answers[0].result, contents(one)), Answer(one, answers[0].result, rows_of(list(rows)))
+    )
+    one.close()
+    there = rows_of(ranks(2, load, mode="sync"))
+    for table, columns in rows_of(list(rows)).items():
+        assert all(np.array_equal(x, y) for x, y in zip(columns, there[table], strict=True))
+
+
+def test_a_model_that_cannot_be_written_is_said_and_nobody_waits(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def save(trainer: Trainer, rank: int) -> tuple[str, bool]:
+        trainer.fit(parts(rank))
+        kept, error = trainer.state.save([str(tmp_path / "file" / "model"), str(tmp_path / "model")])
+        return kept, error is not None
+
+    assert ranks(2, save, mode="sync") == [(str(tmp_path / "model"), True), (str(tmp_path / "model"), False)]
+
+
+def test_the_best_weights_are_brought_back_on_all_ranks(tmp_path: Path) -> None:
+    mine = trained(2, parts, mode="sync", epochs=4, patience=1, validation=lambda r: parts(3 - r))
+    servers = distributed(2, 2, parts, mode="sync", epochs=4, patience=1, validation=lambda r: parts(3 - r))
+    assert_same(mine, servers[0])
+    assert mine.result.metrics == servers[0].result.metrics
