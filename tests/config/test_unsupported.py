@@ -13,7 +13,6 @@ BEYOND = {
     "dense.mesh.pipeline": "2",
     "dense.sharded": "true",
     "dense.precision": "bfloat16",
-    "cluster.exchange": "collective",
     "cluster.launcher": "ray",
 }
 
@@ -64,3 +63,24 @@ def test_a_journal_needs_shard_servers(tmp_path: Path) -> None:
     assert error.what == "checkpoint.durability is journal, but cluster.exchange is local"
     sections = loaded(tmp_path, "checkpoint.durability=journal", "cluster.exchange=servers").sections
     assert sections.checkpoint.durability == "journal"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cluster.shards", "2"),
+        ("cluster.embedding_workers", "1"),
+        ("training.mode", "async"),
+        ("checkpoint.durability", "journal"),
+    ],
+)
+def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    error = refused(tmp_path, "cluster.exchange=collective", "cluster.workers=2", f"{key}={value}")
+    assert error.what == f"{key} does not go with cluster.exchange: collective"
+    assert error.where == f"--set {key}"
+    cluster = loaded(tmp_path, "cluster.exchange=collective", "cluster.workers=3").sections.cluster
+    assert (cluster.servers, cluster.holders) == (0, 3)
+    cluster = loaded(tmp_path, "cluster.exchange=servers", "cluster.shards=2").sections.cluster
+    assert (cluster.servers, cluster.holders) == (2, 2)

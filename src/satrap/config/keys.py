@@ -312,7 +312,8 @@ class Cluster(Keys):
     """Processes and machines."""
 
     exchange: Literal["local", "servers", "collective"] = "local"
-    """How ids reach the rows. local: in one process; servers: shards are processes of their own."""
+    """How ids reach the rows. local: in one process; servers: shards are processes of their own; collective:
+    each worker holds a part of every table, and all take every step together."""
     shards: Positive = 1
     """Processes that hold rows."""
     workers: Positive = 1
@@ -338,6 +339,16 @@ class Cluster(Keys):
     first. Default: none."""
     metrics_host: str = "127.0.0.1"
     """Address of these ports. Whoever reaches it can read counters and speeds."""
+
+    @property
+    def servers(self) -> int:
+        """Number of shard servers."""
+        return self.shards if self.exchange == "servers" else 0
+
+    @property
+    def holders(self) -> int:
+        """Number of processes that hold rows."""
+        return self.workers if self.exchange == "collective" else self.shards
 
 
 class Checkpoint(Keys):

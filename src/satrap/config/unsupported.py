@@ -13,7 +13,6 @@ ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
     ("dense", "mesh", "pipeline"): (1,),
     ("dense", "sharded"): (False,),
     ("dense", "precision"): ("float32",),
-    ("cluster", "exchange"): ("local", "servers"),
     ("cluster", "launcher"): ("local",),
 }
 """Key -> the values that work."""
@@ -36,6 +35,8 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
 def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the exchange cannot use the processes that the recipe asks for."""
     cluster = sections.cluster
+    if cluster.exchange == "collective":
+        _check_collective(sections, source)
     if cluster.exchange != "local":
         for key, why in (
             ("loaders", "a worker gets all its batches from one loader"),
@@ -72,4 +73,38 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 where=source.where(("cluster", key)),
                 why="with the local exchange one process holds all rows and trains alone",
                 fix="set cluster.exchange to servers",
+            )
+
+
+def _check_collective(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for what workers that hold the rows themselves cannot do."""
+    cluster, training = sections.cluster, sections.training
+    for path, wrong, why in (
+        (
+            ("cluster", "shards"),
+            cluster.shards > 1,
+            "the workers hold the rows, and there are no shard servers",
+        ),
+        (
+            ("cluster", "embedding_workers"),
+            cluster.embedding_workers > 0,
+            "there are no shard servers to ask",
+        ),
+        (
+            ("training", "mode"),
+            training.mode == "async",
+            "workers that hold the rows take every step together",
+        ),
+        (
+            ("checkpoint", "durability"),
+            sections.checkpoint.durability == "journal",
+            "a journal restores shard servers, and there are none",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with cluster.exchange: collective",
+                where=source.where(path),
+                why=why,
+                fix="remove the key, or set cluster.exchange to servers",
             )

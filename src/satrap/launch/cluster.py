@@ -138,10 +138,10 @@ class _Cluster:
                 if sections.checkpoint.durability == "journal":
                     command += ["--journal", str(journal)]
             case "loader":
-                before = keys.shards + keys.workers
+                before = keys.servers + keys.workers
                 command = ["loader", str(self.folder.recipe_file.absolute())]
             case _:
-                before = keys.shards + keys.workers + keys.loaders
+                before = keys.servers + keys.workers + keys.loaders
                 command = ["embedding-worker", "--shards", ",".join(self.supervisor.addresses("shard"))]
         metrics = metrics_address(keys, before + int(number))
         options = ["--stop-at-eof", "--events", *(["--metrics", metrics] if metrics else [])]

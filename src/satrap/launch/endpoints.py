@@ -24,7 +24,7 @@ def worker_endpoint(
     keys, rank = recipe.sections.cluster, trainer.workers.rank
     if keys.metrics_port is None:
         return nullcontext()
-    number = rank + (keys.shards if keys.exchange == "servers" else 0)
+    number = rank + keys.servers
     endpoint: Endpoint = recipe.located(
         ("cluster", "metrics_port"),
         Endpoint,

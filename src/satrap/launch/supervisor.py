@@ -146,7 +146,7 @@ class Supervisor:
     def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
         self._keys, self._journal, self._snapshots = keys, journal, snapshots
         self._stages = [
-            ("shard", keys.shards),
+            ("shard", keys.servers),
             ("loader", keys.loaders),
             ("embedding worker", keys.embedding_workers),
         ]

@@ -19,6 +19,8 @@ from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
+from satrap.exchange.collective import Alone, CollectiveExchange, Ranks
+from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
 from satrap.launch.build import OpenData, Site, store_of, wire_of
 from satrap.launch.events import Forward, Trained
@@ -29,6 +31,8 @@ from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
 from satrap.train import Trainer
 
+WRITING_SECONDS = 7 * 86_400.0
+"""How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
 """Exit codes; the third means that the cause is elsewhere."""
 
@@ -71,6 +75,9 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         mode = "sync" if training.mode == "sync" else "hybrid"
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
+        if cluster.exchange == "collective":
+            ranks, aside = _ranks(assignment, cluster.deadline), _ranks(assignment, WRITING_SECONDS)
+            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
         if not assignment.embedding_workers:
             return ServersExchange(
                 assignment.shards,
@@ -99,6 +106,10 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
     return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
+
+
+def _ranks(assignment: Assignment, deadline: float) -> Ranks:
+    return TorchRanks(deadline) if assignment.world > 1 else Alone()
 
 
 def _order_decides(store: StoreConfig) -> bool:

@@ -6,6 +6,6 @@ again, by all-to-all: `CollectiveExchange` over `Ranks`, of which `TorchRanks` a
 """
 
 from satrap.exchange.collective.client import CollectiveExchange
-from satrap.exchange.collective.ranks import Ranks
+from satrap.exchange.collective.ranks import Alone, Ranks
 
-__all__ = ["CollectiveExchange", "Ranks"]
+__all__ = ["Alone", "CollectiveExchange", "Ranks"]

@@ -1,0 +1,78 @@
+"""Runs whose workers hold the rows: real processes that `torch.distributed` joins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from satrap import launch
+from satrap.config import load
+from satrap.train import Observer, Progress
+from tests.cluster.runs import children
+from tests.launch.runs import frame, make_recipe
+from tests.launch.test_cluster import SERVERS, saved
+
+pytestmark = pytest.mark.cluster
+COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(tmp_path: Path, workers: int) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = ["training.mode=sync", f"cluster.workers={workers}"]
+    servers = launch.train(load(path, [*SERVERS, *settings, "cluster.shards=2"]), str(tmp_path / "servers"))
+    mine = launch.train(load(path, [*COLLECTIVE, *settings]), str(tmp_path / "collective"))
+    assert saved(tmp_path / "collective") == saved(tmp_path / "servers")
+    assert mine.test == servers.test
+    assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
+    assert launch.evaluate(mine.folder)["auc"] == pytest.approx(mine.test["auc"], abs=1e-6)
+
+
+class KillWorker(Observer):
+    """Kills a worker after the first epoch, once."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+
+    def evaluated(self, metrics: Any, progress: Progress) -> None:
+        if self.killed:
+            return
+        self.killed = children(os.getpid())["worker 1"]
+        os.kill(self.killed, signal.SIGKILL)
+
+
+def test_a_killed_worker_brings_all_back_to_the_newest_snapshot_and_the_model_is_the_same(
+    tmp_path: Path,
+) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5"]
+    plain = launch.train(load(path, settings), str(tmp_path / "plain"))
+    killer = KillWorker()
+    outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
+    assert killer.killed
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
+    assert outcome.test == plain.test
+    assert saved(tmp_path / "run") == saved(tmp_path / "plain")
+
+
+def test_a_run_moves_from_shard_servers_to_three_workers_that_hold_the_rows(
+    tmp_path: Path,
+) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    common = ["training.mode=sync", "checkpoint.every_steps=5", "training.epochs=1"]
+    launch.train(
+        load(path, [*SERVERS, *common, "cluster.workers=2", "cluster.shards=3"]), str(tmp_path / "run")
+    )
+    again = [*COLLECTIVE, *common[:2], "training.epochs=2", "cluster.workers=3"]
+    outcome = launch.train(load(path, again), str(tmp_path / "run"), resume=True)
+    straight = launch.train(
+        load(path, [*SERVERS, *common[:2], "training.epochs=2", "cluster.workers=2", "cluster.shards=3"]),
+        str(tmp_path / "straight"),
+    )
+    assert outcome.result.samples == straight.result.samples
+    assert outcome.test["auc"] == pytest.approx(straight.test["auc"], abs=0.05)
