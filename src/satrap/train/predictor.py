@@ -166,8 +166,10 @@ class Predictor:
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         self.model.eval()
         tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
-        if self.exchange.collective:  # until no process has a batch left
-            tickets = itertools.chain(tickets, itertools.repeat(None))
+        if self.exchange.collective:  # all take part until no process has a batch left
+            first = list(itertools.islice(tickets, 1))
+            self.workers.meet("first batch to score")  # opening files may take much longer than a lookup
+            tickets = itertools.chain(first, tickets, itertools.repeat(None))
         lookups = lookahead(
             tickets,
             lambda ticket: self.exchange.lookup(ticket.requests if ticket else [], create=False),

@@ -35,8 +35,7 @@ class CollectiveExchange:
     """Lookups and updates among processes that train together and own a part of every table each.
 
     ```python
-    torch.distributed.init_process_group("gloo")
-    workers = satrap.dense.JoinedWorkers()
+    workers = satrap.dense.ConnectedWorkers("127.0.0.1:29500", rank, size)  # joins torch.distributed
     exchange = lambda tables: CollectiveExchange(TorchRanks(), TorchRanks(86400), tables)
     trainer = satrap.Trainer(..., place=satrap.train.Place(exchange, workers))
     ```

@@ -1,0 +1,105 @@
+"""Each rank saves and restores its own rows; which process writes what, and what happens if one cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint.storage import Storage
+from satrap.errors import CheckpointError
+from satrap.exchange import Cut
+from satrap.store import bucket_of
+from tests.contract.parties import TABLES, assert_equal_contents, local, request
+from tests.exchange.collective.parties import Together, members, together
+
+
+def filled(ranks: int, ids: range) -> Together:
+    made = Together(members(ranks, TABLES))
+    change(made, ids)
+    return made
+
+
+def change(exchange: Together, ids: range) -> None:
+    lookup = exchange.lookup([request(0, list(ids), []), request(1, list(ids))], create=True)
+    exchange.update(lookup, [np.ones((len(ids), dim), np.float32) for dim in (4, 17)], lr_scale=1.0)
+
+
+def write(series: Series, step: int, cut: Cut) -> None:
+    series.write(step, Checkpoint({}, {"w": torch.zeros(1)}, {}, (), rows=cut.write, deleted=cut.deleted))
+
+
+def test_full_cuts_and_deltas_come_back_with_any_number_of_ranks(tmp_path: Path) -> None:
+    exchange, series = filled(3, range(300)), Series(str(tmp_path))
+    write(series, 1, exchange.cut(delta=False))
+    change(exchange, range(290, 310))
+    delta = exchange.cut(delta=True)
+    assert delta.deleted == {}
+    write(series, 2, delta)
+    sizes = [sum(p.stat().st_size for p in (tmp_path / f"step-0000000{n}").rglob("*.arrow")) for n in (1, 2)]
+    assert sizes[1] < sizes[0] / 2
+    for ranks in (1, 2, 4):
+        other = Together(members(ranks, TABLES))
+        other.read(series.place(2), exact=True)
+        assert_equal_contents(exchange, other)  # type: ignore[arg-type]
+        other.close()
+    one = local()
+    one.durability.read(series.place(2))
+    assert_equal_contents(exchange, one)  # type: ignore[arg-type]
+    one.close()
+    exchange.close()
+
+
+def test_a_delta_is_full_on_all_ranks_if_one_cannot_give_a_delta(tmp_path: Path) -> None:
+    exchange, series = filled(2, range(100)), Series(str(tmp_path))
+    write(series, 1, exchange.cut(delta=False))
+    exchange.ranks[1].shard.changes.put_back(exchange.ranks[1].shard.changes.take(full=True, chunk_rows=64))
+    exchange.ranks[1].shard.clear()  # from now on it knows no changes
+    cut = exchange.cut(delta=True)
+    assert cut.deleted is None
+    write(series, 2, cut)
+    exchange.close()
+
+
+def test_a_rank_that_cannot_write_fails_the_save_on_rank_0_and_the_changes_come_with_the_next(
+    tmp_path: Path,
+) -> None:
+    exchange, series = filled(2, range(100)), Series(str(tmp_path))
+    write(series, 1, exchange.cut(delta=False))
+    change(exchange, range(100, 120))
+    cuts = together([lambda r=r: r.durability.cut(delta=True) for r in exchange.ranks])  # type: ignore[misc]
+    first, second = (rank.durability for rank in exchange.ranks)
+    second._take = lambda: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+
+    def rank_0() -> None:
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            cuts[0].write(Storage(str(tmp_path)), "data-x")
+        first.release(kept=False)
+
+    (tmp_path / "data-x").mkdir()
+    assert together([rank_0, second.assist])[1] is False
+    for cut in cuts:
+        cut.put_back()
+    write(series, 2, exchange.cut(delta=True))
+    other = Together(members(2, TABLES))
+    other.read(series.place(2))
+    assert_equal_contents(exchange, other)  # type: ignore[arg-type]
+    other.close()
+    exchange.close()
+
+
+def test_each_rank_loads_its_own_rows_of_a_chunk_and_clears_them() -> None:
+    exchange, other = filled(2, range(200)), Together(members(4, TABLES))
+    for table, chunk in exchange.snapshot():
+        other.load(table, chunk)
+    assert_equal_contents(exchange, other)  # type: ignore[arg-type]
+    for number, rank in enumerate(other.ranks):
+        own = np.concatenate([chunk.ids for chunk in rank.shard.export("a")])
+        assert set((bucket_of("a", own) * 4) >> 12) == {number}
+    other.clear()
+    assert other.statistics().rows == 0
+    for one in (exchange, other):
+        one.close()

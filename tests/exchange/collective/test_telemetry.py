@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import numpy as np
+
+from tests.contract.parties import TABLES, request
+from tests.exchange.collective.parties import Together, members, together
+
+
+def test_counters_are_those_of_all_ranks_at_the_last_flush() -> None:
+    ranks = members(3, TABLES)
+    for number, rank in enumerate(ranks):
+        rank.lookup([request(0, list(range(10 * number, 10 * number + 10)), [])], create=True)
+    together([rank.flush for rank in ranks])
+    told = [rank.telemetry.statistics() for rank in ranks]
+    assert told[0] == told[1] == told[2]
+    assert (told[0].rows, told[0].tables["a"].misses, told[0].shards) == (30, 30, ())
+    assert told[0].bytes == sum(rank.shard.statistics().bytes for rank in ranks)
+    for rank in ranks:
+        rank.update(
+            rank.lookup([request(0, [99], [])], create=True), [np.ones((1, 4), np.float32)], lr_scale=1.0
+        )
+    assert ranks[1].telemetry.statistics().rows == 30  # a rank may ask alone
+    together([rank.flush for rank in ranks])
+    assert ranks[1].telemetry.statistics().rows == 31
+    traffic = ranks[2].telemetry.traffic()
+    assert (traffic.lookups.count, traffic.pushes.count, traffic.waiting) == (2, 1, 0)
+    Together(ranks).close()
