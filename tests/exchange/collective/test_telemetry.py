@@ -22,6 +22,13 @@ def test_counters_are_those_of_all_ranks_at_the_last_flush() -> None:
     assert ranks[1].telemetry.statistics().rows == 30  # a rank may ask alone
     together([rank.flush for rank in ranks])
     assert ranks[1].telemetry.statistics().rows == 31
+    for step in range(20):
+        for rank in ranks:
+            rank.update(
+                rank.lookup([request(1, [step])], create=True), [np.ones((1, 17), np.float32)], lr_scale=1.0
+            )
+    together([lambda r=r: r.lookup([], create=True).result() for r in ranks])  # type: ignore[misc]
+    assert 31 < ranks[1].telemetry.statistics().rows <= 51  # during training, too
     traffic = ranks[2].telemetry.traffic()
-    assert (traffic.lookups.count, traffic.pushes.count, traffic.waiting) == (2, 1, 0)
+    assert (traffic.lookups.count, traffic.pushes.count, traffic.waiting) == (23, 21, 0)
     Together(ranks).close()

@@ -29,6 +29,8 @@ from satrap.store.types import address, check_rows
 _NO_BYTES = np.empty(0, np.uint8)
 _NOTHING, _WITH_IDS = -1, -2
 """In place of the number of the lookup that an update is for."""
+_SHARED = 20
+"""Updates between two times that the ranks tell each other their counters."""
 
 
 class CollectiveExchange:
@@ -221,6 +223,8 @@ class CollectiveExchange:
             self._owner.update([self._received(message) for message in pushed], lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
+            if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains
+                self.telemetry.share(self._channel)
         finally:
             done()
 

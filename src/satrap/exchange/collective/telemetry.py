@@ -13,7 +13,7 @@ from satrap.store.statistics import merged
 
 
 class CollectiveTelemetry:
-    """Counters as they were when the ranks last shared them; one rank may ask alone.
+    """Counters as they were when the ranks last shared them, now and then; one rank may ask alone.
 
     Args:
         shard: the rows of this rank.
@@ -36,7 +36,7 @@ class CollectiveTelemetry:
         self._shards = [ShardStatistics.of(one) for one in channel.tell(Operation.FLUSH, asdict(own))]
 
     def statistics(self) -> ExchangeStatistics:
-        """See `Telemetry.statistics`; of the last `flush`."""
+        """See `Telemetry.statistics`; a few updates old unless all ranks have just called `flush`."""
         return ExchangeStatistics(**merged(self._shards))
 
     def traffic(self) -> Traffic:
