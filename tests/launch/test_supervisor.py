@@ -70,7 +70,8 @@ class Play:
         self.rules, self.newest, self.prompt = rules, newest, prompt
         values = asdict(rules)
         journal, snapshots = values.pop("journal"), values.pop("snapshots")
-        self.supervisor = Supervisor(Cluster(**values), journal=journal, snapshots=snapshots)
+        keys = Cluster(exchange="servers", **values)
+        self.supervisor = Supervisor(keys, journal=journal, snapshots=snapshots)
         self.now, self.interrupts = 0.0, 0
         self.live: dict[str, int] = {}
         self.pids = 100

@@ -54,6 +54,7 @@ def started(world: int, *, dies: bool) -> list[subprocess.Popen[str]]:
     ]
 
 
+@pytest.mark.cluster
 def test_bytes_of_every_size_reach_every_rank() -> None:
     for process in started(3, dies=False):
         out, err = process.communicate(timeout=120)

@@ -20,6 +20,7 @@ def test_a_server_counts_from_its_start() -> None:
         with closing(Client("adder", server.address)) as client:
             greeted = server.statistics()
             client.ask(Kind.UPDATE, [asked]).result(20)
+            assert eventually(lambda: server.statistics().sent_bytes > greeted.sent_bytes, 20)
             assert eventually(lambda: server.statistics().requests["update"] == 1, 20)
             found = server.statistics()
     assert found.requests == {"hello": 1, "update": 1, "export": 0, "bye": 0}
