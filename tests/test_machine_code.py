@@ -67,6 +67,7 @@ def test_without_a_folder_that_can_be_written_it_runs_and_says_so_once(package: 
     assert len(outs) == 1
 
 
+@pytest.mark.cluster
 def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     both = [start(package, NUMBA_CACHE_DIR=str(folder)) for _ in range(2)]

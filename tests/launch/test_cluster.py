@@ -202,6 +202,7 @@ def test_a_run_whose_loader_was_killed_leaves_the_same_model(tmp_path: Path) -> 
     assert there.test == here.test
 
 
+@pytest.mark.cluster
 def test_a_loader_reads_for_a_worker(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
     seen = Scrape()

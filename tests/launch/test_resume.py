@@ -100,6 +100,7 @@ def test_nothing_to_resume(state: str, tmp_path: Path) -> None:
         launch.train(load(recipe), str(tmp_path / "run"), resume=True)
 
 
+@pytest.mark.cluster
 def test_a_new_run_does_not_write_among_snapshots_of_another(tmp_path: Path) -> None:
     place = f"checkpoint.url={tmp_path / 'there'}"
     recipe = killed(tmp_path, place)
