@@ -12,6 +12,7 @@ from satrap.rpc.client.client import Client
 from satrap.rpc.server.server import Server
 from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text, unpack_text
+from tests.cluster.runs import eventually
 from tests.rpc.server.adder import Adder
 
 
@@ -27,6 +28,7 @@ def test_requests_of_several_clients_reach_the_handler_once_each() -> None:
         closing(Client("adder", server.address)) as other,
     ):
         assert [add(client, number) for number in (1, 2, 3) for client in (one, other)] == [1, 2, 4, 6, 9, 12]
+        assert eventually(lambda: server.statistics().requests["update"] == 6)  # counted after the answer
         told = server.statistics()
     assert adder.total == 12
     assert told.requests == {"hello": 2, "update": 6, "export": 0, "bye": 0}
