@@ -300,7 +300,7 @@ class Training(Keys):
 
 
 class Wire(Keys):
-    """Number formats of messages between workers and shards; the rows themselves have `embedding.dtype`."""
+    """Number formats of rows and gradients between processes; the rows themselves have `embedding.dtype`."""
 
     forward: Literal["float16", "float32"] = "float16"
     """Format of rows that are looked up."""
@@ -326,7 +326,7 @@ class Cluster(Keys):
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()
-    """Number formats between workers and shards; in async mode always float32."""
+    """Number formats between workers and shards, or among workers; in async mode always float32."""
     deadline: Rate = 30.0
     """Seconds without an answer after which a shard or worker counts as lost."""
     grace: Rate = 60.0

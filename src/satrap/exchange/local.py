@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from satrap.exchange.lookup import Array, Lookup, Request, answered
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
-from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
+from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import Chunk, Delta, Shard
@@ -23,7 +22,6 @@ from satrap.store.statistics import merged
 if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
 
-CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
 
 
@@ -98,9 +96,7 @@ class LocalExchange:
     ) -> None:
         """See `Exchange.update`."""
         self._raise_failed()
-        if lookup is None:
-            lookup = Lookup(())
-        lookup.check(self)
+        lookup = Lookup.given(lookup, self)
         done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
             self._update, lookup, gradients, lr_scale, finite, self._last_update, done
@@ -166,8 +162,7 @@ class LocalTelemetry:
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`; nothing is sent anywhere."""
-        report = self.meter.report()
-        return replace(report, waiting=report.lookups.in_flight + report.pushes.in_flight)
+        return self.meter.report()
 
 
 class LocalDurability(Durability):

@@ -79,6 +79,13 @@ class Lookup(Generic[R]):
         """Wait for the rows of the distinct ids behind the requests; here the same as `result`."""
         return self.result()
 
+    @classmethod
+    def given(cls, lookup: Lookup[R] | None, exchange: object) -> Lookup[R]:
+        """Return the lookup that `exchange` gets an update for; None: one of nothing. See `check`."""
+        found = cls(()) if lookup is None else lookup
+        found.check(exchange)
+        return found
+
     def check(self, exchange: object) -> None:
         """Raise `StoreError` if another exchange issued this lookup: its places mean nothing here."""
         if self.exchange is not None and self.exchange is not exchange:

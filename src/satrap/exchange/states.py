@@ -14,6 +14,8 @@ from satrap.store import BUCKETS, Chunk, Shard
 State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
 """By number of a table group: its updates, and the requests that used its rows."""
+CHUNK_ROWS = 16384
+"""Rows of a cut that are read at once."""
 COUNTS = "store_counts"
 """Setting of a checkpoint with the `Counts` of its stores."""
 

@@ -42,7 +42,7 @@ class ExchangeStatistics(Statistics):
     Args:
         shards: counters of each shard server; empty without servers.
         peeked, unseen: by table, ids of lookups that create nothing, and how many of them had no row; empty
-            with servers.
+            unless the rows are in this process alone.
     """
 
     shards: tuple[ShardStatistics, ...] = ()

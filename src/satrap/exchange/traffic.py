@@ -93,9 +93,13 @@ class Meter:
             lookup.missed = max(lookup.missed[0], own), max(lookup.missed[1], others)
 
     def report(self, **transfer: int) -> Traffic:
-        """Return what was counted so far, with the fields of `Traffic` that others count."""
+        """Return what was counted so far, with the fields of `Traffic` that others count.
+
+        Unless they count what is `waiting`, it is what has been issued and is not done.
+        """
         lookups, pushes = (
             Answers(self._answered[kind], self._seconds[kind], self._issued[kind] - self._answered[kind])
             for kind in ("lookup", "push")
         )
-        return Traffic(dict(self._own), dict(self._others), lookups, pushes, **transfer)
+        waiting = {"waiting": lookups.in_flight + pushes.in_flight}
+        return Traffic(dict(self._own), dict(self._others), lookups, pushes, **(waiting | transfer))

@@ -51,7 +51,7 @@ def run(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train a recipe with the shards and workers it names, as processes on this machine.
+    """Train a recipe with the workers it names, and shards if it has any, as processes on this machine.
 
     `Supervisor` describes what happens when one of them dies. `observers` hear of evaluations, and of steps a
     few times a second; `notice` gets each line of the roles' logs, with the role's name in front.

@@ -29,8 +29,8 @@ def train(
     """Run a recipe and keep everything in a run folder.
 
     Args:
-        recipe: what to do. With `cluster.exchange: servers`, shards and workers are other processes. None,
-            when resuming: the recipe in the run folder.
+        recipe: what to do. Unless `cluster.exchange` is local, workers and shards are other processes.
+            None, when resuming: the recipe in the run folder.
         output: the run folder; default the first free `runs/<name>-<n>`, or the last one when resuming.
         resume: continue from the run's newest snapshot, as if it had never ended.
         name: default the recipe's.

@@ -21,6 +21,7 @@ from satrap.store.types import (
     check_out,
     check_rows,
     check_splits,
+    not_finite,
     plain,
 )
 
@@ -149,12 +150,7 @@ class GroupRequests:
     def _refuse_nonfinite(self, g: Group, gradients: Floats) -> None:
         if not all_finite(gradients.reshape(-1).view(np.uint32)):
             self._refused += 1
-            raise StoreError(
-                "the gradients hold NaN or infinite values",
-                where=f"update of {len(gradients)} rows of {', '.join(g.tables)}",
-                why="they would destroy the rows; the whole update was refused",
-                fix="lower the learning rate or clip gradients",
-            )
+            raise not_finite(f"{len(gradients)} rows of {', '.join(g.tables)}")
 
     def _open(self) -> None:
         if not self.groups:

@@ -62,6 +62,16 @@ def check_rows(array: Floats, rows: int, dim: int, name: str) -> Floats:
     return array
 
 
+def not_finite(update: str) -> StoreError:
+    """Return the error that refuses the gradients of an update, which is described in a few words."""
+    return StoreError(
+        "the gradients hold NaN or infinite values",
+        where=f"update of {update}",
+        why="they would destroy the rows; the whole update was refused",
+        fix="lower the learning rate or clip gradients",
+    )
+
+
 def check_out(out: Floats | None, rows: int, dim: int) -> Floats:
     """Return `out`, or a new array, as float32[rows, dim] with contiguous rows (any stride).
 

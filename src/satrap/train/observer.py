@@ -26,8 +26,8 @@ class Progress:
         eta_seconds: seconds to the end at this speed, or None when unknown.
         lookup_wait_seconds: time this worker has waited for rows so far.
         distinct_ratio: distinct ids / ids of the last batch.
-        waiting: requests of this worker that shard servers had not answered at the last look: lookups ahead,
-            and updates that lag behind.
+        waiting: requests of this worker that were not answered at the last look: lookups ahead, and updates
+            that lag behind.
         sent_bytes_per_sample, received_bytes_per_sample: of this worker, to and from shard servers.
         batches_ready: batches that the reader held ready after the step.
         others_missed: updates of other workers that a lookup did not see, as measured by the shards; mean

@@ -18,7 +18,7 @@ class Place:
         exchange: given the tables, returns where their rows are; default a store in this process.
         workers: the processes that train together, this one among them; default this one alone. Then `fit`,
             `evaluate`, `save` and `load` are called by all of them, each with its own share of the data, and
-            `exchange` returns an exchange with shard servers.
+            `exchange` returns one over shard servers, or one that these processes make up together.
         threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
             satrap was imported before torch, else all but one (see `satrap.threads`).
     """

@@ -84,7 +84,7 @@ class Snapshots:
     """Takes the snapshots of one `fit`, or none without a plan; made by `Trainer.fit`.
 
     The loop reports what has happened. All workers call the same methods: they agree when to take a snapshot,
-    wait for each other at the cut, and process 0 writes.
+    wait for each other at the cut, and rank 0 writes; ranks that hold rows write these.
     """
 
     def __init__(self, state: TrainingState, plan: Checkpointing | None) -> None:
@@ -230,8 +230,9 @@ class Snapshots:
         self._plan.notice(f"warning: {error}")
 
     def _cut(self) -> Callable[[], None] | None:
-        """Return, on rank 0, a function that writes the current state of all workers, which is now copied.
+        """Return a function that writes the current state of all workers, which is now copied.
 
+        Rank 0 gets one, and so do ranks that hold rows: theirs writes these. The others get None.
         From the meeting until rank 0 has gathered the states of the others, no update is under way anywhere.
         """
         state, workers, begun = self._state, self._workers, time.perf_counter()
@@ -243,13 +244,13 @@ class Snapshots:
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
         parts = [(run, extra), *map(unpack_worker, others)]
-        checkpoint = self._whole(cut, dense, parts) if cut is not None and workers.rank == 0 else None
+        write: Callable[[], None] | None = None
+        if cut is not None and workers.rank:
+            write = partial(self._assist, cut.put_back)
+        elif cut is not None:
+            write = partial(self._write, state.run.steps, self._whole(cut, dense, parts), cut.put_back)
         state.run.pauses.append(time.perf_counter() - begun)
-        if cut is None:
-            return None
-        if checkpoint is None:
-            return partial(self._assist, cut.put_back)
-        return partial(self._write, state.run.steps, checkpoint, cut.put_back)
+        return write
 
     def _assist(self, put_back: Callable[[], None]) -> None:
         if not self._state.exchange.durability.assist():

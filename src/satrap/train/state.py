@@ -137,8 +137,9 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
         """Take over the weights, optimizer state and rows of a checkpoint.
 
-        Process 0 loads the rows. With `place`, the URL of the checkpoint, the processes that hold rows load
-        their own from it, with everything they need to continue exactly. For `follow` see `Durability.read`.
+        Process 0 loads the rows, or all processes do if each holds some. With `place`, the URL of the
+        checkpoint, whoever holds rows loads its own from it, with everything it needs to continue exactly.
+        For `follow` see `Durability.read`.
         """
         with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.collective.owner import merge, pack, unpack
+from satrap.errors import StoreError
+from satrap.exchange.collective.owner import KEPT, Owner, merge, pack, unpack
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.split import Part
+from satrap.store import StoreConfig
+from tests.contract.parties import TABLES
 
 GROUPS = [TableGroup(0, ("a", "b"), 4), TableGroup(1, ("c",), 17)]
 IDS = st.lists(st.integers(0, 30) | st.integers(2**64 - 3, 2**64 - 1), unique=True, max_size=20)
@@ -56,3 +62,17 @@ def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(ranks: list[li
             part = rank[m.group]
             np.testing.assert_array_equal(m.ids[places], [] if part is None else part.ids)
             assert (np.searchsorted(places, m.splits) == (0 if part is None else part.splits)).all()
+
+
+def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> None:
+    owners = [Owner(StoreConfig().open(TABLES), GROUPS, 1) for _ in range(2)]
+    [wanted] = merge(GROUPS, [[None, Part(np.arange(5, dtype=np.uint64), np.array([0, 5]), None)]])
+    for number in range(3 * KEPT):
+        owners[0].look_up(number, [wanted], create=True)
+        if number == KEPT:
+            with pytest.raises(StoreError):
+                owners[1].look_up(number, [replace(wanted, ids=wanted.ids[:3])], create=True)
+        else:
+            owners[1].look_up(number, [wanted], create=True)
+        for other in (n for n in range(number + 1) if n != KEPT):
+            assert owners[0].knows(other) == owners[1].knows(other) == (other > number - KEPT)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import StoreError
 from satrap.exchange.servers.sections import Section, pack, unpack
 from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
 from satrap.rpc.wire.frames import Buffer, FrameError
 from satrap.store import floats
+from satrap.store.types import not_finite
 
 Floats = npt.NDArray[np.float32]
 Shape = Sequence[int]
@@ -35,12 +35,7 @@ def pack_gradients(tensors: Sequence[Floats], form: str) -> list[Buffer]:
         scale = scale_of(rows, code)
         raw, finite = gather_gradients(rows, None, code, scale)
         if not finite:
-            raise StoreError(
-                "the gradients hold NaN or infinite values",
-                where=f"update of pooled features, {list(tensor.shape)} numbers",
-                why="they would destroy the rows; the whole update was refused",
-                fix="lower the learning rate or clip gradients",
-            )
+            raise not_finite(f"pooled features, {list(tensor.shape)} numbers")
         sections.append(_section(tensor, code, scale, raw))
     return pack(sections)
 

@@ -24,7 +24,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Part, Splitter
 from satrap.schema import Table
 from satrap.store import StoreConfig
-from satrap.store.types import address, check_rows
+from satrap.store.types import address, check_rows, not_finite
 
 _NO_BYTES = np.empty(0, np.uint8)
 _NOTHING, _WITH_IDS = -1, -2
@@ -76,17 +76,17 @@ class CollectiveExchange:
         wire: Wire = Wire(),
     ) -> None:
         self._ranks, self._aside = ranks, aside
-        self.map = ShardMap(ranks.size)
+        shards = ShardMap(ranks.size)
         self.shard = store.part(ranks.size).open(tables)
         self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
         self._channel, self._owner = Channel(ranks), Owner(self.shard, self.groups, ranks.size)
-        self._splitter = Splitter(self.groups, self.map)
+        self._splitter = Splitter(self.groups, shards)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
         self.telemetry = CollectiveTelemetry(self.shard, ranks)
         self.durability = CollectiveDurability(
-            self.shard, self.map.buckets(ranks.rank), self._run, self._channel, Channel(aside), self.flush
+            self.shard, shards.buckets(ranks.rank), self._run, self._channel, Channel(aside), self.flush
         )
         self._forward, self._backward = CODES[wire.forward], CODES[wire.backward]
         self._greet(tables, store, wire)
@@ -195,9 +195,7 @@ class CollectiveExchange:
     ) -> None:
         """See `Exchange.update`. If the gradients of one rank are refused, so are those of all."""
         self._raise_failed()
-        if lookup is None:
-            lookup = Lookup(())
-        lookup.check(self)
+        lookup = Lookup.given(lookup, self)
         done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
             self._update, lookup, gradients, lr_scale, self._last_update, done
@@ -252,12 +250,7 @@ class CollectiveExchange:
         """Return the gradients for a rank, divided by the number of ranks, times a scale."""
         found, finite = gather_gradients(rows, part.positions, self._backward, scale / self._ranks.size)
         if not finite:
-            raise StoreError(
-                "the gradients hold NaN or infinite values",
-                where=f"update of {len(rows)} rows of {', '.join(group.tables)}",
-                why="they would destroy the rows; the whole update was refused",
-                fix="lower the learning rate or clip gradients",
-            )
+            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
         return found
 
     def _received(self, message: Bytes) -> Push:

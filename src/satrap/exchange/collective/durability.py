@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 from satrap.errors import CheckpointError
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.protocol import Cut, Snapshot
-from satrap.exchange.states import counts_of, largest, load_rows, restore, state_of
+from satrap.exchange.states import CHUNK_ROWS, counts_of, largest, load_rows, restore, state_of
 from satrap.store import Chunk, Delta, Shard, bucket_of
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
     from satrap.checkpoint.store_part import StorePart
-
-CHUNK_ROWS = 16384
-"""Rows of a cut that are read at once."""
 
 
 class CollectiveDurability:

@@ -27,7 +27,6 @@ class Operation(IntEnum):
     CUT = 6
     WRITE = 7
     WRITTEN = 8
-    RELEASE = 9
 
 
 class Channel:

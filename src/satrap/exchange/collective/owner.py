@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -87,7 +86,7 @@ class Owner:
 
     def __init__(self, shard: Shard, groups: Sequence[TableGroup], ranks: int) -> None:
         self.shard, self._groups, self._ranks = shard, groups, ranks
-        self._kept: OrderedDict[int, list[Merged]] = OrderedDict()
+        self._kept: dict[int, list[Merged]] = {}
 
     def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[list[Array]]:
         """Return the rows for each rank, one array per group of `wanted`; `number` names the lookup.
@@ -96,6 +95,8 @@ class Owner:
             StoreError: there is no room for a new row. Then none of them has been created.
         """
         answers: list[list[Array]] = [[] for _ in range(self._ranks)]
+        # By number, and before anything can be refused, so that all ranks know the same lookups.
+        self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
         if create:
             check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
         kept = []
@@ -109,8 +110,6 @@ class Owner:
                 answer.append(rows[places])
         if create:
             self._kept[number] = kept
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
         return answers
 
     def knows(self, number: int) -> bool:
@@ -156,10 +155,6 @@ class Owner:
             splits = np.searchsorted(places, m.splits).astype(np.int64)
             found[m.group] = Part(m.ids[places], splits, None)
         return found
-
-    def forget(self) -> None:
-        """Forget where rows are, since they are other rows from now on."""
-        self._kept.clear()
 
 
 def _no_ids(group: TableGroup) -> Part:

@@ -41,5 +41,4 @@ class CollectiveTelemetry:
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""
-        report = self.meter.report()
-        return replace(report, waiting=report.lookups.in_flight + report.pushes.in_flight)
+        return self.meter.report()

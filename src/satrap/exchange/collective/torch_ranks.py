@@ -29,7 +29,7 @@ class TorchRanks:
 
     def all_to_all(self, given: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
         """See `Ranks.all_to_all`."""
-        sent = torch.from_numpy(np.concatenate(given) if self.size > 1 else given[0])
+        sent = torch.from_numpy(np.concatenate(given))
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         lengths = [len(part) for part in given]
         try:

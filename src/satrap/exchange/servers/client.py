@@ -27,7 +27,7 @@ from satrap.rpc.client.peer import OnAnswer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.schema import Table
 from satrap.store import StoreConfig
-from satrap.store.types import check_rows
+from satrap.store.types import check_rows, not_finite
 
 
 class ServersExchange:
@@ -131,9 +131,7 @@ class ServersExchange:
     ) -> None:
         """See `Exchange.update`. Shards look at what arrives, whatever the caller says."""
         self._shards.raise_error()
-        if lookup is None:
-            lookup = Lookup(())
-        lookup.check(self)
+        lookup = Lookup.given(lookup, self)
         call: Call[None] = self._shards.call(limited=True)
         call.future.add_done_callback(self._shards.note)
         call.future.add_done_callback(self.telemetry.meter.issue("push", lookup))
@@ -232,12 +230,7 @@ class ServersExchange:
             for message, part in zip(messages, parts, strict=True):
                 rows, finite = gather_gradients(found, part.positions, code, scale / self._world)
                 if not finite:
-                    raise StoreError(
-                        "the gradients hold NaN or infinite values",
-                        where=f"update of {len(request.ids)} rows of {', '.join(group.tables)}",
-                        why="they would destroy the rows; the whole update was refused",
-                        fix="lower the learning rate or clip gradients",
-                    )
+                    raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
                 message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
         return messages
 

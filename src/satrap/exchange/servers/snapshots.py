@@ -12,7 +12,7 @@ import numpy as np
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.states import State, counts_of, load_rows, restore, state_of
+from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
 from satrap.faults import hit
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
@@ -21,8 +21,6 @@ from satrap.store import Chunk, Delta, Shard
 Result = dict[str, Any]
 Work = Callable[[threading.Event], Result]
 """What a job does; it ends early once the event is set."""
-CHUNK_ROWS = 16384
-"""Rows of a cut read at once."""
 
 
 @dataclass(frozen=True, slots=True)
