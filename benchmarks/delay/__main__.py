@@ -1,4 +1,4 @@
-"""Samples/s of sync, hybrid and async when the shards are 2 ms away, in one run. See README.md here."""
+"""Samples/s of the modes, and of sync with lookahead, when the shards are 2 ms away. See README.md here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from satrap.exchange.servers import ClientOptions, ServersExchange
 from satrap.schema import Table
 from satrap.train import Observer, Progress
 
-MODES = ("sync", "hybrid", "async")
+MODES = ("sync", "lookahead", "hybrid", "async")
 EDGE = 20
 """Steps at both ends of the second pass that are not measured."""
 
@@ -130,8 +130,9 @@ def one(mode: str, batch_size: int, options: argparse.Namespace) -> dict[str, fl
             described,
             embedding_optimizer=satrap.optim.Adagrad(lr=0.02),
             dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
-            mode=mode,
+            mode="sync" if mode == "lookahead" else mode,
             staleness=options.staleness,
+            lookahead=options.staleness if mode == "lookahead" else 0,
             place=satrap.train.Place(connect, threads=1),
         )
         data = satrap.data.read(str(options.data), described, batch_size=batch_size)
@@ -158,6 +159,7 @@ def compare(batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
     ratios = {
         "hybrid_over_sync": round(speed["hybrid"] / speed["sync"], 3),
         "hybrid_over_async": round(speed["hybrid"] / speed["async"], 3),
+        "lookahead_over_hybrid": round(speed["lookahead"] / speed["hybrid"], 3),
     }
     print(f"batch {batch_size} {ratios}", flush=True)
     return {"median_samples_per_second": speed, **ratios, "runs": runs}

@@ -15,6 +15,7 @@ BEYOND = {
     "dense.precision": "bfloat16",
     "cluster.launcher": "ray",
 }
+SYNC = "training.mode=sync"
 
 
 @pytest.mark.parametrize("path", [".".join(path) for path in ONLY])
@@ -84,3 +85,21 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
     assert (cluster.servers, cluster.holders) == (0, 3)
     cluster = loaded(tmp_path, "cluster.exchange=servers", "cluster.shards=2").sections.cluster
     assert (cluster.servers, cluster.holders) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("training.mode", ["training.mode=hybrid"]),
+        ("cluster.workers", [SYNC, "cluster.exchange=servers", "cluster.workers=2"]),
+        ("cluster.exchange", [SYNC, "cluster.exchange=collective"]),
+        ("cluster.embedding_workers", [SYNC, "cluster.exchange=servers", "cluster.embedding_workers=1"]),
+        ("embedding.eviction", [SYNC, "embedding.memory=1GiB", "embedding.eviction={policy: lru}"]),
+    ],
+)
+def test_lookahead_is_refused_where_it_could_not_be_exact(
+    key: str, values: list[str], tmp_path: Path
+) -> None:
+    error = refused(tmp_path, "training.lookahead=2", *values)
+    assert error.what == f"{key} does not go with training.lookahead"
+    assert loaded(tmp_path, "training.lookahead=2", SYNC).sections.training.lookahead == 2

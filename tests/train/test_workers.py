@@ -102,7 +102,7 @@ def distributed(
     **arguments: Any,
 ) -> list[Answer]:
     """Train with worker threads and shard servers; return what each worker ended with."""
-    mode = arguments.get("mode", "hybrid")
+    mode = "hybrid" if arguments.get("lookahead") else arguments.get("mode", "hybrid")
     with ExitStack() as stack:
         servers = [stack.enter_context(ShardServer("127.0.0.1:0", limits=limits)) for _ in range(shards)]
         addresses = [server.address for server in servers]

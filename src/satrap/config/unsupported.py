@@ -35,6 +35,8 @@ def refuse_unsupported(sections: Sections, source: Source) -> None:
 def check_cluster(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` if the exchange cannot use the processes that the recipe asks for."""
     cluster = sections.cluster
+    if sections.training.lookahead:
+        _check_lookahead(sections, source)
     if cluster.exchange == "collective":
         _check_collective(sections, source)
     if cluster.exchange != "local":
@@ -73,6 +75,29 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 where=source.where(("cluster", key)),
                 why="with the local exchange one process holds all rows and trains alone",
                 fix="set cluster.exchange to servers",
+            )
+
+
+def _check_lookahead(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for what does not go with lookups that are made early and yet see all updates."""
+    cluster, embedding = sections.cluster, sections.embedding
+    for path, wrong, why in (
+        (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
+        (("cluster", "workers"), cluster.workers > 1, "a worker cannot know what others do to its rows"),
+        (("cluster", "exchange"), cluster.exchange == "collective", "it is not there yet"),
+        (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "they pool rows too early"),
+        (
+            ("embedding", "eviction"),
+            embedding.eviction is not None,
+            "which rows there are would depend on how early they are looked up",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with training.lookahead",
+                where=source.where(path),
+                why=why,
+                fix="remove training.lookahead, or change the key",
             )
 
 

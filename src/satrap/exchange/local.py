@@ -22,8 +22,6 @@ from satrap.store.statistics import merged
 if TYPE_CHECKING:
     from satrap.checkpoint.store_part import StorePart
 
-"""Rows of a cut that are read at once."""
-
 
 class LocalExchange:
     """Lookups and updates on a `Shard` of this process, run by one thread in the order issued.

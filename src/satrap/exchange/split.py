@@ -44,13 +44,18 @@ class Splitter:
         self._shards, self._owners = map.shards, map.owners
         self._salts = [np.array([index_salt(t) for t in g.tables], np.uint64) for g in groups]
 
-    def split(self, request: Request) -> list[Part]:
-        """Return one part per shard; raise a `StoreError` for wrong dtypes or splits."""
+    def checked(self, request: Request) -> Request:
+        """Return a request with contiguous ids; raise a `StoreError` for wrong dtypes or splits."""
         if not 0 <= request.group < len(self._salts):
             raise StoreError(f"there is no group {request.group}: there are {len(self._salts)}")
         ids = plain(request.ids, np.uint64, 1, "ids")
-        salts = self._salts[request.group]
-        splits = check_splits(request.splits, len(salts), len(ids))
+        tables = len(self._salts[request.group])
+        return Request(request.group, ids, check_splits(request.splits, tables, len(ids)))
+
+    def split(self, request: Request) -> list[Part]:
+        """Return one part per shard; raise a `StoreError` for wrong dtypes or splits."""
+        request = self.checked(request)
+        ids, splits, salts = request.ids, request.splits, self._salts[request.group]
         if self._shards == 1:
             return [Part(ids, splits, None)]
         n = len(ids)

@@ -60,6 +60,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
         dense_optimizer=dense_optimizer(recipe),
         mode=training.mode,
         staleness=training.staleness,
+        lookahead=training.lookahead,
         device=site.device or training.device,
         store=store_of(recipe),
         training=TrainingOptions(

@@ -13,7 +13,8 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
 from satrap.store.admission import Admission, Gate
-from satrap.store.backend import Features, Places, RowBackend
+from satrap.store.backend import FAST, Features, Places, RowBackend
+from satrap.store.buffers import floats
 from satrap.store.cut import Cut, wait_for_room
 from satrap.store.directory import Directory, budget
 from satrap.store.eviction import Eviction
@@ -93,6 +94,13 @@ class Group:
         self.backend.gather(ids, splits, places, out, features)
         complete = not len(places.missing)
         return Slots(self.index, places.slots, self._epoch, self.directory.reassigned, complete)
+
+    def fetch(self, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
+        """Return (weights, state) of rows, creating new ones; see `Shard.fetch_group`."""
+        slots = self.lookup(ids, splits, floats(len(ids), self.dim))
+        if not slots.complete:
+            raise StoreError("an id has no row in memory", where=f"tables {', '.join(self.tables)}")
+        return self.backend.parts[FAST].read(slots.numbers)
 
     def _create(self, ids: Ids, splits: Offsets, places: Places) -> None:
         """Make rows for the ids that have none and are admitted; if there is no room for them, raise."""

@@ -85,6 +85,20 @@ class GroupRequests:
             g.wait_for_readers(0, len(ids), self._lock)
             return out, g.lookup(ids, splits, out, block)
 
+    def fetch_group(self, group: int, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
+        """Do what `lookup_group` does; return (weights float32[n, dim], optimizer state float32[n, width]).
+
+        Another store that loads them continues as this one would: see `Chunk` for what the state holds.
+
+        Raises:
+            StoreError: as for `lookup_group`, or an id has no row in memory, which happens only with
+                admission or eviction.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        with self._lock:
+            g.wait_for_readers(0, len(ids), self._lock)
+            return g.fetch(ids, splits)
+
     def peek_group(
         self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
     ) -> tuple[Floats, Found]:

@@ -44,7 +44,9 @@ class Loop:
             snapshots.pass_begins()
             batches = self._turns(data, None if steps is None else max(steps - run.steps, 0))
             waited = reading(batches, run.stages, run.progress)
-            for turn, pending in lookahead(waited, self._look_up, self._schedule.staleness, position.ahead):
+            # Lookups that see all updates are issued anew after a resume: the position need not know them.
+            ahead = position.ahead if self._schedule.staleness else None
+            for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead):
                 stop = self._step(turn, pending)
                 position.trained(turn)
                 snapshots.stepped(stop=stop)
@@ -93,7 +95,9 @@ class Loop:
             stepped = state.dense.step(
                 loss, leaves, lr_scale, share=turn.share, stop=state.stopping, finite=finite
             )
-        missed = None if pending is None else run.updates - pending.updates_seen
+        missed = (
+            None if pending is None else min(run.updates - pending.updates_seen, self._schedule.staleness)
+        )
         with run.stages.timed("push"):
             if stepped.accepted and pending is not None:
                 gradients = [*embeddings.gradients(leaves), *state.dense.push()]

@@ -49,6 +49,9 @@ class Schedule:
     Args:
         staleness: τ, the number of its own latest updates that a worker's lookup misses.
 
+    Attributes:
+        ahead: number of lookups that are issued before the step that uses them.
+
     Raises:
         ConfigError: a negative staleness.
     """
@@ -60,7 +63,7 @@ class Schedule:
     def __init__(self, staleness: int) -> None:
         if staleness < 0:
             raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
-        self.staleness = staleness
+        self.staleness = self.ahead = staleness
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Do what a step requires of a worker without batches."""
@@ -75,13 +78,13 @@ class Hybrid(Schedule):
 
 
 class Sync(Schedule):
-    """Every lookup sees all earlier updates, of all workers."""
+    """Every lookup sees all earlier updates, of all workers, even if it is issued `lookahead` steps early."""
 
     mode = "sync"
 
-    def __init__(self, staleness: int = 0) -> None:
+    def __init__(self, staleness: int = 0, lookahead: int = 0) -> None:
         super().__init__(staleness)
-        self.staleness = 0
+        self.staleness, self.ahead = 0, lookahead
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Send an empty lookup, since lookups of other workers may wait for it."""
@@ -99,12 +102,22 @@ _SCHEDULES: dict[str, type[Schedule]] = {kind.mode: kind for kind in (Sync, Hybr
 MODES = tuple(_SCHEDULES)
 
 
-def schedule_of(mode: str, staleness: int) -> Schedule:
+def schedule_of(mode: str, staleness: int, lookahead: int = 0) -> Schedule:
     """Return the schedule of a mode.
 
     Raises:
-        ConfigError: an unknown mode or a negative staleness.
+        ConfigError: an unknown mode, a negative number, or lookahead in another mode than sync.
     """
     if mode not in MODES:
         raise ConfigError(f"mode {mode!r} is unknown", fix=f"use one of {', '.join(MODES)}")
+    if lookahead < 0:
+        raise ConfigError(f"lookahead must be >= 0, got {lookahead}")
+    if mode == Sync.mode:
+        return Sync(staleness, lookahead)
+    if lookahead:
+        raise ConfigError(
+            f"lookahead goes with mode sync, not with {mode}",
+            why=f"in mode {mode} lookups run ahead already, by the staleness",
+            fix="use mode sync, or remove lookahead",
+        )
     return _SCHEDULES[mode](staleness)

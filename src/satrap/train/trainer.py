@@ -18,6 +18,7 @@ from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
+from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import Optimizer
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
@@ -69,6 +70,9 @@ class Trainer:
             can evaluate and predict only.
         mode: "hybrid" (default), "sync" or "async".
         staleness: τ of "hybrid" and "async", default 4.
+        lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
+            same to the bit; what the steps in between change is patched. Not for several workers, nor where
+            rows are evicted or admitted.
         device: where the network computes, default "cpu".
         store: how rows start and how many are kept, see `satrap.store.StoreConfig`.
         training: learning-rate schedule, clipping, early stop, see `TrainingOptions`.
@@ -92,6 +96,7 @@ class Trainer:
         dense_optimizer: MakeOptimizer | None = None,
         mode: str = "hybrid",
         staleness: int = 4,
+        lookahead: int = 0,
         device: str | torch.device = "cpu",
         store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
@@ -100,8 +105,10 @@ class Trainer:
     ) -> None:
         place, self.training = place or Place(), training or TrainingOptions()
         self.schema, self.loss, self.store, self.workers = schema, loss, store, place.workers
-        schedule = schedule_of(mode, staleness)
+        schedule = schedule_of(mode, staleness, lookahead)
         self.mode, self.staleness = mode, schedule.staleness
+        if lookahead:
+            _check_lookahead(store)
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         self.model = model.to(chosen)
@@ -112,6 +119,8 @@ class Trainer:
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
         )
+        if lookahead:
+            self.exchange = with_lookahead(self.exchange)
         if clip_norm is not None:
             _check_clipping(self.exchange)
         self.dense.attach(self.exchange.groups)
@@ -274,6 +283,19 @@ class Trainer:
             )
         if epochs < 1 or (steps is not None and steps < 1):
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
+
+
+def _check_lookahead(store: StoreConfig) -> None:
+    for what, wrong in (
+        ("eviction", store.eviction is not None),
+        ("admission", store.admission is not None and not store.admission.open),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"lookahead does not go with {what}",
+                why="which rows there are would depend on how early a lookup is issued",
+                fix=f"train without lookahead, or without {what}",
+            )
 
 
 def _check_clipping(exchange: Exchange) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.lookup import Array, Lookup
-from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import NO_ROWS, Section, unpack
 from satrap.exchange.servers.wire import from_wire, place
 from satrap.exchange.split import Part
@@ -21,15 +20,15 @@ class Answers:
     Args:
         call: completed when all shards have answered.
         lookup: the lookup; its places are the parts of each shard, per request.
-        groups: the table groups.
+        widths: numbers per row, for each request.
         shards: number of shards.
     """
 
     def __init__(
-        self, call: Call[list[Array]], lookup: Lookup[Array], groups: Sequence[TableGroup], shards: int
+        self, call: Call[list[Array]], lookup: Lookup[Array], widths: Sequence[int], shards: int
     ) -> None:
         self._call, self._splits, self._left = call, lookup.places, shards
-        self._rows = [floats(len(r.ids), groups[r.group].dim) for r in lookup.requests]
+        self._rows = [floats(len(r.ids), w) for r, w in zip(lookup.requests, widths, strict=True)]
 
     def answer(self, shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
         """Take the answer of one shard."""

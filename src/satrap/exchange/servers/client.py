@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,13 +22,26 @@ from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import Part, Splitter
 from satrap.rpc import is_loopback, split_address
-from satrap.rpc.client.call import Call
+from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import check_rows, not_finite
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Rows that are on their way, with their optimizer state.
+
+    Args:
+        rows: float32[n, dim + width] for each request: weights, then state.
+        updates: of each shard that has answered: the updates that each request's table group had seen.
+    """
+
+    rows: Future[list[Array]]
+    updates: list[list[int]] = field(default_factory=list)
 
 
 class ServersExchange:
@@ -59,6 +73,11 @@ class ServersExchange:
         epoch: of the shard map, default 1.
         options: key, deadline and heartbeat; see `ClientOptions`.
 
+    Attributes:
+        tables, seed, wire, mode, world: of the arguments.
+        map: which shard owns which row.
+        splitter: splits requests among the shards.
+
     Raises:
         ConfigError: impossible arguments, or shards that are configured for something else.
         ExchangeError: a shard cannot be reached or refuses the key.
@@ -80,8 +99,9 @@ class ServersExchange:
         options: ClientOptions = ClientOptions(),
     ) -> None:
         _check(addresses, mode, options)
+        self.tables, self.seed, self.mode = tables, store.seed, mode
         self.wire, self.map = wire, ShardMap(len(addresses), epoch=epoch)
-        self._world = worker.world
+        self.world = worker.world
         plain, part = tables_to_dicts(tables), store.part(len(addresses))
         about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
         hellos = [ShardConfig(plain, part, s, self.map).to_dict() | about for s in range(len(addresses))]
@@ -100,9 +120,9 @@ class ServersExchange:
         self.groups: Sequence[TableGroup] = [
             TableGroup(g["index"], tuple(g["tables"]), g["dim"]) for g in first["groups"]
         ]
-        self._splitter = Splitter(self.groups, self.map)
+        self.splitter = Splitter(self.groups, self.map)
         self.telemetry = ServersTelemetry(self._shards)
-        self.durability = ServersDurability(self._shards, self.groups, self._splitter)
+        self.durability = ServersDurability(self._shards, self.groups, self.splitter)
 
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
@@ -115,6 +135,19 @@ class ServersExchange:
         lookup = Lookup(list(requests), call.future, self)
         self._shards.post(partial(self._send_lookup, lookup, create, call, self._shards.step))
         return lookup
+
+    def fetch(self, requests: Sequence[Request], widths: Sequence[int]) -> Fetch:
+        """Do what `lookup` does, but bring the optimizer's state as well, and all in float32.
+
+        Args:
+            requests: as for `lookup`.
+            widths: numbers per row of each request: its dim and those of the state.
+        """
+        call: Call[list[Array]] = self._shards.call(limited=True)
+        call.future.add_done_callback(self.telemetry.meter.issue("lookup"))
+        fetch = Fetch(call.future)
+        self._shards.post(partial(self._send_fetch, Lookup(list(requests)), widths, call, fetch.updates))
+        return fetch
 
     def prefetch(self, requests: Sequence[Request]) -> None:
         """See `Exchange.prefetch`; ids are sent ahead to the shards that have a tier, and may be lost."""
@@ -150,7 +183,7 @@ class ServersExchange:
 
     def _send_ahead(self, requests: Sequence[Request]) -> None:
         with contextlib.suppress(StoreError):  # what is wrong with it is said when it is looked up
-            splits = [self._splitter.split(r) for r in requests]
+            splits = [self.splitter.split(r) for r in requests]
             for shard in self._tiered:
                 sections = _sections(requests, splits, shard)
                 if any(section.count for section in sections):
@@ -158,19 +191,32 @@ class ServersExchange:
 
     def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
         kind = Kind.LOOKUP if create else Kind.PEEK
-        try:
-            lookup.places = [self._splitter.split(r) for r in lookup.requests]
-            self._check_size(kind, lookup)
-        except StoreError as error:
-            call.fail(error)
+        widths = [self.groups[request.group].dim for request in lookup.requests]
+        if not self._split(kind, lookup, call, [w * ITEM[CODES[self.wire.forward]] for w in widths]):
             return
-        answers = Answers(call, lookup, self.groups, self.map.shards)
+        answers = Answers(call, lookup, widths, self.map.shards)
         for shard in range(self.map.shards):
             on_answer: OnAnswer = partial(answers.answer, shard)
             if create:
                 on_answer = self._measured(self.telemetry.meter.looked_up, lookup, shard, on_answer)
             parts = pack(_sections(lookup.requests, lookup.places, shard))
             self._shards.send(shard, kind, parts, on_answer, step=step)
+
+    def _send_fetch(
+        self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
+    ) -> None:
+        if not self._split(Kind.FETCH, lookup, call, [w * ITEM[CODES["float32"]] for w in widths]):
+            return
+        answers = Answers(call, lookup, widths, self.map.shards)
+
+        def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
+            if error is None:
+                updates.append(told(parts)["updates"])
+            answers.answer(shard, parts[1:], error)
+
+        for shard in range(self.map.shards):
+            parts = pack(_sections(lookup.requests, lookup.places, shard))
+            self._shards.send(shard, Kind.FETCH, parts, partial(answered, shard), step=self._shards.step)
 
     def _send_update(
         self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float, call: Call[None], step: int
@@ -193,14 +239,18 @@ class ServersExchange:
             on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
-    def _check_size(self, kind: Kind, lookup: Lookup[Array]) -> None:
-        """Raise `StoreError` for a lookup that a shard's message cannot answer."""
-        item = ITEM[CODES[self.wire.forward]]
-        widths = [self.groups[request.group].dim * item for request in lookup.requests]
-        for shard, peer in enumerate(self._shards.peers):
-            sizes = (len(parts[shard].ids) * w for parts, w in zip(lookup.places, widths, strict=True))
-            if refusal := peer.refusal(kind, sum(sizes), answer=True):
-                raise refusal
+    def _split(self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_bytes: Sequence[int]) -> bool:
+        """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails."""
+        try:
+            lookup.places = [self.splitter.split(r) for r in lookup.requests]
+            for shard, peer in enumerate(self._shards.peers):
+                sizes = (len(parts[shard].ids) * n for parts, n in zip(lookup.places, row_bytes, strict=True))
+                if refusal := peer.refusal(kind, sum(sizes), answer=True):
+                    raise refusal
+        except StoreError as error:
+            call.fail(error)
+            return False
+        return True
 
     def _measured(
         self,
@@ -222,13 +272,13 @@ class ServersExchange:
         """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
         code = CODES[self.wire.backward]
         messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
-        splits = lookup.places or [self._splitter.split(request) for request in lookup.requests]
+        splits = lookup.places or [self.splitter.split(request) for request in lookup.requests]
         for request, parts, given in zip(lookup.requests, splits, gradients, strict=True):
             group = self.groups[request.group]
             found = check_rows(given, len(request.ids), group.dim, "gradients")
             scale = scale_of(found, code)
             for message, part in zip(messages, parts, strict=True):
-                rows, finite = gather_gradients(found, part.positions, code, scale / self._world)
+                rows, finite = gather_gradients(found, part.positions, code, scale / self.world)
                 if not finite:
                     raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
                 message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))

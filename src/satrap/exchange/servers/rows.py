@@ -89,6 +89,23 @@ class RowRequests:
             self._found.keep(session.client, found)
         return pack(answer)
 
+    def fetch(self, parts: Sequence[Buffer]) -> Work:
+        """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to go on with elsewhere."""
+        sections = self._sections(parts)
+        self._check(sections, ITEM[CODES["float32"]], state=True)
+        check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
+        return Work(partial(self._fetch, sections))
+
+    def _fetch(self, sections: Sequence[Section]) -> list[Buffer]:
+        answer = []
+        for s in sections:
+            assert s.ids is not None
+            rows = np.hstack(self.store.fetch_group(s.group, s.ids, s.splits))
+            code, count = CODES["float32"], np.array([0, s.count], np.int64)
+            answer.append(Section(s.group, count, None, code, rows.shape[1], 1.0, to_wire(rows, code)))
+        updates = [self.store.groups[s.group].updates for s in sections]
+        return [pack_text({"updates": updates}), *pack(answer)]
+
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """Check an UPDATE: it is applied whole or not at all."""
         sections = self._sections(parts)
@@ -136,14 +153,20 @@ class RowRequests:
         """Return the sections of a message, at most one per table group."""
         return unpack(parts, most=len(self.store.groups))
 
-    def _check(self, sections: Sequence[Section], item: int) -> None:
-        """Refuse what does not fit the tables; item: bytes per number of the answer, 0 for an update."""
+    def _check(self, sections: Sequence[Section], item: int, *, state: bool = False) -> None:
+        """Refuse what does not fit the tables.
+
+        Args:
+            sections: of the request.
+            item: bytes per number of the answer, 0 for an update.
+            state: the answer holds the optimizer's state, too.
+        """
         groups, size = self.store.groups, 0
         for s in sections:
             if s.group >= len(groups) or s.ids is None:
                 raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
             group = groups[s.group]
-            size += s.count * group.dim * item
+            size += s.count * (group.dim + state * group.plan.width) * item
             if len(s.splits) != len(group.tables) + 1:
                 raise StoreError(f"group {s.group} has {len(group.tables)} tables")
             if not item and (s.format == NO_ROWS or s.dim != group.dim):

@@ -157,6 +157,8 @@ class Service(SerialHandler):
                 return self._greet(session, unpack_text(only(parts)))
             case Kind.LOOKUP | Kind.PEEK:
                 return self._rows.lookup(session, header, parts, self.members.formats[session.client])
+            case Kind.FETCH:
+                return self._rows.fetch(parts)
             case Kind.UPDATE:
                 return self._rows.update(session, header, parts)
             case Kind.EXPORT:

@@ -71,6 +71,7 @@ class Kind(IntEnum):
     CLEAR = 9
     BYE = 10
     CUT = 11
+    FETCH = 12
     WRITE = 13
     READ = 14
     JOB = 15

@@ -1,0 +1,171 @@
+"""Lookups over shard servers that are issued early and yet see all updates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from satrap.exchange import kernels
+from satrap.exchange.lookup import Array, Lookup, Request, answered
+from satrap.exchange.protocol import Durability, TableGroup
+from satrap.exchange.servers.client import Fetch, ServersExchange
+from satrap.exchange.servers.shadow import Shadow
+from satrap.exchange.servers.telemetry import ServersTelemetry
+from satrap.exchange.servers.wire import CODES, gather_gradients, scale_of, to_wire
+from satrap.store.types import address, check_rows
+
+
+@dataclass(slots=True)
+class _Early:
+    """A lookup that waits for its turn, what is fetched for it, and the updates that the shadow had then."""
+
+    lookup: Lookup[Array]
+    wanted: Sequence[Request]
+    fetch: Fetch
+    updates: Sequence[int]
+    here: bool = False
+
+
+class ServersLookahead:
+    """A `ServersExchange` of the only worker, for which the time of a lookup does not matter.
+
+    The rows of lookups that wait for their turn lie here as well, in a `Shadow`, with their optimizer state.
+    Every update changes them here as it changes them at the shards, to the bit, so a lookup does not wait
+    for the way to the shards and back. Rows that are here already are not sent again.
+
+    Args:
+        shards: the exchange with the shards, in mode hybrid: they apply updates as they arrive.
+    """
+
+    collective = False
+
+    def __init__(self, shards: ServersExchange) -> None:
+        self._shards, self._shadow = shards, Shadow(shards.tables, shards.seed)
+        self.groups: Sequence[TableGroup] = shards.groups
+        self.telemetry: ServersTelemetry = shards.telemetry
+        self.durability: Durability = shards.durability
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-lookahead")
+        self._early: deque[_Early] = deque()
+        self._error: BaseException | None = None
+        self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
+
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
+    ) -> Lookup[Array]:
+        """See `Exchange.lookup`."""
+        if known is not None:
+            return answered(requests, known)
+        if not create:
+            self._thread.submit(lambda: None).result()  # behind the updates that were issued before
+            return self._shards.lookup(requests, create=False)
+        lookup = Lookup[Array](list(requests), exchange=self)
+        self._do(lookup, partial(self._look_up, lookup))
+        return lookup
+
+    def _do(self, lookup: Lookup[Array] | None, work: Callable[[], None]) -> None:
+        """Do something in the thread; after an error nothing is done any more."""
+
+        def run() -> None:
+            if self._error is not None:
+                raise self._error
+            work()
+
+        def done(future: Future[None]) -> None:
+            if (error := future.exception()) is not None:
+                self._error = self._error or error
+                if lookup is not None and not lookup.rows.done():
+                    lookup.rows.set_exception(error)
+
+        self._thread.submit(run).add_done_callback(done)
+
+    def _look_up(self, lookup: Lookup[Array]) -> None:
+        if not self._early:
+            self._shadow.clear()  # somebody else may have changed rows since the last lookup
+        elif self._shadow.full:
+            self._shadow.keep([request for early in self._early for request in early.lookup.requests])
+        lookup.requests = [self._shards.splitter.checked(request) for request in lookup.requests]
+        wanted = [self._shadow.missing(request) for request in lookup.requests]
+        fetch = self._shards.fetch(wanted, [self._shadow.width(request) for request in wanted])
+        early = _Early(lookup, wanted, fetch, [self._shadow.updates(request) for request in wanted])
+        self._early.append(early)
+        fetch.rows.add_done_callback(lambda _: self._do(lookup, partial(self._arrived, early)))
+
+    def _arrived(self, early: _Early) -> None:
+        for i, (request, rows) in enumerate(zip(early.wanted, early.fetch.rows.result(), strict=True)):
+            there = max(told[i] for told in early.fetch.updates)
+            self._shadow.add(request, rows, there - early.updates[i])
+        early.here = True
+        if self._early and self._early[0] is early:
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Complete the lookup whose turn it is, if its rows are here."""
+        if self._early and self._early[0].here:
+            lookup = self._early[0].lookup
+            lookup.rows.set_result([self._as_sent(self._shadow.rows(r)) for r in lookup.requests])
+
+    def _as_sent(self, rows: Array) -> Array:
+        """Return rows as they would come from a shard."""
+        if self._forward != kernels.FLOAT32:
+            raw = to_wire(rows, self._forward)
+            kernels.widen(self._forward, address(raw), address(rows), np.uint64(rows.size))
+        return rows
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """See `Exchange.prefetch`."""
+        self._shards.prefetch(requests)
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`."""
+        if self._error is not None:
+            raise self._error
+        self._do(None, partial(self._update, Lookup.given(lookup, self), list(gradients), lr_scale))
+
+    def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
+        sent = Lookup[Array](lookup.requests)
+        sent.missed = (0, 0)  # the rows were those after all updates
+        self._shards.update(sent, gradients, lr_scale=lr_scale)
+        arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
+        if all(finite for _, finite in arrived):  # otherwise nothing was sent
+            for request, (rows, _) in zip(lookup.requests, arrived, strict=True):
+                self._shadow.update(request, rows, lr_scale)
+        self._early.popleft()
+        self._hand_out()
+
+    def _received(self, request: Request, gradients: Array) -> tuple[Array, bool]:
+        """Return gradients as they arrive at a shard, and whether they are finite."""
+        rows = check_rows(gradients, len(request.ids), self.groups[request.group].dim, "gradients")
+        scale = scale_of(rows, self._backward)
+        raw, finite = gather_gradients(rows, None, self._backward, scale)
+        out = np.empty_like(rows)
+        kernels.widen(self._backward, address(raw), address(out), np.uint64(out.size))
+        if scale != 1.0:
+            out *= np.float32(1.0 / scale)
+        return out, finite
+
+    def flush(self) -> None:
+        """See `Exchange.flush`."""
+        self._thread.submit(lambda: None).result()
+        if self._error is not None:
+            raise self._error
+        self._shards.flush()
+
+    def close(self) -> None:
+        """See `Exchange.close`. Closing twice is fine."""
+        self._thread.submit(lambda: None).result()
+        self._shards.close()  # what is still being fetched is told here
+        self._thread.shutdown(wait=True)
+        self._shadow.close()

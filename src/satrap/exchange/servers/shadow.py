@@ -1,0 +1,114 @@
+"""Copies of some rows of the shards, with their optimizer state, that are trained here as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from satrap.exchange.lookup import Array, Request
+from satrap.schema import Table
+from satrap.store import Chunk, Shard
+from satrap.store.types import Offsets
+
+KEPT_BYTES = 256 << 20
+"""Bytes of rows after which those that no lookup waits for are dropped."""
+
+
+class Shadow:
+    """Rows of lookups that wait for their turn, and of those before. Used by one thread.
+
+    Args:
+        tables: those of the shards.
+        seed: of the shards' stores; it decides how 16-bit weights are rounded.
+    """
+
+    def __init__(self, tables: Sequence[Table], seed: int) -> None:
+        self._tables, self._seed = tables, seed
+        self._shard, self._most = Shard(tables, seed=seed), KEPT_BYTES
+        self._counted: set[int] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to `keep` only what is needed."""
+        return self._bytes > self._most
+
+    @property
+    def _bytes(self) -> int:
+        return sum(group.bytes for group in self._shard.groups)
+
+    def width(self, request: Request) -> int:
+        """Return the numbers of a row: weights and state."""
+        group = self._shard.groups[request.group]
+        return group.dim + group.plan.width
+
+    def updates(self, request: Request) -> int:
+        """Return the number of updates of a table group here."""
+        return self._shard.groups[request.group].updates
+
+    def missing(self, request: Request) -> Request:
+        """Return the part of a request whose rows are not here."""
+        return _part(request, self._absent(request))
+
+    def _absent(self, request: Request) -> Offsets:
+        group = self._shard.groups[request.group]
+        return group.directory.find(request.ids, request.splits, use=False)[1]
+
+    def add(self, request: Request, rows: Array, behind: int) -> None:
+        """Take rows, float32[n, dim + width], except those that are here: they are newer.
+
+        `behind`: how many more updates their table group had seen at the shards than here when they were
+        asked for. The rounding of 16-bit weights depends on it.
+        """
+        group = self._shard.groups[request.group]
+        if group.index not in self._counted:
+            self._counted.add(group.index)
+            group.updates += behind
+        absent = self._absent(request)
+        self._load(_part(request, absent), rows[absent, : group.dim], rows[absent, group.dim :])
+
+    def _load(self, request: Request, weights: Array, state: Array) -> None:
+        tables = self._shard.groups[request.group].tables
+        for table, first, end in zip(tables, request.splits[:-1], request.splits[1:], strict=True):
+            if end > first:
+                own = slice(first, end)
+                self._shard.load(table, Chunk(table, request.ids[own], weights[own], state[own]))
+
+    def rows(self, request: Request) -> Array:
+        """Return the weights of a request, float32[n, dim]; all its rows are here."""
+        rows, found = self._shard.peek_group(request.group, request.ids, request.splits)
+        assert found.all()
+        return rows
+
+    def update(self, request: Request, gradients: Array, lr_scale: float) -> None:
+        """Take the step that the shards take."""
+        self._shard.update_group(
+            request.group, request.ids, request.splits, gradients, lr_scale=lr_scale, checked=True
+        )
+
+    def keep(self, waiting: Iterable[Request]) -> None:
+        """Drop all rows but those of these requests."""
+        before, self._shard = self._shard, Shard(self._tables, seed=self._seed)
+        for group, old in zip(self._shard.groups, before.groups, strict=True):
+            group.updates = old.updates
+        for request in waiting:
+            wanted = self.missing(request)
+            slots, _ = before.groups[request.group].directory.find(wanted.ids, wanted.splits, use=False)
+            here = _part(wanted, np.flatnonzero(slots >= 0))
+            self._load(here, *before.fetch_group(here.group, here.ids, here.splits))
+        before.close()
+        self._most = max(KEPT_BYTES, 2 * self._bytes)
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._shard.clear()
+        self._counted.clear()
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._shard.close()
+
+
+def _part(request: Request, at: Offsets) -> Request:
+    splits = np.searchsorted(at, request.splits).astype(np.int64)
+    return Request(request.group, request.ids[at], splits)

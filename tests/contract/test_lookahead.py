@@ -1,0 +1,157 @@
+"""Lookups that are issued early see what they would see in their turn, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.errors import StoreError
+from satrap.exchange import Exchange, LocalExchange
+from satrap.exchange.lookahead import with_lookahead
+from satrap.exchange.servers import Wire
+from satrap.optim import FTRL, SGD, Adam, RowWiseAdagrad
+from satrap.schema import Table
+from satrap.store import Shard
+from tests.contract.parties import (
+    EXACT,
+    SEED,
+    TABLES,
+    assert_equal_contents,
+    connect,
+    gradients_for,
+    random_requests,
+    request,
+    threads,
+    train,
+)
+
+HALF = [
+    Table("a", dim=4, optimizer=Adam(lr=0.1), dtype="bfloat16"),
+    Table("b", dim=4, optimizer=Adam(lr=0.1), dtype="bfloat16"),
+    Table("c", dim=17, optimizer=SGD(lr=0.1, momentum=0.9), dtype="float16"),
+]
+OTHERS = [
+    Table("a", dim=4, optimizer=RowWiseAdagrad(lr=0.1)),
+    Table("b", dim=4, optimizer=RowWiseAdagrad(lr=0.1)),
+    Table("c", dim=17, optimizer=FTRL(lr=0.1)),
+]
+KINDS = ("local", "servers-1", "servers-3")
+
+
+@contextmanager
+def opened(kind: str, tables: list[Table] = TABLES, wire: Wire = EXACT) -> Iterator[Exchange]:
+    """Yield an exchange that holds no rows."""
+    if kind == "local":
+        exchange: Any = LocalExchange(Shard(tables, seed=SEED))
+        yield exchange
+        exchange.close()
+        return
+    with threads(int(kind[-1])) as shards:
+        exchange = connect([shard.address for shard in shards], tables=tables, wire=wire)
+        yield exchange
+        exchange.close()
+
+
+@contextmanager
+def ahead(kind: str, *arguments: Any) -> Iterator[Exchange]:
+    """Yield an exchange whose lookups may be issued early."""
+    with opened(kind, *arguments) as exchange:
+        found = with_lookahead(exchange)
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("tables", [TABLES, HALF, OTHERS], ids=["adagrad", "16-bit", "others"])
+@pytest.mark.parametrize("steps_ahead", [0, 1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_those_of_lookups_in_their_turn(kind: str, steps_ahead: int, tables: list[Table]) -> None:
+    with opened(kind, tables) as sync, ahead(kind, tables) as early:
+        for part in range(2):  # the second time there are rows, and counters, already
+            wanted = train(sync, steps=25, seed=part)
+            found = train(early, steps=25, seed=part, ahead=steps_ahead)
+            for x, y in zip(wanted, found, strict=True):
+                np.testing.assert_array_equal(x, y)
+        assert_equal_contents(sync, early)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_that_are_refused_or_empty_change_nothing(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    batches = [random_requests(rng) for _ in range(12)]
+    steps = [(b, gradients_for(rng, b)) for b in batches]
+    with opened(kind) as sync, ahead(kind) as early:
+        wanted, found = [], []
+        for number, (batch, gradients) in enumerate(steps):
+            lookup = sync.lookup(batch, create=True)
+            wanted += lookup.result()
+            if number % 3:
+                sync.update(lookup, gradients, lr_scale=1.0)
+            else:
+                sync.update(None, [], lr_scale=1.0)
+        waiting = [early.lookup(batch, create=True) for batch, _ in steps[:2]]
+        for number, (_, gradients) in enumerate(steps):
+            lookup = waiting.pop(0)
+            found += lookup.result()
+            if number % 3:
+                early.update(lookup, gradients, lr_scale=1.0)
+            else:
+                early.update(None, [], lr_scale=1.0)
+            if number + 2 < len(steps):
+                waiting.append(early.lookup(steps[number + 2][0], create=True))
+        for x, y in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(x, y)
+        assert_equal_contents(sync, early)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_were_loaded_in_between_are_seen(kind: str) -> None:
+    with opened(kind) as sync, ahead(kind) as early:
+        for exchange, n in ((sync, 0), (early, 2)):
+            train(exchange, steps=10, seed=6, ahead=n)
+            for table, chunk in list(exchange.durability.snapshot()):
+                chunk.weights[:] += 1
+                exchange.durability.load(table, chunk)
+        for x, y in zip(train(sync, steps=10, seed=7), train(early, steps=10, seed=7, ahead=2), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_looking_without_creating_sees_what_was_issued(kind: str) -> None:
+    with ahead(kind) as early:
+        wanted = [request(0, [1, 2], [3]), request(1, [4])]
+        lookup = early.lookup(wanted, create=True)
+        before = [rows.copy() for rows in lookup.result()]
+        early.update(lookup, [np.ones_like(rows) for rows in before], lr_scale=1.0)
+        after = early.lookup(wanted, create=False).result()
+        assert all((x != y).all() for x, y in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_staleness_is_reported(kind: str) -> None:
+    with ahead(kind) as early:
+        train(early, steps=10, seed=8, ahead=3)
+        traffic = early.telemetry.traffic()
+        assert (traffic.own, traffic.others, traffic.waiting) == ({0: 10}, {0: 10}, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_that_are_not_finite_are_an_error_and_change_nothing(kind: str) -> None:
+    with ahead(kind) as early:
+        wanted = [request(0, [1, 2], [3]), request(1, [4])]
+        lookup = early.lookup(wanted, create=True)
+        before = [rows.copy() for rows in lookup.result()]
+        early.update(lookup, [np.full_like(rows, np.nan) for rows in before], lr_scale=1.0)
+        with pytest.raises(StoreError, match="NaN"):
+            early.flush()
+        for x, y in zip(before, early.lookup(wanted, create=False).result(), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lookup_that_is_refused_is_told(kind: str) -> None:
+    with ahead(kind) as early, pytest.raises(StoreError, match="group 5"):
+        early.lookup([request(5, [1])], create=True).result()
