@@ -138,6 +138,10 @@ def test_export_then_import_changes_nothing(run: Path, tmp_path: Path) -> None:
     assert {p.name for p in (tmp_path / "out").iterdir()} == names
     user = pq.read_table(tmp_path / "out" / "user.parquet")
     assert user.num_rows == 30
+    assert user.column_names == ["id", "weights", "state"]
+    assert satrap("checkpoint", "export", run, "--output", tmp_path / "plain").code == 0
+    plain = pq.read_table(tmp_path / "plain" / "user.parquet")
+    assert plain.equals(user.select(["id", "weights"]))
     assert {("user", i) for i in user["id"].to_pylist()} == {key for key in before if key[0] == "user"}
     for table in ("user", "item"):
         assert satrap("checkpoint", "import", run, table, tmp_path / "out" / f"{table}.parquet").code == 0

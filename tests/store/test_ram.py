@@ -63,3 +63,17 @@ def test_memory_of_a_backend_that_nobody_holds_is_given_back_at_once():
         assert gone.calls == 0
     finally:
         gc.enable()
+
+
+def test_rows_that_are_loaded_do_not_push_out_rows_of_the_same_request():
+    backend = ram(3000)
+    for first in range(0, 20_000, 1000):
+        ids, splits = np.arange(first, first + 1000, dtype=np.uint64), np.array([0, 1000, 1000])
+        places = backend.find(ids, splits, use=True)
+        backend.create(ids, splits, places, places.absent)
+    old = np.sort(backend.directory.collect(0, 0, 4095)[0])[:500]
+    ids = np.concatenate([old, np.arange(10**6, 10**6 + 1500, dtype=np.uint64)])
+    splits = np.array([0, len(ids), len(ids)])
+    backend.write(ids, splits, np.ones((len(ids), 4), np.float32), np.empty((len(ids), 0), np.float32))
+    slots, _ = backend.directory.find(old, np.array([0, 500, 500]), use=False)
+    assert (slots >= 0).all()

@@ -35,7 +35,7 @@ class Layout:
     values in a new row.
     """
 
-    state: int = 0
+    state: int
     scalar: bool = False
     state_start: float = 0.0
     scalar_start: float = 0.0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from concurrent.futures import Future
 
-from satrap.errors import ExchangeError
+import pytest
+
+from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc.client.loop import Loop
 from satrap.rpc.client.peer import Peer
 from satrap.rpc.wire.frames import Kind
@@ -48,3 +51,27 @@ def test_what_is_posted_runs_in_the_thread_in_order() -> None:
     loop.stop()
     assert done == list(range(100))
     assert end.result(1) is None
+
+
+@pytest.mark.parametrize(("said", "times"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", 1), (b"", 5)])
+def test_a_stranger_is_refused_at_once_and_who_hangs_up_after_five_times(said: bytes, times: int) -> None:
+    ended: Future[object] = Future()
+    accepted: list[socket.socket] = []
+
+    def answer() -> None:
+        while not ended.done():
+            connection, _ = server.accept()
+            accepted.append(connection)
+            connection.sendall(said)
+            if not said:
+                connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = Peer("server 0", client=7, epoch=1, deadline=20.0, heartbeat=0.5)
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        loop = Loop([peer], [address], key=None, on_end=ended.set_result)
+        error = ended.result(20)
+        loop.stop()
+    assert isinstance(error, SatrapError)
+    assert len(accepted) == times
