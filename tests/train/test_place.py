@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 
 from satrap.dense import Workers
+from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
@@ -33,3 +35,23 @@ def test_rows_are_where_the_exchange_puts_them() -> None:
 def test_by_default_a_trainer_is_alone() -> None:
     assert (Place().workers.size, Place().exchange, Place().threads) == (1, None, None)
     assert Place().workers is not Place().workers
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in ("1", None):
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        if size is not None:
+            monkeypatch.setenv("WORLD_SIZE", size)
+        place = Place.from_environment(threads=3)
+        assert (place.exchange, place.workers.size, place.threads) == (None, 1, 3)
+        assert place.share == {"worker": 0, "workers": 1}
+
+
+def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="several processes"):
+        Place.from_environment()
+    monkeypatch.setenv("WORLD_SIZE", "many")
+    with pytest.raises(ConfigError, match="several processes"):
+        Place.from_environment()

@@ -101,6 +101,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         host: address under which the other workers reach this one, default loopback.
         device: where the network computes.
         deadline: seconds, default 30.
+        prefix: of the keys in the store; another one for each attempt to start the same workers.
 
     Raises:
         ExchangeError: the others did not come.
@@ -115,14 +116,16 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         host: str = "127.0.0.1",
         device: str = "cpu",
         deadline: float = 30.0,
+        prefix: str = "",
     ) -> None:
-        self.rank, self.size, self.deadline = rank, size, deadline
+        self.rank, self.size, self.deadline, self._prefix = rank, size, deadline, prefix
         self._met: dict[str, int] = {}
         self._stopping = threading.Event()
         name, _, port = store.rpartition(":")
         with _watched(rank, "finding each other"):
             start = timedelta(seconds=START_SECONDS)
-            self._store = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
+            found = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
+            self._store = _c10d.PrefixStore(prefix, found)
             self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
             self._beats.start()
             self.meet("start")
@@ -148,9 +151,9 @@ class ConnectedWorkers(ConnectedGroup, Workers):
 
     def _beat(self, host: str, port: int) -> None:
         # Its own connection, so that signs of life do not wait for the worker's operations.
-        store = _c10d.TCPStore(
-            host, port, None, False, timedelta(seconds=self.deadline), wait_for_workers=False
-        )
+        limit = timedelta(seconds=self.deadline)
+        store = _c10d.TCPStore(host, port, None, False, limit, wait_for_workers=False)
+        store = _c10d.PrefixStore(self._prefix, store)
         while not self._stopping.is_set():
             try:
                 store.add(f"beat/{self.rank}", 1)

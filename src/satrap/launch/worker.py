@@ -30,9 +30,8 @@ from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
 from satrap.train import Trainer
+from satrap.train.place import WRITING_SECONDS
 
-WRITING_SECONDS = 7 * 86_400.0
-"""How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
 """Exit codes; the third means that the cause is elsewhere."""
 
@@ -72,7 +71,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     def exchange(tables: Sequence[Table]) -> Exchange:
         share = workers.data
         store, wire = store_of(recipe), wire_of(recipe)
-        mode = "sync" if training.mode == "sync" else "hybrid"
+        mode = "sync" if training.mode == "sync" and not training.lookahead else "hybrid"
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
         if cluster.exchange == "collective":

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from satrap.dense import Workers
+from satrap.dense import ConnectedWorkers, Workers
+from satrap.errors import ConfigError
 from satrap.exchange import Exchange
+from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.collective.torch_ranks import TorchRanks
+from satrap.exchange.servers import Wire
 from satrap.schema import Table
+from satrap.store import StoreConfig
+
+WRITING_SECONDS = 7 * 86_400.0
+"""How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +36,74 @@ class Place:
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
     workers: Workers = field(default_factory=Workers)
     threads: int | None = None
+
+    @property
+    def share(self) -> dict[str, int]:
+        """This process's part of the data, as arguments of `Dataset.with_options`."""
+        return {"worker": self.workers.data.rank, "workers": self.workers.data.size}
+
+    @classmethod
+    def from_environment(
+        cls,
+        *,
+        store: StoreConfig = StoreConfig(),
+        wire: Wire = Wire(),
+        device: str = "cpu",
+        threads: int | None = None,
+        deadline: float = 30.0,
+    ) -> Place:
+        """Return the place of a process that `torchrun` has started; without it, one process alone.
+
+        ```python
+        place = satrap.train.Place.from_environment()
+        data = satrap.data.read("train.parquet", schema).with_options(**place.share)
+        trainer = satrap.Trainer(model, schema, ..., place=place)
+        ```
+
+        With `torchrun --nproc-per-node 4 train.py`, four processes hold the rows and train together, see
+        `CollectiveExchange`. `python train.py` is one process with a store of its own.
+
+        Args:
+            store: the same as the trainer's.
+            wire: number formats of rows and gradients between the processes.
+            device: where the network computes.
+            threads: see the class.
+            deadline: seconds until a process that does not answer counts as lost.
+
+        Raises:
+            ConfigError: a part of the variables that `torchrun` sets is missing, or is no number.
+            ExchangeError: the other processes did not come.
+        """
+        place = _torchrun(os.environ)
+        if place is None:
+            return cls(threads=threads)
+        address, port, rank, size, prefix = place
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:  # sends nothing
+            route.connect((address, port))
+            host = route.getsockname()[0]
+        workers = ConnectedWorkers(
+            f"{address}:{port}", rank, size, host=host, device=device, deadline=deadline, prefix=prefix
+        )
+
+        def exchange(tables: Sequence[Table]) -> Exchange:
+            ranks, aside = TorchRanks(deadline), TorchRanks(WRITING_SECONDS)
+            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
+
+        return cls(exchange, workers, threads)
+
+
+def _torchrun(variables: Mapping[str, str]) -> tuple[str, int, int, int, str] | None:
+    """Return address and port of the store, rank, size and a prefix for keys; None: there is one process."""
+    try:
+        size = int(variables.get("WORLD_SIZE", "1"))
+        if size == 1:
+            return None
+        address, port, rank = variables["MASTER_ADDR"], int(variables["MASTER_PORT"]), int(variables["RANK"])
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"the environment names several processes, but not how they find each other: {error}",
+            why="WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT belong together",
+            fix="start the program with torchrun, or remove these variables",
+        ) from error
+    attempt = (variables.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+    return address, port, rank, size, "/".join(("satrap", *attempt))
