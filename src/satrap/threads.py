@@ -1,4 +1,4 @@
-"""Settings of PyTorch's threads; the only module that reads and sets environment variables.
+"""Settings of PyTorch's threads.
 
 GNU OpenMP, which PyTorch's CPU build uses, lets its threads spin for milliseconds while they wait for each
 other. satrap reads, looks up and updates on threads of its own; when one of them holds a core, a spinning
@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
+from satrap.environment import variables
+
 SPIN_COUNT = "1000"
 """Iterations, a few microseconds: longer than the gap inside an operation, shorter than a time slice."""
 
@@ -18,7 +20,7 @@ SPIN_COUNT = "1000"
 def shorten_spinning() -> None:
     """Set `GOMP_SPINCOUNT` unless the user chose a policy or PyTorch is loaded already."""
     if "torch" not in sys.modules and not _chosen():
-        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+        variables()["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
 def default_threads(present: int) -> int:
@@ -30,4 +32,4 @@ def default_threads(present: int) -> int:
 
 
 def _chosen() -> bool:
-    return any(name in os.environ for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"))
+    return any(name in variables() for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from satrap.dense import ConnectedWorkers, Workers
+from satrap.environment import variables
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
@@ -74,7 +74,7 @@ class Place:
             ConfigError: a part of the variables that `torchrun` sets is missing, or is no number.
             ExchangeError: the other processes did not come.
         """
-        place = _torchrun(os.environ)
+        place = _torchrun(variables())
         if place is None:
             return cls(threads=threads)
         address, port, rank, size, prefix = place
@@ -92,18 +92,18 @@ class Place:
         return cls(exchange, workers, threads)
 
 
-def _torchrun(variables: Mapping[str, str]) -> tuple[str, int, int, int, str] | None:
+def _torchrun(given: Mapping[str, str]) -> tuple[str, int, int, int, str] | None:
     """Return address and port of the store, rank, size and a prefix for keys; None: there is one process."""
     try:
-        size = int(variables.get("WORLD_SIZE", "1"))
+        size = int(given.get("WORLD_SIZE", "1"))
         if size == 1:
             return None
-        address, port, rank = variables["MASTER_ADDR"], int(variables["MASTER_PORT"]), int(variables["RANK"])
+        address, port, rank = given["MASTER_ADDR"], int(given["MASTER_PORT"]), int(given["RANK"])
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"the environment names several processes, but not how they find each other: {error}",
             why="WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT belong together",
             fix="start the program with torchrun, or remove these variables",
         ) from error
-    attempt = (variables.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+    attempt = (given.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
     return address, port, rank, size, "/".join(("satrap", *attempt))
