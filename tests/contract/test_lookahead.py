@@ -139,13 +139,16 @@ def test_no_staleness_is_reported(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_that_are_not_finite_are_an_error_and_change_nothing(kind: str) -> None:
+@pytest.mark.parametrize(("rows", "value"), [(3, np.nan), (2, 1.0)])
+def test_an_update_that_is_refused_is_told_to_all_who_wait(kind: str, rows: int, value: float) -> None:
     with ahead(kind) as early:
-        wanted = [request(0, [1, 2], [3]), request(1, [4])]
-        lookup = early.lookup(wanted, create=True)
-        before = [rows.copy() for rows in lookup.result()]
-        early.update(lookup, [np.full_like(rows, np.nan) for rows in before], lr_scale=1.0)
-        with pytest.raises(StoreError, match="NaN"):
+        wanted = [request(0, [1, 2], [3])]
+        lookup, waits = (early.lookup(wanted, create=True) for _ in range(2))
+        before = [one.copy() for one in lookup.result()]
+        early.update(lookup, [np.full((rows, 4), value, np.float32)], lr_scale=1.0)
+        with pytest.raises(StoreError, match=r"NaN|float32"):
+            waits.result(20)
+        with pytest.raises(StoreError, match=r"NaN|float32"):
             early.flush()
         for x, y in zip(before, early.lookup(wanted, create=False).result(), strict=True):
             np.testing.assert_array_equal(x, y)

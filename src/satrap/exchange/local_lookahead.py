@@ -79,6 +79,24 @@ class LocalLookahead(LocalExchange):
             self.telemetry.meter.looked_up(early.lookup, 0, (self._applied, self._applied))
             early.lookup.rows.set_result(early.rows)
 
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Array],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`. If one is refused, lookups that wait for their turn raise its error."""
+        super().update(lookup, gradients, lr_scale=lr_scale, finite=finite)
+        assert self._last_update is not None
+        self._last_update.add_done_callback(self._tell_all)
+
+    def _tell_all(self, update: Future[None]) -> None:
+        for early in self._early:
+            if not early.lookup.rows.done():
+                _tell(early.lookup, update)
+
     def _update(
         self,
         lookup: Lookup[Any],

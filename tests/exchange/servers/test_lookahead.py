@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
-from tests.contract.parties import TABLES, assert_equal_contents, request, train
-from tests.contract.test_lookahead import ahead, opened
+from tests.contract.parties import TABLES, assert_equal_contents, connect, request, threads, train
+from tests.contract.test_lookahead import HALF, ahead, opened
 
 
 @pytest.mark.parametrize("wire", [Wire(), Wire("float16", "float16"), Wire("float32", "bfloat16")], ids=str)
@@ -30,3 +31,16 @@ def test_rows_that_are_here_are_not_sent_again() -> None:
         second.result()
         assert early.telemetry.traffic().received - received < 1000
         early.update(second, gradients, lr_scale=1.0)
+
+
+def test_rows_of_16_bits_are_rounded_as_at_shards_that_have_served_others() -> None:
+    with opened("servers-1", HALF) as sync, threads(2) as shards:
+        addresses = [shard.address for shard in shards]
+        first = connect(addresses, tables=HALF)
+        for exchange in (sync, first):
+            train(exchange, steps=7, seed=1)
+        first.close()
+        early = with_lookahead(connect(addresses, tables=HALF))
+        for x, y in zip(train(sync, steps=20, seed=2), train(early, steps=20, seed=2, ahead=2), strict=True):
+            np.testing.assert_array_equal(x, y)
+        early.close()

@@ -18,7 +18,7 @@ from satrap.exchange.servers.client import Fetch, ServersExchange
 from satrap.exchange.servers.shadow import Shadow
 from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, gather_gradients, scale_of, to_wire
-from satrap.store.types import address, check_rows
+from satrap.store.types import address, check_rows, not_finite
 
 
 @dataclass(slots=True)
@@ -79,8 +79,9 @@ class ServersLookahead:
         def done(future: Future[None]) -> None:
             if (error := future.exception()) is not None:
                 self._error = self._error or error
-                if lookup is not None and not lookup.rows.done():
-                    lookup.rows.set_exception(error)
+                for waits in (lookup, *(early.lookup for early in self._early)):
+                    if waits is not None and not waits.rows.done():
+                        waits.rows.set_exception(error)
 
         self._thread.submit(run).add_done_callback(done)
 
@@ -139,22 +140,24 @@ class ServersLookahead:
         sent.missed = (0, 0)  # the rows were those after all updates
         self._shards.update(sent, gradients, lr_scale=lr_scale)
         arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
-        if all(finite for _, finite in arrived):  # otherwise nothing was sent
-            for request, (rows, _) in zip(lookup.requests, arrived, strict=True):
-                self._shadow.update(request, rows, lr_scale)
+        for request, rows in zip(lookup.requests, arrived, strict=True):
+            self._shadow.update(request, rows, lr_scale)
         self._early.popleft()
         self._hand_out()
 
-    def _received(self, request: Request, gradients: Array) -> tuple[Array, bool]:
-        """Return gradients as they arrive at a shard, and whether they are finite."""
-        rows = check_rows(gradients, len(request.ids), self.groups[request.group].dim, "gradients")
+    def _received(self, request: Request, gradients: Array) -> Array:
+        """Return gradients as they arrive at a shard; raise the error with which they are not sent."""
+        group = self.groups[request.group]
+        rows = check_rows(gradients, len(request.ids), group.dim, "gradients")
         scale = scale_of(rows, self._backward)
         raw, finite = gather_gradients(rows, None, self._backward, scale)
+        if not finite:
+            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
         out = np.empty_like(rows)
         kernels.widen(self._backward, address(raw), address(out), np.uint64(out.size))
         if scale != 1.0:
             out *= np.float32(1.0 / scale)
-        return out, finite
+        return out
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
