@@ -28,10 +28,14 @@ DIMENSIONS: dict[str, tuple[Value, ...]] = {
     "rows": ("float32", "bfloat16", "float16"),
     "loaders": (0, 1, 2),
     "embedding_workers": (0, 1, 2),
-    "shards": (0, 1, 2, 3),
+    "shards": (0, 1, 2, 3, "none"),
     "workers": (1, 2),
+    "lookahead": (0, 2),
 }
-"""0 shards: one process that holds the rows itself."""
+"""0 shards: one process that holds the rows itself. No shards: the workers hold the rows together."""
+
+_ALONE = "does not go with cluster.exchange: collective"
+_EARLY = "does not go with training.lookahead"
 
 REFUSED: dict[tuple[tuple[str, Value], tuple[str, Value]], str] = {
     (("tier", "yes"), ("eviction", "none")): "embedding.tier needs embedding.memory and an eviction policy",
@@ -53,6 +57,23 @@ REFUSED: dict[tuple[tuple[str, Value], tuple[str, Value]], str] = {
     ): "cluster.embedding_workers is 2, but cluster.exchange is local",
     (("loaders", 2), ("workers", 1)): "cluster.loaders is 2, but there are 1 workers",
     (("embedding_workers", 2), ("workers", 1)): "cluster.embedding_workers is 2, but there are 1 workers",
+    (("mode", "async"), ("shards", "none")): f"training.mode {_ALONE}",
+    (("durability", "journal"), ("shards", "none")): f"checkpoint.durability {_ALONE}",
+    (("embedding_workers", 1), ("shards", "none")): f"cluster.embedding_workers {_ALONE}",
+    (("embedding_workers", 2), ("shards", "none")): f"cluster.embedding_workers {_ALONE}",
+    (("mode", "hybrid"), ("lookahead", 2)): f"training.mode {_EARLY}",
+    (("mode", "async"), ("lookahead", 2)): f"training.mode {_EARLY}",
+    (("tier", "yes"), ("lookahead", 2)): "embedding.tier needs embedding.memory and an eviction policy",
+    (("eviction", "lru"), ("lookahead", 2)): f"embedding.eviction {_EARLY}",
+    (("eviction", "lfu"), ("lookahead", 2)): f"embedding.eviction {_EARLY}",
+    (("eviction", "ttl"), ("lookahead", 2)): f"embedding.eviction {_EARLY}",
+    (("admission", "count"), ("lookahead", 2)): f"embedding.admission {_EARLY}",
+    (("admission", "probability"), ("lookahead", 2)): f"embedding.admission {_EARLY}",
+    (("embedding_workers", 1), ("lookahead", 2)): f"cluster.embedding_workers {_EARLY}",
+    (("embedding_workers", 2), ("lookahead", 2)): f"cluster.embedding_workers {_EARLY}",
+    (("shards", "none"), ("lookahead", 2)): f"cluster.exchange {_EARLY}",
+    (("workers", 2), ("lookahead", 2)): f"cluster.workers {_EARLY}",
+    (("loaders", 2), ("lookahead", 2)): "cluster.loaders is 2, but there are 1 workers",
 }
 """Pairs that a recipe may not have -> what its error says."""
 
@@ -152,6 +173,12 @@ def distinct_ids() -> int:
     return int(trained["user"].nunique() + trained["item"].nunique())
 
 
+def holders(configuration: Configuration) -> int:
+    """Return how many processes hold rows."""
+    shards = configuration["shards"]
+    return int(configuration["workers"]) if shards == "none" else max(int(shards), 1)
+
+
 def epochs(configuration: Configuration) -> int:
     return EPOCHS * int(configuration["workers"])
 
@@ -160,7 +187,8 @@ def write_recipe(
     folder: Path, configuration: Configuration, *, every: int | None = None, keep: int = 2
 ) -> Path:
     """Write rows and recipe; `every`: take full snapshots at such steps, whatever the configuration says."""
-    c, at = configuration, int(configuration["shards"])
+    c, shards = configuration, configuration["shards"]
+    exchange = {0: "local", "none": "collective"}.get(shards, "servers")
     if every is not None:
         checkpoint = f"every_steps: {every}"
     elif c["deltas"] == "yes":
@@ -169,8 +197,8 @@ def write_recipe(
         checkpoint = f"every_steps: {EVERY}"
     cluster = f"""\
 cluster:
-  exchange: {"servers" if at else "local"}
-  shards: {max(at, 1)}
+  exchange: {exchange}
+  shards: {shards if exchange == "servers" else 1}
   workers: {c["workers"]}
   loaders: {c["loaders"]}
   embedding_workers: {c["embedding_workers"]}
@@ -178,6 +206,7 @@ cluster:
   restarts: 1000
   deadline: 120
 """
+    length = f"epochs: {epochs(c)}, patience: null, plateau: 0.9"
     text = f"""\
 data:
   train: rows.csv
@@ -194,7 +223,7 @@ embedding:
   optimizer: {{name: adagrad, lr: 0.1}}
   dtype: {c["rows"]}
 {_bounds(c, folder)}\
-training: {{mode: {c["mode"]}, staleness: {STALENESS}, epochs: {epochs(c)}, patience: null, plateau: 0.9}}
+training: {{mode: {c["mode"]}, staleness: {STALENESS}, lookahead: {c["lookahead"]}, {length}}}
 {cluster}checkpoint: {{{checkpoint}, keep: {keep}, durability: {c["durability"]}}}
 """
     return make_recipe(folder, text, frame())
@@ -202,7 +231,7 @@ training: {{mode: {c["mode"]}, staleness: {STALENESS}, epochs: {epochs(c)}, pati
 
 def _bounds(c: Configuration, folder: Path) -> str:
     """Return the lines about which rows there are; memory is for about half of them."""
-    stores = max(int(c["shards"]), 1)
+    stores = holders(c)
     kept, record = distinct_ids() // stores, 32 if c["rows"] == "float32" else 24
     memory, lines = LEAST_MEMORY + kept // 2 * 64, []
     scale = 1 + DENSE_ROW / (2 * (record + OVERHEAD)) if c["mode"] == "async" else 1.0

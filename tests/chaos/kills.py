@@ -142,7 +142,8 @@ def line(verdict: Verdict) -> str:
         f"{c['eviction']}" if c["eviction"] != "none" else "",
         f"admission by {c['admission']}" if c["admission"] != "none" else "",
         f"{c['rows']}",
-        f"{c['shards']} shards {c['workers']} workers" if c["shards"] else "one process",
+        "one process" if c["shards"] == 0 else f"{c['shards']} shards {c['workers']} workers",
+        f"lookahead {c['lookahead']}" if c["lookahead"] else "",
         f"{c['loaders']} loaders" if c["loaders"] else "",
         f"{c['embedding_workers']} embedding workers" if c["embedding_workers"] else "",
     ]

@@ -94,6 +94,8 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
         ("cluster.workers", [SYNC, "cluster.exchange=servers", "cluster.workers=2"]),
         ("cluster.exchange", [SYNC, "cluster.exchange=collective"]),
         ("cluster.embedding_workers", [SYNC, "cluster.exchange=servers", "cluster.embedding_workers=1"]),
+        ("embedding.admission", [SYNC, "embedding.admission={min_count: 2}"]),
+        ("embedding.admission", [SYNC, "embedding.admission={probability: 0.5}"]),
         ("embedding.eviction", [SYNC, "embedding.memory=1GiB", "embedding.eviction={policy: lru}"]),
     ],
 )

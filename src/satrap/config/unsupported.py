@@ -81,16 +81,17 @@ def check_cluster(sections: Sections, source: Source) -> None:
 def _check_lookahead(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for what does not go with lookups that are made early and yet see all updates."""
     cluster, embedding = sections.cluster, sections.embedding
+    admission, which = (
+        embedding.admission,
+        "which rows there are would depend on how early they are looked up",
+    )
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
         (("cluster", "workers"), cluster.workers > 1, "a worker cannot know what others do to its rows"),
         (("cluster", "exchange"), cluster.exchange == "collective", "it is not there yet"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "they pool rows too early"),
-        (
-            ("embedding", "eviction"),
-            embedding.eviction is not None,
-            "which rows there are would depend on how early they are looked up",
-        ),
+        (("embedding", "eviction"), embedding.eviction is not None, which),
+        (("embedding", "admission"), admission.min_count > 1 or admission.probability < 1, which),
     ):
         if wrong:
             raise ConfigError(
