@@ -27,7 +27,7 @@ PLAIN: Configuration = {name: values[0] for name, values in DIMENSIONS.items()} 
 def test_every_legal_pair_occurs_and_each_configuration_is_a_recipe(seed: int, tmp_path: Path) -> None:
     drawn = draw(seed)
     assert {pair for configuration in drawn for pair in pairs(configuration)} == legal_pairs()
-    assert len(drawn) < 40  # of 51,840
+    assert len(drawn) < 40  # of 155,520
     assert any(map(is_exact, drawn))
     for number, configuration in enumerate(drawn):
         load(write_recipe(tmp_path / str(number), configuration))

@@ -44,7 +44,7 @@ def test_each_request_is_split_and_each_row_found_once(monkeypatch: pytest.Monke
     with threads(2) as servers, closing(connect([s.address for s in servers])) as remote:
         lookup = remote.lookup(wanted, create=True)
         lookup.result()
-        monkeypatch.setattr(remote._splitter, "split", None)
+        monkeypatch.setattr(remote.splitter, "split", None)
         remote.update(lookup, gradients, lr_scale=1.0)
         remote.flush()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from satrap.errors import ConfigError
+from satrap.exchange.states import counts_of
 from satrap.store import Admission, Eviction
 from satrap.train import Checkpointing
 from tests.train.plain import Batches, make_batches
@@ -46,6 +47,11 @@ def test_a_killed_run_resumes_to_the_bit_whatever_its_lookahead(
     again = make_trainer(mode="sync", lookahead=after)
     result = again.fit(DATA, epochs=2, checkpoint=plan, resume=True)
     assert_same(Answer(again, result, contents(again)), alone(DATA, mode="sync", epochs=2))
+    if after:
+        trainer = make_trainer(mode="sync", lookahead=after)
+        trainer.fit(DATA, epochs=2)
+        assert counts_of(again.exchange.shard) == counts_of(trainer.exchange.shard)
+        trainer.close()
     again.close()
 
 

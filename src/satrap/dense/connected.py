@@ -17,8 +17,11 @@ from torch import Tensor
 from satrap.dense.workers import Group, Workers
 from satrap.errors import ExchangeError
 
-BEAT_SECONDS = 1.0
+BEAT_SECONDS = 0.25
 """Seconds between two signs of life of a worker."""
+
+SILENT_SECONDS = 4 * BEAT_SECONDS
+"""Seconds without a sign of life after which a worker is named as lost once a connection to it has ended."""
 
 START_SECONDS = 120.0
 """Seconds for all workers to find each other; importing PyTorch may take some of them long."""
@@ -41,30 +44,46 @@ class ConnectedGroup(Group):
         self.rank, self.size, self._process = dist.get_rank(main), dist.get_world_size(main), dist.get_rank()
         self._main, self._counting, self._cuda = main, counting, cuda
 
+    def silent(self) -> list[int]:
+        """Return the workers that seem to be dead, if that is known here."""
+        return []
+
+    @contextmanager
+    def _watched(self, stage: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
+            raise ExchangeError(
+                f"worker {self._process} lost {lost(self.silent())}: {_first_line(error)}",
+                where=f"stage: {stage}",
+                why="all workers must take every step together",
+                fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
+            ) from error
+
     def _group(self, tensor: Tensor) -> Any:
         return self._cuda if tensor.device.type == "cuda" else self._main
 
     def sum(self, tensor: Tensor) -> None:
         """See `Group.sum`."""
-        with _watched(self._process, "sum of dense gradients"):
+        with self._watched("sum of dense gradients"):
             dist.all_reduce(tensor, group=self._group(tensor))
 
     def count(self, values: Sequence[float]) -> list[float]:
         """See `Group.count`."""
         counts = torch.tensor(values, dtype=torch.float64)
-        with _watched(self._process, "count of samples"):
+        with self._watched("count of samples"):
             dist.all_reduce(counts, group=self._counting)
         return [float(value) for value in counts]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """See `Group.broadcast`."""
-        with _watched(self._process, "broadcast of dense weights"):
+        with self._watched("broadcast of dense weights"):
             for tensor in tensors:
                 dist.broadcast(tensor, group=self._group(tensor), group_src=0)
 
     def share(self, data: bytes) -> bytes:
         """See `Group.share`."""
-        with _watched(self._process, "broadcast of data"):
+        with self._watched("broadcast of data"):
             size = torch.tensor([len(data)])
             dist.broadcast(size, group=self._main, group_src=0)
             buffer = _tensor(data) if self.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
@@ -73,7 +92,7 @@ class ConnectedGroup(Group):
 
     def gather(self, data: bytes) -> list[bytes]:
         """See `Group.gather`."""
-        with _watched(self._process, "gathering results"):
+        with self._watched("gathering results"):
             sizes = torch.zeros(self.size, dtype=torch.int64)
             sizes[self.rank] = len(data)
             dist.all_reduce(sizes, group=self._main)
@@ -119,10 +138,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         prefix: str = "",
     ) -> None:
         self.rank, self.size, self.deadline, self._prefix = rank, size, deadline, prefix
+        self._process = rank
         self._met: dict[str, int] = {}
         self._stopping = threading.Event()
         name, _, port = store.rpartition(":")
-        with _watched(rank, "finding each other"):
+        with self._watched("finding each other"):
             start = timedelta(seconds=START_SECONDS)
             found = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
             self._store = _c10d.PrefixStore(prefix, found)
@@ -163,7 +183,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
 
     def called(self, stage: str) -> bool:
         """See `Workers.called`."""
-        with _watched(self.rank, stage):
+        with self._watched(stage):
             return bool(self._store.add(f"{stage}/{self._met.get(stage, 0) + 1}", 0))
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
@@ -171,7 +191,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         turn = self._met[stage] = self._met.get(stage, 0) + 1
         key, seen = f"{stage}/{turn}", dict[int, tuple[int, float]]()
         next_look = time.monotonic() + BEAT_SECONDS
-        with _watched(self.rank, stage):
+        with self._watched(stage):
             self._store.add(key, 1)
             while self._store.add(key, 0) < self.size:
                 time.sleep(_POLL_SECONDS)
@@ -184,8 +204,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
         """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""
         now, deadline = time.monotonic(), self.deadline if stage != "start" else START_SECONDS
-        for rank in range(self.size):
-            beat = self._store.add(f"beat/{rank}", 0)
+        for rank, beat in enumerate(self._beats_of_all()):
             last, at = seen.get(rank, (-1, now))
             if beat != last:
                 seen[rank] = beat, now
@@ -197,6 +216,19 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                     fix="look at its log",
                 )
 
+    def silent(self) -> list[int]:
+        """Return the other workers that give no sign of life now; this takes some seconds."""
+        try:
+            before = self._beats_of_all()
+            time.sleep(SILENT_SECONDS)
+            after = self._beats_of_all()
+        except RuntimeError:  # who holds the store has gone
+            return []
+        return [r for r in range(self.size) if before[r] == after[r] and r != self.rank]
+
+    def _beats_of_all(self) -> list[int]:
+        return [self._store.add(f"beat/{rank}", 0) for rank in range(self.size)]
+
     def close(self) -> None:
         """See `Workers.close`."""
         self._stopping.set()
@@ -204,17 +236,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         dist.destroy_process_group()
 
 
-@contextmanager
-def _watched(process: int, stage: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
-        raise ExchangeError(
-            f"worker {process} lost another worker: {_first_line(error)}",
-            where=f"stage: {stage}",
-            why="all workers must take every step together",
-            fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
-        ) from error
+def lost(workers: Sequence[int]) -> str:
+    """Return, for an error, who was lost; it may not be known."""
+    if not workers:
+        return "another worker"
+    return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
 
 
 def _tensor(data: bytes) -> Tensor:

@@ -61,7 +61,7 @@ class LocalLookahead(LocalExchange):
 
     def _look_ahead(self, lookup: Lookup[Array]) -> None:
         check_lookups(self.shard, ((r.group, r.ids, r.splits) for r in lookup.requests))
-        found = [self.shard.lookup_slots(r.group, r.ids, r.splits) for r in lookup.requests]
+        found = [self.shard.lookup_slots(r.group, r.ids, r.splits, use=False) for r in lookup.requests]
         lookup.places = [slots for _, slots in found]
         unchanged = [np.zeros(len(r.ids), np.bool_) for r in lookup.requests]
         self._early.append(_Early(lookup, [rows for rows, _ in found], unchanged))

@@ -75,7 +75,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
         if cluster.exchange == "collective":
-            ranks, aside = _ranks(assignment, cluster.deadline), _ranks(assignment, WRITING_SECONDS)
+            ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
             return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
         if not assignment.embedding_workers:
             return ServersExchange(
@@ -107,8 +107,8 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
 
 
-def _ranks(assignment: Assignment, deadline: float) -> Ranks:
-    return TorchRanks(deadline) if assignment.world > 1 else Alone()
+def _ranks(workers: Workers, deadline: float) -> Ranks:
+    return TorchRanks(deadline, workers.silent) if isinstance(workers, ConnectedWorkers) else Alone()
 
 
 def _order_decides(store: StoreConfig) -> bool:

@@ -80,11 +80,13 @@ class Group:
         """The slot of each id in the backend's fast part."""
         return self.backend.directory
 
-    def lookup(self, ids: Ids, splits: Offsets, out: Floats, features: Features = None) -> Slots:
+    def lookup(
+        self, ids: Ids, splits: Offsets, out: Floats, features: Features = None, *, use: bool = True
+    ) -> Slots:
         """Write the rows of the ids, creating new ones; see `Shard.lookup_slots`."""
         if self.gate is not None:
             self.gate.requests += 1
-        places, hits = self.backend.find(ids, splits, use=True), splits[1:] - splits[:-1]
+        places, hits = self.backend.find(ids, splits, use=use), splits[1:] - splits[:-1]
         if len(places.missing):
             absent = per_table(places.absent, splits)
             self._create(ids, splits, places)
@@ -97,7 +99,7 @@ class Group:
 
     def fetch(self, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
         """Return (weights, state) of rows, creating new ones; see `Shard.fetch_group`."""
-        slots = self.lookup(ids, splits, floats(len(ids), self.dim))
+        slots = self.lookup(ids, splits, floats(len(ids), self.dim), use=False)
         if not slots.complete:
             raise StoreError("an id has no row in memory", where=f"tables {', '.join(self.tables)}")
         return self.backend.parts[FAST].read(slots.numbers)

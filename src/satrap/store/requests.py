@@ -61,6 +61,7 @@ class GroupRequests:
         *,
         inverse: Inverse | None = None,
         features: int = 1,
+        use: bool = True,
     ) -> tuple[Floats, Slots]:
         """Do what `lookup_group` does; also return slots, which save `update_group` finding the ids again.
 
@@ -70,6 +71,7 @@ class GroupRequests:
             inverse: int32[features * batch], feature after feature: the position of each id in `ids`. Then
                 the rows are what `gather_features` makes of the distinct rows, which are not written.
             features: number of features with one id per sample, >= 1.
+            use: False: the rows are read ahead, and the request is not counted. Not where rows are evicted.
 
         Raises:
             StoreError: wrong dtype, shape or value, unknown group, or no room for a new row.
@@ -83,12 +85,13 @@ class GroupRequests:
             block = inverse, features
         with self._lock:
             g.wait_for_readers(0, len(ids), self._lock)
-            return out, g.lookup(ids, splits, out, block)
+            return out, g.lookup(ids, splits, out, block, use=use)
 
     def fetch_group(self, group: int, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
         """Do what `lookup_group` does; return (weights float32[n, dim], optimizer state float32[n, width]).
 
-        Another store that loads them continues as this one would: see `Chunk` for what the state holds.
+        Another store that loads them continues as this one would: see `Chunk` for what the state holds. The
+        request is not counted: rows are fetched ahead of their use, and perhaps more than once.
 
         Raises:
             StoreError: as for `lookup_group`, or an id has no row in memory, which happens only with

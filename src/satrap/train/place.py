@@ -86,7 +86,8 @@ class Place:
         )
 
         def exchange(tables: Sequence[Table]) -> Exchange:
-            ranks, aside = TorchRanks(deadline), TorchRanks(WRITING_SECONDS)
+            ranks = TorchRanks(deadline, workers.silent)
+            aside = TorchRanks(WRITING_SECONDS, workers.silent)
             return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
 
         return cls(exchange, workers, threads)

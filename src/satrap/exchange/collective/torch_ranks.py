@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,9 +21,11 @@ class TorchRanks:
 
     Args:
         deadline: seconds until a process that does not take part counts as lost, default 30.
+        silent: asked for the ranks that seem to be dead once one is lost, see `ConnectedWorkers.silent`.
     """
 
-    def __init__(self, deadline: float = 30.0) -> None:
+    def __init__(self, deadline: float = 30.0, silent: Callable[[], list[int]] = list) -> None:
+        self._silent = silent
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline))
 
@@ -36,12 +38,16 @@ class TorchRanks:
             dist.all_to_all_single(received, sent, list(sizes), lengths, group=self._group)
         except RuntimeError as error:  # closed connections, time-outs
             raise ExchangeError(
-                f"rank {self.rank} lost another rank: {str(error).splitlines()[0][-160:]}",
+                f"rank {self.rank} lost {self._named()}: {str(error).splitlines()[0][-160:]}",
                 where="all-to-all of ids, rows or gradients",
                 why="the ranks hold the tables together: without one of them, its rows are gone",
                 fix="look at the other ranks' logs, and resume from the newest snapshot",
             ) from error
         return np.split(received.numpy(), np.cumsum(sizes)[:-1])
+
+    def _named(self) -> str:
+        found = self._silent()
+        return f"rank {', '.join(map(str, found))}" if found else "another rank"
 
     def close(self) -> None:
         """See `Ranks.close`."""
