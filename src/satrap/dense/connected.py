@@ -217,14 +217,22 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 )
 
     def silent(self) -> list[int]:
-        """Return the other workers that give no sign of life now; this takes some seconds."""
+        """Return the workers that give no sign of life; this takes a second.
+
+        Who finds out first tells the others, since workers that lost one end, too.
+        """
         try:
-            before = self._beats_of_all()
-            time.sleep(SILENT_SECONDS)
-            after = self._beats_of_all()
+            if self._store.check(["lost"]):
+                told = self._store.get("lost")
+            else:
+                before = self._beats_of_all()
+                time.sleep(SILENT_SECONDS)
+                after = self._beats_of_all()
+                found = [str(r) for r in range(self.size) if before[r] == after[r] and r != self.rank]
+                told = self._store.compare_set("lost", "", ",".join(found)) if found else b""
         except RuntimeError:  # who holds the store has gone
             return []
-        return [r for r in range(self.size) if before[r] == after[r] and r != self.rank]
+        return [int(rank) for rank in told.decode().split(",") if rank]
 
     def _beats_of_all(self) -> list[int]:
         return [self._store.add(f"beat/{rank}", 0) for rank in range(self.size)]
