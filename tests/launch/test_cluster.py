@@ -15,6 +15,8 @@ from safetensors.numpy import load_file
 from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
+from satrap.launch.cluster import _Cluster
+from satrap.launch.worker import Assignment
 from satrap.train import Observer, Progress
 from tests.cluster.runs import children
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
@@ -238,3 +240,9 @@ def test_embedding_workers_change_nothing_but_who_pools(
     pooled = sum(one["satrap_embedding_worker_samples_total"] for one in found)
     assert 0 <= pooled - 2 * (1201 + 150) <= 150  # the test rows come next
     assert all(one["satrap_embedding_worker_refused_requests_total"] == 0 for one in found)
+
+
+def test_one_worker_alone_meets_nobody() -> None:
+    nothing: Any = None
+    alone = Assignment("run", {}, 0, 1, "", ())
+    assert _Cluster(nothing, nothing, alone, nothing, nothing, (), nothing)._meeting_point() == ""

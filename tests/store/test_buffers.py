@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from satrap.store.buffers import KEPT, SMALLEST, Buffers
+from satrap.store.memory import HUGE
 
 ROWS = SMALLEST // 64 + 1
 
@@ -78,3 +79,13 @@ def test_a_small_array_does_not_take_a_large_buffer():
     gc.collect()
     assert place(buffers.floats(ROWS, 16)) != where
     assert buffers.floats(3, 4).flags.owndata
+
+
+def test_an_array_takes_no_more_memory_than_it_needs():
+    buffers = Buffers()
+    array = buffers.floats(64 * ROWS, 16)
+    size = array.nbytes
+    del array
+    gc.collect()
+    [kept] = buffers._free
+    assert size <= kept.size <= size + size // 16 + HUGE

@@ -50,8 +50,8 @@ class BinaryMetrics:
 
     Args:
         names: names of the labels.
-        exact_limit: samples up to which AUC and grouped AUC are exact, default 4 million.
-        bins: bins of the histogram beyond that, a power of two from 64, default 2^19. Twice as many
+        exact_limit: samples up to which AUC and grouped AUC are exact, default 4,000,000.
+        bins: bins of the histogram beyond that, a power of two from 64, default 524,288. Twice as many
             halve the error bound.
         grouped: compute grouped AUC; `update` then needs `groups`.
 

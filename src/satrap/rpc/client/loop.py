@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from satrap.errors import ExchangeError, SatrapError
 from satrap.rpc import Connection, Dialer, Key, LostError, Poller
 from satrap.rpc.client.peer import Message, Peer
-from satrap.rpc.transport.poller import READ, WRITE
+from satrap.rpc.transport.poller import READ
 from satrap.rpc.wire.frames import HEADER_BYTES, MAX_BYTES, FrameError, decode, size_of
 
 Task = Callable[[], None]
@@ -168,8 +168,6 @@ class Loop(Network):
                     link.failures = 0
                     link.dialer.succeeded()
                     self._receive(link, message)
-            if events & WRITE:
-                connection.flush()
         except LostError as error:
             self._lost(link, connection, error)
         self._watch(link)
