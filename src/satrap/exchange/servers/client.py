@@ -191,9 +191,10 @@ class ServersExchange:
 
     def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
         kind = Kind.LOOKUP if create else Kind.PEEK
-        widths = [self.groups[request.group].dim for request in lookup.requests]
-        if not self._split(kind, lookup, call, [w * ITEM[CODES[self.wire.forward]] for w in widths]):
+        item = ITEM[CODES[self.wire.forward]]
+        if not self._split(kind, lookup, call, lambda i: self.groups[lookup.requests[i].group].dim * item):
             return
+        widths = [self.groups[request.group].dim for request in lookup.requests]
         answers = Answers(call, lookup, widths, self.map.shards)
         for shard in range(self.map.shards):
             on_answer: OnAnswer = partial(answers.answer, shard)
@@ -205,7 +206,7 @@ class ServersExchange:
     def _send_fetch(
         self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
     ) -> None:
-        if not self._split(Kind.FETCH, lookup, call, [w * ITEM[CODES["float32"]] for w in widths]):
+        if not self._split(Kind.FETCH, lookup, call, lambda i: widths[i] * ITEM[CODES["float32"]]):
             return
         answers = Answers(call, lookup, widths, self.map.shards)
 
@@ -239,12 +240,17 @@ class ServersExchange:
             on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
-    def _split(self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_bytes: Sequence[int]) -> bool:
-        """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails."""
+    def _split(
+        self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_bytes: Callable[[int], int]
+    ) -> bool:
+        """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails.
+
+        `row_bytes` returns the bytes of a row in the answer to the i-th request.
+        """
         try:
             lookup.places = [self.splitter.split(r) for r in lookup.requests]
             for shard, peer in enumerate(self._shards.peers):
-                sizes = (len(parts[shard].ids) * n for parts, n in zip(lookup.places, row_bytes, strict=True))
+                sizes = (len(parts[shard].ids) * row_bytes(i) for i, parts in enumerate(lookup.places))
                 if refusal := peer.refusal(kind, sum(sizes), answer=True):
                     raise refusal
         except StoreError as error:
