@@ -131,6 +131,21 @@ def test_looking_without_creating_sees_what_was_issued(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_an_earlier_run_are_looked_up_again(kind: str) -> None:
+    wanted = [request(0, [1, 2], [3])]
+    with ahead(kind) as early:
+        first, second = (
+            early.lookup(wanted, create=True, known=[np.full((3, 4), n, np.float32)]) for n in (7, 8)
+        )
+        before = first.result()[0].copy()
+        assert (np.abs(before) < 0.1).all()
+        early.update(first, [np.ones((3, 4), np.float32)], lr_scale=1.0)
+        assert (second.result()[0] != before).all()
+        early.update(second, [np.ones((3, 4), np.float32)], lr_scale=1.0)
+        early.flush()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_staleness_is_reported(kind: str) -> None:
     with ahead(kind) as early:
         train(early, steps=10, seed=8, ahead=3)

@@ -50,9 +50,9 @@ class LocalLookahead(LocalExchange):
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`."""
-        if known is not None or not create:
-            return super().lookup(requests, create=create, known=known)
+        """See `Exchange.lookup`; `known` is not used, since every lookup sees all updates."""
+        if not create:
+            return super().lookup(requests, create=False)
         lookup = Lookup[Array](requests, exchange=self)
         future = self._thread.submit(self._look_ahead, lookup)
         future.add_done_callback(self.telemetry.meter.issue("lookup"))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from satrap.exchange import kernels
-from satrap.exchange.lookup import Array, Lookup, Request, answered
+from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import Durability, TableGroup
 from satrap.exchange.servers.client import Fetch, ServersExchange
 from satrap.exchange.servers.shadow import Shadow
@@ -58,9 +58,7 @@ class ServersLookahead:
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
     ) -> Lookup[Array]:
-        """See `Exchange.lookup`."""
-        if known is not None:
-            return answered(requests, known)
+        """See `Exchange.lookup`; `known` is not used, since every lookup sees all updates."""
         if not create:
             self._thread.submit(lambda: None).result()  # behind the updates that were issued before
             return self._shards.lookup(requests, create=False)
