@@ -110,6 +110,7 @@ class Run:
         finally:
             for rank in self.ranks:
                 rank.kill()
+                rank.communicate()  # closes the pipe and reaps the process
 
 
 def finish(run: Run) -> None:
