@@ -1,0 +1,93 @@
+"""Samples/s of workers that hold the tables together, beside TorchRec, by turns. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import write
+
+SIDES = ("collective", "collective-float32", "collective-hybrid", "torchrec")
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def run(options: dict[str, Any]) -> list[int]:
+    """Run the ranks of one side; return the samples per second of each pass."""
+    store = f"127.0.0.1:{free_port()}"
+    script = [sys.executable, "-m", "benchmarks.collective.ranks"]
+    serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
+    serve += "wait_for_workers=False); print('ready', flush=True); sys.stdin.read()"
+    meeting = None
+    if options["side"] != "torchrec":  # there, rank 0 serves the store
+        command = [sys.executable, "-c", serve, store.partition(":")[2]]
+        meeting = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert meeting.stdout is not None
+        meeting.stdout.readline()
+    ranks = []
+    for rank in range(options["world"]):
+        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | {"rank": rank, "store": store})}
+        ranks.append(subprocess.Popen(script, env=environment, stdout=subprocess.PIPE, text=True))
+    said = [rank.communicate()[0] for rank in ranks]
+    if meeting is not None:
+        meeting.communicate("")
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"a rank of {options['side']} failed")
+    found: list[int] = json.loads(said[0].strip().splitlines()[-1])
+    return found
+
+
+def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[str, Any]:
+    """Run all sides in turn, several times."""
+    speeds: dict[str, list[int]] = {side: [] for side in sides}
+    for repeat in range(options.repeats):
+        for side in sides:
+            common = {name: getattr(options, name) for name in ("rows", "batch_size", "steps", "passes")}
+            speeds[side] += run({**common, **case, "side": side, "seed": repeat})
+            print(case, side, speeds[side], flush=True)
+    median = {side: statistics.median(found) for side, found in speeds.items()}
+    peer = median.get("torchrec")
+    ratios = {} if peer is None else {s: round(m / peer, 3) for s, m in median.items() if s != "torchrec"}
+    print(case, "over torchrec:", ratios, flush=True)
+    return {"samples_per_second": speeds, "median": median, "over_torchrec": ratios}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--towers", nargs="+", default=["tiny", "dlrm"])
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--batch-size", type=int, default=4096, help="of each worker")
+    parser.add_argument("--steps", type=int, default=40, help="of a pass")
+    parser.add_argument("--passes", type=int, default=2, help="measured passes of each run")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    options = parser.parse_args()
+    sides = [side for side in options.sides if side != "torchrec" or find_spec("torchrec")]
+    load, results = os.getloadavg()[0], {}
+    for tower in options.towers:
+        for dim in options.dims:
+            for world in options.workers:
+                case = {"tower": tower, "dim": dim, "world": world}
+                results[f"{tower}-dim{dim}-workers{world}"] = compare(options, sides, **case)
+    if options.write:
+        print(write(Path(__file__).parent / "results", vars(options) | {"load_before": load}, results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""One rank of a side: trains passes over new samples, and tells how fast each was. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
+import torch
+import torch.distributed as dist
+
+from benchmarks.train_vs_pytorch.__main__ import network
+from benchmarks.train_vs_pytorch.workload import NUM_CATEGORICAL, Samples, cardinalities, generate, schema
+from satrap.batch import EmbeddedBatch
+from satrap.dense import ConnectedWorkers, Workers
+from satrap.exchange import Exchange
+from satrap.exchange.collective import Alone, CollectiveExchange
+from satrap.exchange.collective.torch_ranks import TorchRanks
+from satrap.exchange.servers import Wire
+
+LR, DENSE_LR = 0.01, 1e-3
+Side = tuple[Callable[[Samples], object], Callable[[], object]]
+"""What trains on samples, and what waits for all ranks."""
+
+
+def satrap_side(options: argparse.Namespace) -> Side:
+    """Ranks that hold the rows together; any 64-bit id gets a row when it is first seen."""
+    described, workers = schema(options.dim), Workers()
+    if options.world > 1:
+        workers = ConnectedWorkers(options.store, options.rank, options.world, deadline=300.0)
+
+    def connect(tables: Any) -> Exchange:
+        alone = options.world == 1
+        ranks = [Alone() if alone else TorchRanks(deadline=300.0) for _ in range(2)]
+        wire = Wire("float32", "float32") if options.side.endswith("32") else Wire()
+        return CollectiveExchange(ranks[0], ranks[1], tables, wire=wire)
+
+    hybrid = "hybrid" in options.side
+    trainer = satrap.Trainer(
+        network(options.tower, described),
+        described,
+        embedding_optimizer=satrap.optim.RowWiseAdagrad(lr=LR),
+        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=DENSE_LR),
+        mode="hybrid" if hybrid else "sync",
+        staleness=4 if hybrid else 0,
+        place=satrap.train.Place(connect, workers, threads=1),
+    )
+
+    def fit(samples: Samples) -> None:
+        data = satrap.data.read(samples.columns(), described, batch_size=options.batch_size, shuffle=False)
+        trainer.fit(data)
+
+    return fit, lambda: workers.meet("pass")
+
+
+def torchrec_side(options: argparse.Namespace) -> Side:
+    """TorchRec's `DistributedModelParallel` over gloo with the planner's choice; tables of known size."""
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+    from torchrec.distributed import DistributedModelParallel, ShardingEnv
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+    from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+    rank, world, dim = options.rank, options.world, options.dim
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    host, port = options.store.split(":")
+    dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=rank, world_size=world)
+    described, names = schema(dim), [f"C{i}" for i in range(NUM_CATEGORICAL)]
+    sizes = cardinalities(options.rows)
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            tables = [
+                EmbeddingBagConfig(
+                    name=f"t{i}", embedding_dim=dim, num_embeddings=int(size), feature_names=[name]
+                )
+                for i, (name, size) in enumerate(zip(names, sizes, strict=True))
+            ]
+            self.bags = EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+            self.tower = network(options.tower, described)
+
+        def forward(self, ids: Any, numbers: torch.Tensor) -> torch.Tensor:
+            block = self.bags(ids).values().view(len(numbers), NUM_CATEGORICAL, dim)
+            features = dict(zip(names, block.unbind(1), strict=True))
+            batch = EmbeddedBatch(len(numbers), features, numbers, blocks=[(tuple(names), block)])
+            logits: torch.Tensor = self.tower(batch)
+            return logits
+
+    net = Net()
+    apply_optimizer_in_backward(RowWiseAdagrad, net.bags.parameters(), {"lr": LR})
+    sharders: Any = [EmbeddingBagCollectionSharder()]
+    topology = Topology(world_size=world, compute_device="cpu", local_world_size=world)
+    plan = EmbeddingShardingPlanner(topology=topology).collective_plan(net, sharders, dist.group.WORLD)
+    model = DistributedModelParallel(
+        net,
+        device=torch.device("cpu"),
+        env=ShardingEnv.from_process_group(dist.group.WORLD),
+        plan=plan,
+        sharders=sharders,
+    )
+    own = [p for name, p in model.named_parameters() if "tower" in name]
+    optimizer, loss_of = torch.optim.Adam(own, lr=DENSE_LR), torch.nn.BCEWithLogitsLoss()
+    lengths = torch.ones(NUM_CATEGORICAL * options.batch_size, dtype=torch.int64)
+
+    def fit(samples: Samples) -> None:
+        ids = torch.from_numpy(samples.ids)
+        numbers, labels = torch.from_numpy(samples.numeric), torch.from_numpy(samples.labels).unsqueeze(1)
+        for start in range(0, len(labels), options.batch_size):
+            part = slice(start, start + options.batch_size)
+            keyed = KeyedJaggedTensor(names, ids[part].t().contiguous().view(-1), lengths=lengths)
+            loss = loss_of(model(keyed, numbers[part]), labels[part])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return fit, dist.barrier
+
+
+def main() -> None:
+    """Train; rank 0 prints the samples per second of each measured pass, all ranks together, as JSON."""
+    options = argparse.Namespace(**json.loads(os.environ["RANK_OPTIONS"]))
+    fit, meet = (torchrec_side if options.side == "torchrec" else satrap_side)(options)
+    count, sizes, speeds = options.steps * options.batch_size, cardinalities(options.rows), []
+    for number in range(1 + options.passes):  # the first compiles and warms up
+        samples = generate(count, sizes, seed=1000 * options.seed + 100 * options.rank + number)
+        meet()
+        start = time.perf_counter()
+        fit(samples)
+        meet()
+        speeds.append(round(options.world * count / (time.perf_counter() - start)))
+    if options.rank == 0:
+        print(json.dumps(speeds[1:]), flush=True)
+    os._exit(0)  # TorchRec's threads may not end
+
+
+if __name__ == "__main__":
+    main()
