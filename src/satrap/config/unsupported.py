@@ -81,10 +81,8 @@ def check_cluster(sections: Sections, source: Source) -> None:
 def _check_lookahead(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for what does not go with lookups that are made early and yet see all updates."""
     cluster, embedding = sections.cluster, sections.embedding
-    admission, which = (
-        embedding.admission,
-        "which rows there are would depend on how early they are looked up",
-    )
+    admission = embedding.admission
+    which = "which rows there are would depend on how early they are looked up"
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
         (("cluster", "workers"), cluster.workers > 1, "a worker cannot know what others do to its rows"),

@@ -54,7 +54,7 @@ class ConnectedGroup(Group):
             yield
         except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
             raise ExchangeError(
-                f"worker {self._process} lost {lost(self.silent())}: {_first_line(error)}",
+                f"worker {self._process} lost {_named(self.silent())}: {_first_line(error)}",
                 where=f"stage: {stage}",
                 why="all workers must take every step together",
                 fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
@@ -244,7 +244,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         dist.destroy_process_group()
 
 
-def lost(workers: Sequence[int]) -> str:
+def _named(workers: Sequence[int]) -> str:
     """Return, for an error, who was lost; it may not be known."""
     if not workers:
         return "another worker"

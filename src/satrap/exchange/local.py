@@ -121,8 +121,12 @@ class LocalExchange:
                 )
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
+            self._updated(lookup)
         finally:
             done()
+
+    def _updated(self, lookup: Lookup[Any]) -> None:
+        """Do what is due once the rows of a lookup have changed."""
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():

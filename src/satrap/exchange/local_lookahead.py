@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -97,16 +97,7 @@ class LocalLookahead(LocalExchange):
             if not early.lookup.rows.done():
                 _tell(early.lookup, update)
 
-    def _update(
-        self,
-        lookup: Lookup[Any],
-        gradients: Sequence[Array],
-        lr_scale: float,
-        finite: bool,
-        before: Future[None] | None,
-        done: Callable[[], None],
-    ) -> None:
-        super()._update(lookup, gradients, lr_scale, finite, before, done)
+    def _updated(self, lookup: Lookup[Any]) -> None:
         if self._early:
             self._early.popleft()
             self._note(lookup)

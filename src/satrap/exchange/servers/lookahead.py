@@ -15,9 +15,10 @@ from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import Durability, TableGroup
 from satrap.exchange.servers.client import Fetch, ServersExchange
+from satrap.exchange.servers.sections import Section
 from satrap.exchange.servers.shadow import Shadow
 from satrap.exchange.servers.telemetry import ServersTelemetry
-from satrap.exchange.servers.wire import CODES, gather_gradients, scale_of, to_wire
+from satrap.exchange.servers.wire import CODES, from_wire, gather_gradients, scale_of, to_wire
 from satrap.store.types import address, check_rows, not_finite
 
 
@@ -151,11 +152,8 @@ class ServersLookahead:
         raw, finite = gather_gradients(rows, None, self._backward, scale)
         if not finite:
             raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
-        out = np.empty_like(rows)
-        kernels.widen(self._backward, address(raw), address(out), np.uint64(out.size))
-        if scale != 1.0:
-            out *= np.float32(1.0 / scale)
-        return out
+        section = Section(request.group, request.splits, None, self._backward, group.dim, scale, raw)
+        return from_wire(section, np.empty_like(rows))
 
     def flush(self) -> None:
         """See `Exchange.flush`."""
