@@ -536,32 +536,47 @@ def test_a_server_that_is_not_ready_in_time_is_named() -> None:
     assert play.failed().where == "process 103; its last lines: reading"
 
 
-@pytest.mark.parametrize("snapshots", [False, True])
+@pytest.mark.parametrize("journal", [False, True])
 @pytest.mark.parametrize("name", ["shard 0", "loader 0"])
-def test_a_server_that_dies_while_others_start_is_named(name: str, snapshots: bool) -> None:
-    play = Play(replace(RULES, loaders=1, snapshots=snapshots), prompt=False)
-    play.hear("shard 0", Ready("h:1"))
-    play.hear("shard 1", Ready("h:2"))
+def test_a_server_that_is_killed_while_others_start_is_started_again(name: str, journal: bool) -> None:
+    play = Play(replace(RULES, loaders=2, restarts=LOADER_RESTARTS, journal=journal), prompt=False)
+    play.hear("shard 0", Ready("h:0"))
+    play.hear("shard 1", Ready("h:1"))
     play.wait()
+    play.hear("loader 1", Ready("h:2"))
+    for _ in range(LOADER_RESTARTS):
+        play.end(name)
+        play.settle()
+        assert play.servers[-1] == StartServer(name, "h:0" if name == "shard 0" else "")
+        assert play.groups == []
     play.end(name)
     play.settle()
     assert play.failed().what == f"{name} was killed by SIGKILL"
-    assert play.groups == []
 
 
-def test_a_shard_has_a_journal_to_come_back_from_once_all_shards_are_ready() -> None:
-    play = Play(replace(RULES, loaders=1, journal=True), prompt=False)
-    for number in range(2):
-        play.hear(f"shard {number}", Ready(f"h:{number}"))
-    play.wait()
+def test_a_shard_that_is_killed_before_it_is_ready_is_started_again() -> None:
+    play = Play(RULES, prompt=False)
+    play.hear("shard 0", Ready("h:0"))
     play.end("shard 1")
     play.settle()
-    assert play.servers[-1] == StartServer("shard 1", "h:1")
-    play = Play(replace(RULES, journal=True), prompt=False)
-    play.hear("shard 0", Ready("h:0"))
-    play.end("shard 0")
+    assert play.servers[-1] == StartServer("shard 1", "")
+    assert play.said == ["[shard 1] was killed by SIGKILL; training waits for it (restart 1 of 3)"]
+    play.hear("shard 1", Ready("h:1"))
+    play.wait()
+    assert play.groups == [StartWorkers(0)]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("name", ["shard 0", "loader 0"])
+def test_a_server_that_ends_by_itself_while_others_start_is_named(name: str, code: int) -> None:
+    play = Play(replace(RULES, loaders=1, journal=True, snapshots=True), prompt=False)
+    play.hear("shard 0", Ready("h:1"))
+    play.hear("shard 1", Ready("h:2"))
+    play.wait()
+    play.end(name, code)
     play.settle()
-    assert play.failed().what == "shard 0 was killed by SIGKILL"
+    assert play.failed().what == f"{name} ended with exit code {code}"
+    assert play.groups == []
 
 
 Deed = Callable[[Play, Any], None]

@@ -137,6 +137,7 @@ class Supervisor:
     - Without one, or when a worker dies, all workers restart as a new generation, from the newest snapshot if
       the run takes any; surviving shards stay. Both count as restarts.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
+    - Before the workers start, nothing can be lost: a shard or loader that is killed is just started again.
     - Any other early end ends the run. The error names the role that died first, or gave a reason.
 
     `restarts` counts restarts of shards, or of all workers together, `repeated` roughly the steps done again
@@ -198,7 +199,7 @@ class Supervisor:
         """Start servers, and once all are ready, the workers."""
         if self._interrupts:
             return self._finish(KeyboardInterrupt())
-        actions = self._restart_shards() + self._judge(now)
+        actions = self._restart_loaders() + self._restart_shards() + self._judge(now)
         if self.finished or self._settle_until is not None:
             return actions
         late = [role for role in self._roles.values() if not role.address]
@@ -242,7 +243,9 @@ class Supervisor:
         if self._interrupts or self._settle_until is not None:
             return actions
         for role in self._all("loader"):
-            if role.code is not None and self._loader_restarts < LOADER_RESTARTS:
+            # One that ended by itself before it was ever needed would do so again.
+            dead = role.code is not None if self._generation >= 0 else role.killed
+            if dead and self._loader_restarts < LOADER_RESTARTS:
                 self._loader_restarts += 1
                 count = f"restart {self._loader_restarts} of {LOADER_RESTARTS}"
                 said = f"{role.name} {role.ending} ({role.traces}): it is started again ({count})"
@@ -250,9 +253,9 @@ class Supervisor:
         return actions
 
     def _restart_shards(self) -> list[Action]:
-        """Restart, at their addresses, killed shards that have a journal."""
+        """Restart, at their addresses, killed shards that have a journal, or no rows yet."""
         actions: list[Action] = []
-        if not self._journal or self._settle_until is not None or "" in self.addresses("shard"):
+        if (self._generation >= 0 and not self._journal) or self._settle_until is not None:
             return actions
         for role in self._all("shard"):
             # One that ended by itself said why, and would do so again.
