@@ -87,6 +87,42 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
     assert (cluster.servers, cluster.holders) == (2, 2)
 
 
+HELD = ["cluster.exchange=collective", "cluster.workers=2"]
+EVICTS = "embedding.eviction={policy: ttl, ttl: 9}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "others", "with_"),
+    [
+        ("placement", "table_wise", [], "cluster.exchange: local"),
+        ("placements", "{user: replicated}", ["cluster.exchange=servers"], "cluster.exchange: servers"),
+        ("placement", "replicated", [*HELD, "embedding.admission={min_count: 2}"], "embedding.admission"),
+        ("placement", "replicated", [*HELD, "embedding.admission={probability: 0.5}"], "embedding.admission"),
+        (
+            "placements",
+            "{user: table_wise}",
+            [*HELD, EVICTS],
+            "embedding.eviction",
+        ),
+    ],
+)
+def test_placements_go_with_workers_that_hold_the_rows_and_rows_that_stay(
+    tmp_path: Path, key: str, value: str, others: list[str], with_: str
+) -> None:
+    error = refused(tmp_path, f"cluster.{key}={value}", *others)
+    assert (error.what, error.where) == (f"cluster.{key} does not go with {with_}", f"--set cluster.{key}")
+
+
+def test_tables_are_placed_by_name(tmp_path: Path) -> None:
+    error = refused(tmp_path, *HELD, "cluster.placements={usr: replicated}")
+    assert error.what == "cluster.placements names 'usr', which is no table"
+    assert error.fix.startswith("tables: ")
+    assert "user" in error.fix
+    cluster = loaded(tmp_path, *HELD, "cluster.placements={user: replicated}").sections.cluster
+    assert (cluster.placement, cluster.placements) == ("row_wise", {"user": "replicated"})
+    loaded(tmp_path, "cluster.placements={user: row_wise}")  # as it is anyway
+
+
 @pytest.mark.parametrize(
     ("key", "values"),
     [

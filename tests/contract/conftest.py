@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange import Exchange
+from satrap.exchange.collective import Placement
 from satrap.store import StoreConfig
 from tests.contract.embedded import embedded
 from tests.contract.parties import SEED, TABLES, Process, connect, local, threads
-from tests.exchange.collective.parties import collective
+from tests.exchange.collective.parties import MIXED, collective
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,9 @@ def processes() -> Iterator[list[Process]]:
         "collective-1",
         "collective-2",
         "collective-4",
+        "table_wise-2",
+        "replicated-2",
+        "mixed-4",
     ]
 )
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
@@ -43,6 +47,10 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
         made.close()
     elif kind == "collective":
         with collective(int(shards), TABLES, StoreConfig(seed=SEED)) as made:
+            yield made
+    elif kind in ("table_wise", "replicated", "mixed"):
+        placement = MIXED if kind == "mixed" else Placement(kind)
+        with collective(int(shards), TABLES, StoreConfig(seed=SEED), placement) as made:
             yield made
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])

@@ -78,21 +78,29 @@ def test_rows_are_gathered_and_placed_by_position(dim: int) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=30), min_size=1, max_size=4), st.integers(1, 5))
-def test_split_keeps_order_inside_owner_and_table(tables: list[list[int]], shards: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=30), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.sets(st.integers(0, 3)),
+)
+def test_split_keeps_order_inside_owner_and_table(
+    tables: list[list[int]], shards: int, everywhere: set[int]
+) -> None:
     ids = np.array([i for t in tables for i in t], np.uint64)
     splits = np.cumsum([0, *map(len, tables)]).astype(np.int64)
     names = [f"t{i}" for i in range(len(tables))]
-    owners = (np.arange(4096) * shards // 4096).astype(np.uint16)
+    owners = np.stack([(np.arange(4096) * shards // 4096).astype(np.uint16) for _ in names])
+    owners[[t for t in everywhere if t < len(names)]] = kernels.EVERYWHERE
+    copies = len(ids) + (shards - 1) * sum(len(tables[t]) for t in everywhere if t < len(names))
     bounds = np.zeros((shards, len(tables) + 1), np.int64)
-    grouped, positions = np.empty(len(ids), np.uint64), np.empty(len(ids), np.int32)
+    grouped, positions = np.empty(copies, np.uint64), np.empty(copies, np.int32)
     salts = np.array([index_salt(n) for n in names], np.uint64)
     kernels.split(ids, splits, salts, owners, np.empty(len(ids), np.uint16), bounds, grouped, positions)
     np.testing.assert_array_equal(grouped, ids[positions])
     for t, name in enumerate(names):
-        own = owners[bucket_of(name, ids[splits[t] : splits[t + 1]])]
+        own = owners[t, bucket_of(name, ids[splits[t] : splits[t + 1]])]
         for s in range(shards):
-            expected = splits[t] + np.flatnonzero(own == s)
+            expected = splits[t] + np.flatnonzero((own == s) | (own == kernels.EVERYWHERE))
             np.testing.assert_array_equal(positions[bounds[s, t] : bounds[s, t + 1]], expected)
 
 

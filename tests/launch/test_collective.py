@@ -21,12 +21,23 @@ pytestmark = pytest.mark.cluster
 COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "placed"),
+    [
+        (1, "cluster.placement=row_wise"),
+        (2, "cluster.placement=row_wise"),
+        (3, "cluster.placement=row_wise"),
+        (2, "cluster.placements={user: replicated, item: table_wise}"),
+        (2, "cluster.placement=replicated"),
+    ],
+)
+def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(
+    tmp_path: Path, workers: int, placed: str
+) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = ["training.mode=sync", f"cluster.workers={workers}"]
     servers = launch.train(load(path, [*SERVERS, *settings, "cluster.shards=2"]), str(tmp_path / "servers"))
-    mine = launch.train(load(path, [*COLLECTIVE, *settings]), str(tmp_path / "collective"))
+    mine = launch.train(load(path, [*COLLECTIVE, *settings, placed]), str(tmp_path / "collective"))
     assert saved(tmp_path / "collective") == saved(tmp_path / "servers")
     assert mine.test == servers.test
     assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)

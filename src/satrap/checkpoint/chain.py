@@ -10,7 +10,7 @@ from safetensors.numpy import load, save
 
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
 from satrap.checkpoint.merging import merge
-from satrap.checkpoint.parts import read_chunks
+from satrap.checkpoint.parts import Buckets, read_chunks
 from satrap.checkpoint.storage import Storage, damaged
 from satrap.errors import CheckpointError
 from satrap.store import BUCKETS, Chunk
@@ -46,7 +46,7 @@ class Chain:
         return sorted(names, key=lambda table: names[table])
 
     def chunks(
-        self, table: str | None = None, buckets: range = range(BUCKETS)
+        self, table: str | None = None, buckets: Buckets = range(BUCKETS)
     ) -> Iterator[tuple[str, Chunk]]:
         """Yield (table, verified rows): the newest row of each id, in canonical order; default all rows."""
         if len(self.members) == 1:
@@ -93,7 +93,7 @@ def open_chain(url: str) -> Chain:
     return Chain(tuple(members))
 
 
-def read_buckets(url: str, buckets: range = range(BUCKETS)) -> Iterator[Chunk]:
+def read_buckets(url: str, buckets: Buckets = range(BUCKETS)) -> Iterator[Chunk]:
     """Yield the verified rows of some fixed buckets of a checkpoint; all by default."""
     return (chunk for _, chunk in open_chain(url).chunks(buckets=buckets))
 

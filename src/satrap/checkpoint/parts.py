@@ -1,7 +1,7 @@
 """The row files of a checkpoint. No PyTorch here, so that shard servers start fast."""
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeVar
@@ -14,6 +14,9 @@ from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS, Chunk, bucket_of
 
 T = TypeVar("T")
+
+Buckets = range | Callable[[str], range]
+"""Fixed buckets: of all tables, or of each by its name."""
 
 
 def ahead(items: Iterable[T]) -> Generator[T, None, None]:
@@ -53,17 +56,20 @@ def write_tables(
     *,
     suffix: str = "",
     buckets: range = range(BUCKETS),
+    whole: Collection[str] = (),
 ) -> dict[str, FileEntry]:
     """Write the rows of several tables, one file each; return name -> entry. One without rows gets no file.
 
     The chunks come table after table, in canonical order. The position of a table in `tables`, else among
-    the tables with rows, is the number of its file. The suffix of names tells several writers apart.
+    the tables with rows, is the number of its file. The suffix of names tells several writers apart. The
+    rows are of some fixed buckets, but all there are of the tables that are `whole`.
     """
     files: dict[str, FileEntry] = {}
     for found, (table, parts) in enumerate(itertools.groupby(chunks, key=lambda chunk: chunk.table)):
         number = found if tables is None else tables.index(table)
         name = f"table-{number:03d}{suffix}.arrow"
-        files[name] = of_buckets(write_table(storage, f"{folder}/{name}", table, parts), buckets)
+        entry = write_table(storage, f"{folder}/{name}", table, parts)
+        files[name] = of_buckets(entry, range(BUCKETS) if table in whole else buckets)
     return files
 
 
@@ -75,7 +81,7 @@ def of_buckets(entry: FileEntry, buckets: range) -> FileEntry:
 
 
 def read_chunks(
-    storage: Storage, manifest: Manifest, table: str | None = None, buckets: range = range(BUCKETS)
+    storage: Storage, manifest: Manifest, table: str | None = None, buckets: Buckets = range(BUCKETS)
 ) -> Iterator[tuple[str, Chunk]]:
     """Yield (table, verified rows) of one checkpoint, without the snapshots it builds on; default all rows.
 
@@ -84,14 +90,16 @@ def read_chunks(
     for name, entry in manifest.files.items():
         first, end = entry.buckets or (0, BUCKETS)
         wanted = entry.table and table in (None, entry.table)
-        if not wanted or end <= buckets.start or first >= buckets.stop:
+        own = buckets if isinstance(buckets, range) else buckets(entry.table)
+        if not wanted or end <= own.start or first >= own.stop:
             continue
-        inside = first >= buckets.start and end <= buckets.stop
+        inside = first >= own.start and end <= own.stop
         for chunk in _table_chunks(storage, f"{manifest.data}/{name}", entry):
-            yield entry.table, chunk if inside else _within(chunk, buckets)
+            yield entry.table, chunk if inside else within(chunk, own)
 
 
-def _within(chunk: Chunk, buckets: range) -> Chunk:
+def within(chunk: Chunk, buckets: range) -> Chunk:
+    """Return the rows of some fixed buckets."""
     numbers = bucket_of(chunk.table, chunk.ids)
     rows = (numbers >= buckets.start) & (numbers < buckets.stop)
     return chunk.pick(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from satrap.checkpoint.chain import Ids, deleted_file, pack_deleted
@@ -23,6 +23,7 @@ class StorePart:
         deleted: by table, ids that have lost their row, if `chunks` are changes and nobody else writes them.
         suffix: of the names of its files; tells several stores apart.
         buckets: the fixed buckets of its rows.
+        whole: tables of which it has the rows of all buckets.
     """
 
     chunks: Iterable[Chunk]
@@ -31,6 +32,7 @@ class StorePart:
     deleted: Mapping[str, Ids] | None = None
     suffix: str = ""
     buckets: range = range(BUCKETS)
+    whole: Collection[str] = ()
 
     def write(self, storage: Storage, folder: str) -> dict[str, FileEntry]:
         """Write the files; return name -> entry.
@@ -39,7 +41,9 @@ class StorePart:
             CheckpointError, OSError: the storage cannot be written to.
         """
         suffix, buckets = self.suffix, self.buckets
-        files = write_tables(storage, folder, self.chunks, self.tables, suffix=suffix, buckets=buckets)
+        files = write_tables(
+            storage, folder, self.chunks, self.tables, suffix=suffix, buckets=buckets, whole=self.whole
+        )
         files |= write_store(storage, folder, self.state, suffix=suffix, buckets=buckets)
         if self.deleted is not None:
             name = deleted_file(suffix)

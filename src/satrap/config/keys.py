@@ -34,6 +34,7 @@ def as_device(value: object) -> object:
     return value
 
 
+Placement = Literal["row_wise", "table_wise", "replicated"]
 Device = Annotated[str, BeforeValidator(as_device)]
 Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]
 
@@ -326,6 +327,11 @@ class Cluster(Keys):
     embedding_workers: Count = 0
     """Processes that look rows up at the shards and pool them for the workers, at most one per worker; 0:
     workers do it."""
+    placement: Placement = "row_wise"
+    """Who holds the rows of a table, with the exchange collective. row_wise: each worker has a part;
+    table_wise: one worker has all; replicated: every worker has all."""
+    placements: dict[str, Placement] = Field(default_factory=dict)
+    """Tables that are placed otherwise: name -> placement."""
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()

@@ -3,7 +3,7 @@
 from functools import reduce
 from typing import Any
 
-from satrap.config.keys import Sections
+from satrap.config.keys import CategoricalKeys, Sections
 from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 
@@ -39,6 +39,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
         _check_lookahead(sections, source)
     if cluster.exchange == "collective":
         _check_collective(sections, source)
+    _check_placements(sections, source)
     if cluster.exchange != "local":
         for key, why in (
             ("loaders", "a worker gets all its batches from one loader"),
@@ -76,6 +77,35 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 why="with the local exchange one process holds all rows and trains alone",
                 fix="set cluster.exchange to servers",
             )
+
+
+def _check_placements(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for placements of unknown tables, or that do not go with the other keys."""
+    cluster, embedding = sections.cluster, sections.embedding
+    features = {name: f for name, f in sections.features.items() if isinstance(f, CategoricalKeys)}
+    tables = sorted({getattr(feature, "table", None) or name for name, feature in features.items()})
+    for table in sorted(cluster.placements.keys() - set(tables)):
+        raise ConfigError(
+            f"cluster.placements names {table!r}, which is no table",
+            where=source.where(("cluster", "placements", table)),
+            fix=f"tables: {', '.join(tables)}",
+        )
+    which = "which rows there are would depend on who holds them"
+    exchange, admission = cluster.exchange, embedding.admission
+    placed = {"placement": [cluster.placement], "placements": list(cluster.placements.values())}
+    for key in (key for key, values in placed.items() if set(values) - {"row_wise"}):
+        for wrong, other, why in (
+            (exchange != "collective", f"cluster.exchange: {exchange}", "no worker holds rows"),
+            (embedding.eviction is not None, "embedding.eviction", which),
+            (admission.min_count > 1 or admission.probability < 1, "embedding.admission", which),
+        ):
+            if wrong:
+                raise ConfigError(
+                    f"cluster.{key} does not go with {other}",
+                    where=source.where(("cluster", key)),
+                    why=why,
+                    fix=f"remove cluster.{key}, or change the other key",
+                )
 
 
 def _check_lookahead(sections: Sections, source: Source) -> None:

@@ -15,6 +15,9 @@ FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
 _TWO, _FOUR = np.uint64(2), np.uint64(4)
 _LANES = np.uint64(v.LANES)
 
+EVERYWHERE = np.uint16(0xFFFF)
+"""In place of the shard of a bucket: all shards."""
+
 
 @helper
 def _item(kind: int) -> np.uint64:
@@ -127,24 +130,27 @@ def split(
     grouped: npt.NDArray[np.uint64],
     positions: npt.NDArray[np.int32],
 ) -> None:
-    """Sort ids by (owner, table), stably.
+    """Sort ids by (owner, table), stably; ids that are `EVERYWHERE` come once for each shard.
 
     Args:
         ids, splits: ids by table, as in a request.
         salts: hash salt per table.
-        owners: bucket -> shard.
+        owners: uint16[tables, buckets]: the shard of each bucket, or `EVERYWHERE`.
         owner: uint16[n], scratch.
         bounds: int64[shards, tables + 1], zeroed; on return shard s owns
             `grouped[bounds[s, t]:bounds[s, t + 1]]` of table t, and bounds[s, tables] == bounds[s + 1, 0].
-        grouped: uint64[n], receives the ids.
-        positions: int32[n], receives the place of each in `ids`.
+        grouped: uint64[k], receives the ids; k: n, and one less than the shards more for each id that is
+            everywhere.
+        positions: int32[k], receives the place of each in `ids`.
     """
     shards, tables = bounds.shape[0], len(salts)
     for t in range(tables):
         for i in range(splits[t], splits[t + 1]):
-            s = owners[mix(ids[i] ^ salts[t]) >> BUCKET_SHIFT]
+            s = owners[t, mix(ids[i] ^ salts[t]) >> BUCKET_SHIFT]
             owner[i] = s
-            bounds[s, t + 1] += 1
+            first, end = (0, shards) if s == EVERYWHERE else (s, s + 1)
+            for each in range(first, end):
+                bounds[each, t + 1] += 1
     start = 0
     for s in range(shards):
         bounds[s, 0] = start
@@ -155,7 +161,9 @@ def split(
     for t in range(tables):
         for i in range(splits[t], splits[t + 1]):
             s = owner[i]
-            place = bounds[s, t + 1]
-            grouped[place] = ids[i]
-            positions[place] = i
-            bounds[s, t + 1] = place + 1
+            first, end = (0, shards) if s == EVERYWHERE else (s, s + 1)
+            for each in range(first, end):
+                place = bounds[each, t + 1]
+                grouped[place] = ids[i]
+                positions[place] = i
+                bounds[each, t + 1] = place + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,10 @@ from satrap.store.types import check_splits, plain
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int32]
+Owners = npt.NDArray[np.uint16]
+
+EVERYWHERE = int(kernels.EVERYWHERE)
+"""In place of the shard of a bucket: all shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,24 @@ class Part:
 
 
 class Splitter:
-    """Splits requests by bucket, as the map says."""
+    """Splits requests by bucket.
 
-    def __init__(self, groups: Sequence[TableGroup], map: ShardMap) -> None:
-        self._shards, self._owners = map.shards, map.owners
+    Args:
+        groups: the table groups.
+        map: of buckets to shards.
+        owners: by table, the shard of each bucket, uint16[4096], or `EVERYWHERE`; default: as the map says.
+    """
+
+    def __init__(
+        self, groups: Sequence[TableGroup], map: ShardMap, owners: Mapping[str, Owners] | None = None
+    ) -> None:
+        self._shards, self._even, self._of_table = map.shards, map.owners, owners or {}
+        self._owners = [np.stack([self._owners_of(table) for table in group.tables]) for group in groups]
+        self._everywhere = [(owners == EVERYWHERE).all(axis=1) for owners in self._owners]
         self._salts = [np.array([index_salt(t) for t in g.tables], np.uint64) for g in groups]
+
+    def _owners_of(self, table: str) -> Owners:
+        return self._of_table.get(table, self._even)
 
     def checked(self, request: Request) -> Request:
         """Return a request with contiguous ids; raise a `StoreError` for wrong dtypes or splits."""
@@ -58,13 +75,15 @@ class Splitter:
         ids, splits, salts = request.ids, request.splits, self._salts[request.group]
         if self._shards == 1:
             return [Part(ids, splits, None)]
-        n = len(ids)
+        n, copied = len(ids), self._everywhere[request.group]
+        k = n + (self._shards - 1) * int(np.diff(splits)[copied].sum())
         bounds = np.zeros((self._shards, len(salts) + 1), np.int64)
-        grouped, positions = np.empty(n, np.uint64), np.empty(n, np.int32)
-        kernels.split(ids, splits, salts, self._owners, np.empty(n, np.uint16), bounds, grouped, positions)
+        grouped, positions = np.empty(k, np.uint64), np.empty(k, np.int32)
+        owners, owner = self._owners[request.group], np.empty(n, np.uint16)
+        kernels.split(ids, splits, salts, owners, owner, bounds, grouped, positions)
         own = [slice(b[0], b[-1]) for b in bounds]
         return [Part(grouped[s], b - b[0], positions[s]) for s, b in zip(own, bounds, strict=True)]
 
     def shards_of(self, table: str, ids: Ids) -> npt.NDArray[np.uint16]:
         """Return the shard of each id of a table, uint16[n]."""
-        return self._owners[bucket_of(table, ids)]
+        return self._owners_of(table)[bucket_of(table, ids)]

@@ -10,6 +10,7 @@ from satrap import models
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
 from satrap.exchange import Exchange
+from satrap.exchange.collective import Placement
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, Tier
@@ -104,6 +105,12 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
     kind = DENSE_OPTIMIZERS[keys.pop("name")]
     arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()}
     return lambda parameters: kind(parameters, **arguments)
+
+
+def placement_of(recipe: Recipe) -> Placement:
+    """Return which workers hold the rows of a table."""
+    cluster = recipe.sections.cluster
+    return Placement(cluster.placement, cluster.placements)
 
 
 def wire_of(recipe: Recipe) -> Wire:

@@ -22,7 +22,7 @@ from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Ranks
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
-from satrap.launch.build import OpenData, Site, store_of, wire_of
+from satrap.launch.build import OpenData, Site, placement_of, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
@@ -76,7 +76,8 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         options = _client_options(recipe, assignment)
         if cluster.exchange == "collective":
             ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
-            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
+            placement = placement_of(recipe)
+            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire, placement=placement)
         if not assignment.embedding_workers:
             return ServersExchange(
                 assignment.shards,

@@ -10,7 +10,7 @@ from satrap.dense import ConnectedWorkers, Workers
 from satrap.environment import variables
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
-from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
 from satrap.schema import Table
@@ -48,6 +48,7 @@ class Place:
         *,
         store: StoreConfig = StoreConfig(),
         wire: Wire = Wire(),
+        placement: Placement = Placement(),
         device: str = "cpu",
         threads: int | None = None,
         deadline: float = 30.0,
@@ -66,6 +67,7 @@ class Place:
         Args:
             store: the same as the trainer's.
             wire: number formats of rows and gradients between the processes.
+            placement: which processes hold the rows of a table; by default each holds a part of every table.
             device: where the network computes.
             threads: see the class.
             deadline: seconds until a process that does not answer counts as lost.
@@ -88,7 +90,7 @@ class Place:
         def exchange(tables: Sequence[Table]) -> Exchange:
             ranks = TorchRanks(deadline, workers.silent)
             aside = TorchRanks(WRITING_SECONDS, workers.silent)
-            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire)
+            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire, placement=placement)
 
         return cls(exchange, workers, threads)
 

@@ -12,13 +12,15 @@ import numpy as np
 
 from satrap.errors import ExchangeError
 from satrap.exchange import Exchange, Lookup, Request
-from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.exchange.protocol import Cut, Snapshot
 from satrap.exchange.servers import Wire
 from satrap.store import Chunk, StoreConfig
 
 T = TypeVar("T")
 EXACT = Wire("float32", "float32")
+MIXED = Placement("row_wise", {"a": "replicated", "c": "table_wise"})
+"""Of the tables a, b (of one group) and c: each another."""
 
 
 class Meeting:
@@ -57,14 +59,23 @@ def together(work: Sequence[Callable[[], T]]) -> list[T]:
 
 
 def members(
-    ranks: int, tables: Sequence[Any], store: StoreConfig = StoreConfig()
+    ranks: int,
+    tables: Sequence[Any],
+    store: StoreConfig = StoreConfig(),
+    placement: Placement = Placement(),
+    wire: Wire = EXACT,
 ) -> list[CollectiveExchange]:
     """Return the exchanges of all ranks."""
     main, aside = Meeting(ranks), Meeting(ranks)
 
     def one(rank: int) -> CollectiveExchange:
         return CollectiveExchange(
-            ThreadRanks(main, rank), ThreadRanks(aside, rank), tables, store=store, wire=EXACT
+            ThreadRanks(main, rank),
+            ThreadRanks(aside, rank),
+            tables,
+            store=store,
+            wire=wire,
+            placement=placement,
         )
 
     return together([lambda rank=rank: one(rank) for rank in range(ranks)])  # type: ignore[misc]
@@ -152,8 +163,13 @@ class Together:
 
 
 @contextmanager
-def collective(ranks: int, tables: Sequence[Any], store: StoreConfig = StoreConfig()) -> Iterator[Exchange]:
+def collective(
+    ranks: int,
+    tables: Sequence[Any],
+    store: StoreConfig = StoreConfig(),
+    placement: Placement = Placement(),
+) -> Iterator[Exchange]:
     """Several ranks that are asked as one."""
-    made = Together(members(ranks, tables, store))
+    made = Together(members(ranks, tables, store, placement))
     yield made  # type: ignore[misc]
     made.close()

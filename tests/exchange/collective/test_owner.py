@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import StoreError
+from satrap.exchange.collective import Alone, Placement
 from satrap.exchange.collective.owner import KEPT, Owner, merge, pack, unpack
+from satrap.exchange.collective.placement import Holders
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.split import Part
 from satrap.store import StoreConfig
@@ -65,7 +67,9 @@ def test_ids_of_all_ranks_are_one_request_with_each_rank_s_places(ranks: list[li
 
 
 def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> None:
-    owners = [Owner(StoreConfig().open(TABLES), GROUPS, 1) for _ in range(2)]
+    owners = [
+        Owner(StoreConfig().open(TABLES), GROUPS, Holders(GROUPS, Placement(), Alone())) for _ in range(2)
+    ]
     [wanted] = merge(GROUPS, [[None, Part(np.arange(5, dtype=np.uint64), np.array([0, 5]), None)]])
     for number in range(3 * KEPT):
         owners[0].look_up(number, [wanted], create=True)

@@ -6,6 +6,7 @@ again, by all-to-all: `CollectiveExchange` over `Ranks`, of which `TorchRanks` a
 """
 
 from satrap.exchange.collective.client import CollectiveExchange
+from satrap.exchange.collective.placement import Placement
 from satrap.exchange.collective.ranks import Alone, Ranks
 
-__all__ = ["Alone", "CollectiveExchange", "Ranks"]
+__all__ = ["Alone", "CollectiveExchange", "Placement", "Ranks"]

@@ -14,14 +14,14 @@ from satrap.exchange import kernels
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Owner, Push, joined, merge, pack, unpack
+from satrap.exchange.collective.placement import Holders, Placement
 from satrap.exchange.collective.ranks import Bytes, Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of, to_wire
-from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.split import Part, Splitter
+from satrap.exchange.split import Part
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import address, check_rows, not_finite
@@ -55,6 +55,7 @@ class CollectiveExchange:
             ranks together; the memory of its admission is that of each.
         wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
             for both, rows are those of a `LocalExchange` to the bit.
+        placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
 
     Attributes:
         collective: each call is one of all ranks.
@@ -74,25 +75,27 @@ class CollectiveExchange:
         *,
         store: StoreConfig = StoreConfig(),
         wire: Wire = Wire(),
+        placement: Placement = Placement(),
     ) -> None:
+        placement.check([table.name for table in tables], store)
         self._ranks, self._aside = ranks, aside
-        shards = ShardMap(ranks.size)
         self.shard = store.part(ranks.size).open(tables)
         self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
-        self._channel, self._owner = Channel(ranks), Owner(self.shard, self.groups, ranks.size)
-        self._splitter = Splitter(self.groups, shards)
+        self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
+        self._owner = Owner(self.shard, self.groups, self._holders)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
-        self.telemetry = CollectiveTelemetry(self.shard, ranks)
+        self.telemetry = CollectiveTelemetry(self.shard, ranks, self._holders)
         self.durability = CollectiveDurability(
-            self.shard, shards.buckets(ranks.rank), self._run, self._channel, Channel(aside), self.flush
+            self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
         self._forward, self._backward = CODES[wire.forward], CODES[wire.backward]
-        self._greet(tables, store, wire)
+        self._greet(tables, store, wire, placement)
 
-    def _greet(self, tables: Sequence[Table], store: StoreConfig, wire: Wire) -> None:
-        own = {"tables": [repr(table) for table in tables], "store": repr(store), "wire": repr(wire)}
+    def _greet(self, tables: Sequence[Table], store: StoreConfig, wire: Wire, placement: Placement) -> None:
+        own: dict[str, Any] = {"store": repr(store), "wire": repr(wire)}
+        own["tables"] = [f"{table!r} {placement.of(table.name)}" for table in tables]
         said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
         for rank, other in enumerate(said):
             for name, value in own.items():
@@ -125,7 +128,7 @@ class CollectiveExchange:
         try:
             splits: list[list[Part]] = []
             try:
-                splits = [self._splitter.split(request) for request in lookup.requests]
+                splits = [self._holders.split(request, everywhere=create) for request in lookup.requests]
                 messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, splits)
             except StoreError as error:  # the others must hear of it: they wait
                 messages = error
@@ -167,14 +170,15 @@ class CollectiveExchange:
             dim = self.groups[request.group].dim
             found[request.group] = out = np.empty((len(request.ids), dim), np.float32)
             for rank, part in enumerate(split):
-                raw = given[rank][at[rank] : (end := at[rank] + ITEM[self._forward] * dim * len(part.ids))]
+                sent = self._holders.sent(rank, request.group, part.splits)
+                positions = None if part.positions is None else part.positions[sent]
+                count = len(part.ids) if positions is None else len(positions)
+                raw = given[rank][at[rank] : (end := at[rank] + ITEM[self._forward] * dim * count)]
                 at[rank] = end
-                if part.positions is None:
+                if positions is None:
                     kernels.widen(self._forward, address(raw), address(out), np.uint64(out.size))
                 else:
-                    kernels.widen_rows(
-                        self._forward, address(raw), np.uint64(dim), part.positions, address(out)
-                    )
+                    kernels.widen_rows(self._forward, address(raw), np.uint64(dim), positions, address(out))
         return [found[request.group] for request in requests]
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -182,7 +186,7 @@ class CollectiveExchange:
         if self.shard.ahead.useful:
             with suppress(StoreError):  # what is wrong with it is said when it is looked up
                 for request in requests:
-                    own = self._splitter.split(request)[self._ranks.rank]
+                    own = self._holders.split(request, everywhere=False)[self._ranks.rank]
                     self.shard.ahead.prefetch(request.group, own.ids, own.splits)
 
     def update(
@@ -232,7 +236,8 @@ class CollectiveExchange:
         if not lookup.requests:
             return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks.size
         if number == _NOTHING or not self._owner.knows(number):
-            number, splits = _WITH_IDS, [self._splitter.split(request) for request in lookup.requests]
+            number = _WITH_IDS
+            splits = [self._holders.split(request, everywhere=True) for request in lookup.requests]
         scales = np.ones(len(self.groups))
         rows: list[list[Bytes]] = [[] for _ in range(self._ranks.size)]
         given = sorted(zip(lookup.requests, splits, gradients, strict=True), key=lambda one: one[0].group)

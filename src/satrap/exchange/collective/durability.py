@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from satrap.errors import CheckpointError
 from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.collective.placement import Holders
 from satrap.exchange.protocol import Cut, Snapshot
 from satrap.exchange.states import CHUNK_ROWS, counts_of, largest, load_rows, restore, state_of
-from satrap.store import Chunk, Delta, Shard, bucket_of
+from satrap.store import Chunk, Delta, Shard
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -26,7 +27,7 @@ class CollectiveDurability:
 
     Args:
         shard: the rows of this rank.
-        buckets: the fixed buckets of these rows.
+        holders: say which rows these are.
         run: runs something in the thread of the exchange.
         channel: of that thread.
         aside: of the threads that write.
@@ -36,13 +37,13 @@ class CollectiveDurability:
     def __init__(
         self,
         shard: Shard,
-        buckets: range,
+        holders: Holders,
         run: Callable[[Callable[[], Any]], Any],
         channel: Channel,
         aside: Channel,
         flush: Callable[[], None],
     ) -> None:
-        self._shard, self._buckets, self._run, self._flush = shard, buckets, run, flush
+        self._shard, self._holders, self._run, self._flush = shard, holders, run, flush
         self._channel, self._aside, self._rank = channel, aside, channel.ranks.rank
         self._take: Callable[[], StorePart] = self._everything
 
@@ -50,13 +51,24 @@ class CollectiveDurability:
         from satrap.checkpoint.store_part import StorePart
 
         return StorePart(
-            cut.chunks,
+            self._saved(cut.chunks),
             [table for group in self._shard.groups for table in group.tables],
             state,
             None if cut.full else cut.deleted,
             suffix=f".shard-{self._rank:04d}",
-            buckets=self._buckets,
+            buckets=self._holders.buckets,
+            whole=self._holders.whole,
         )
+
+    def _saved(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Yield the rows that this rank saves: without those of replicas that others save."""
+        from satrap.checkpoint.parts import within
+
+        for chunk in chunks:
+            own = self._holders.saved(chunk.table)
+            found = chunk if own == self._holders.held(chunk.table) else within(chunk, own)
+            if len(found.ids):
+                yield found
 
     def _everything(self) -> StorePart:
         return self._part(Delta(True, self._shard.snapshot(), {}), {})
@@ -65,7 +77,7 @@ class CollectiveDurability:
         """See `Durability.snapshot`; the rows to iterate over are those of this rank."""
         self._flush()
         self._take = self._everything
-        own = ((chunk.table, chunk) for chunk in self._shard.snapshot())
+        own = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))
         return Snapshot(own, self._write)
 
     def cut(self, *, delta: bool | None = None) -> Cut:
@@ -139,17 +151,16 @@ class CollectiveDurability:
         from satrap.checkpoint.chain import read_buckets
 
         if exact:
-            self._run(lambda: restore(self._shard, url, self._buckets))
-        _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, self._buckets)))
+            self._run(lambda: restore(self._shard, url, self._holders.buckets))
+        _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, self._holders.held)))
         if follow and alone:
             self._shard.changes.follow()
 
     def load(self, table: str, chunk: Chunk) -> None:
-        """Insert or overwrite those rows of a chunk that are this rank's, with their optimizer state."""
-        buckets = bucket_of(table, chunk.ids)
-        mine = (buckets >= self._buckets.start) & (buckets < self._buckets.stop)
-        own = Chunk(table, chunk.ids[mine], chunk.weights[mine], chunk.state[mine])
-        self._run(lambda: self._shard.load(table, own))
+        """Insert or overwrite those rows of a chunk that this rank holds, with their optimizer state."""
+        from satrap.checkpoint.parts import within
+
+        self._run(lambda: self._shard.load(table, within(chunk, self._holders.held(table))))
 
     def clear(self) -> None:
         """Forget every row."""

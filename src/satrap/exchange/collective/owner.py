@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
+from satrap.exchange.collective.placement import Holders
 from satrap.exchange.collective.ranks import Bytes
 from satrap.exchange.lookup import Array
 from satrap.exchange.protocol import TableGroup
@@ -81,11 +82,11 @@ class Owner:
     Args:
         shard: holds the rows.
         groups: its table groups.
-        ranks: number of ranks.
+        holders: say which rows other ranks have, too.
     """
 
-    def __init__(self, shard: Shard, groups: Sequence[TableGroup], ranks: int) -> None:
-        self.shard, self._groups, self._ranks = shard, groups, ranks
+    def __init__(self, shard: Shard, groups: Sequence[TableGroup], holders: Holders) -> None:
+        self.shard, self._groups, self._holders = shard, groups, holders
         self._kept: dict[int, list[Merged]] = {}
 
     def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[list[Array]]:
@@ -94,7 +95,7 @@ class Owner:
         Raises:
             StoreError: there is no room for a new row. Then none of them has been created.
         """
-        answers: list[list[Array]] = [[] for _ in range(self._ranks)]
+        answers: list[list[Array]] = [[] for _ in range(self._holders.ranks)]
         # By number, and before anything can be refused, so that all ranks know the same lookups.
         self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
         if create:
@@ -106,8 +107,9 @@ class Owner:
                 kept.append(replace(m, slots=slots))
             else:
                 rows, _ = self.shard.peek_group(m.group, m.ids, m.splits)
-            for answer, places in zip(answers, m.places, strict=True):
-                answer.append(rows[places])
+            for rank, (answer, places) in enumerate(zip(answers, m.places, strict=True)):
+                sent = self._holders.sent(rank, m.group, np.searchsorted(places, m.splits))
+                answer.append(rows[places[sent]])
         if create:
             self._kept[number] = kept
         return answers

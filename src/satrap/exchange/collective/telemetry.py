@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from satrap.exchange.collective.messages import Channel, Operation
+from satrap.exchange.collective.placement import Holders
 from satrap.exchange.collective.ranks import Ranks
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import Shard
-from satrap.store.statistics import merged
+from satrap.store.statistics import TableStatistics, merged
 
 
 class CollectiveTelemetry:
@@ -18,21 +19,24 @@ class CollectiveTelemetry:
     Args:
         shard: the rows of this rank.
         ranks: the ranks.
+        holders: say whose counters of a table count.
 
     Attributes:
         meter: of this rank's requests.
         refused: updates that this rank refused before it sent them.
     """
 
-    def __init__(self, shard: Shard, ranks: Ranks) -> None:
-        self._shard, self._rank, self.meter = shard, ranks.rank, Meter()
+    def __init__(self, shard: Shard, ranks: Ranks, holders: Holders) -> None:
+        self._shard, self._rank, self._holders, self.meter = shard, ranks.rank, holders, Meter()
         self.refused = 0
         self._shards = [ShardStatistics(**merged([shard.statistics()]))] * ranks.size
 
     def share(self, channel: Channel) -> None:
         """Tell all ranks this rank's counters, and take theirs."""
         own = ShardStatistics(**merged([self._shard.statistics()]), shard=self._rank)
-        own = replace(own, refused=own.refused + self.refused)
+        tables = {t: c if self._holders.counted(t) else TableStatistics() for t, c in own.tables.items()}
+        rows = own.rows - sum(own.tables[table].rows - tables[table].rows for table in tables)
+        own = replace(own, rows=rows, tables=tables, refused=own.refused + self.refused)
         self._shards = [ShardStatistics.of(one) for one in channel.tell(Operation.FLUSH, asdict(own))]
 
     def statistics(self) -> ExchangeStatistics:

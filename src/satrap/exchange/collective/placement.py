@@ -1,0 +1,165 @@
+"""Which rank holds which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import ConfigError
+from satrap.exchange.collective.ranks import Ranks
+from satrap.exchange.lookup import Request
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.split import EVERYWHERE, Part, Splitter
+from satrap.store import BUCKETS, StoreConfig
+
+PLACEMENTS = ("row_wise", "table_wise", "replicated")
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who holds the rows of each table, by the names that recommender systems use.
+
+    - "row_wise": each rank holds the rows of its buckets. Load is even, whatever the sizes of the tables.
+    - "table_wise": one rank holds the whole table. Tables are dealt to ranks so that widths add up evenly.
+    - "replicated": every rank holds all rows. Rows are never sent; instead, each rank sends the gradients to
+      all others, and all take the same steps. For small tables whose ids occur in nearly every batch.
+
+    Results do not depend on it, bit for bit, whatever the number formats on the wire.
+
+    Args:
+        default: for all tables but those of `tables`.
+        tables: table name -> its placement.
+
+    Raises:
+        ConfigError: an unknown placement.
+    """
+
+    default: str = "row_wise"
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for value in (self.default, *self.tables.values()):
+            if value not in PLACEMENTS:
+                raise ConfigError(
+                    f"the placement {value!r} is unknown", fix=f"use one of {', '.join(PLACEMENTS)}"
+                )
+
+    def of(self, table: str) -> str:
+        """Return the placement of a table."""
+        return self.tables.get(table, self.default)
+
+    def check(self, tables: Sequence[str], store: StoreConfig) -> None:
+        """Raise `ConfigError` if it names other tables, or does not go with the settings of the store."""
+        unknown = sorted(set(self.tables) - set(tables))
+        if unknown:
+            raise ConfigError(
+                f"there is no table {unknown[0]!r} to place", fix=f"tables: {', '.join(sorted(tables))}"
+            )
+        admission = store.admission
+        choosy = admission is not None and not admission.open
+        used = "admission" if choosy else "eviction" if store.eviction is not None else ""
+        if used and any(self.of(table) != "row_wise" for table in tables):
+            raise ConfigError(
+                f"{used} goes with the placement row_wise only",
+                why="otherwise which rows there are would depend on the placement, and replicas would differ",
+                fix=f"remove {used}, or place all tables row_wise",
+            )
+
+
+class Holders:
+    """Splits requests among the ranks that hold the rows.
+
+    Args:
+        groups: the table groups.
+        placement: of their tables.
+        ranks: the processes.
+    """
+
+    def __init__(self, groups: Sequence[TableGroup], placement: Placement, ranks: Ranks) -> None:
+        self._rank, self._map, self._placement = ranks.rank, ShardMap(ranks.size), placement
+        self._owner = self._dealt(groups)
+        names = [table for group in groups for table in group.tables]
+        owners = {table: self._owners(table, EVERYWHERE) for table in names}
+        self._all = Splitter(groups, self._map, owners)
+        self._one = Splitter(groups, self._map, owners | {t: self._owners(t, self._rank) for t in names})
+        copied = [np.array([placement.of(t) == "replicated" for t in g.tables]) for g in groups]
+        self._copied = [own if own.any() and ranks.size > 1 else None for own in copied]
+
+    def _dealt(self, groups: Sequence[TableGroup]) -> dict[str, int]:
+        """Return the rank of each table that one rank holds: the widest first, to who has the least."""
+        dims = {table: group.dim for group in groups for table in group.tables}
+        whole = [table for table in dims if self._placement.of(table) == "table_wise"]
+        load, owner = [0] * self._map.shards, {}
+        for table in sorted(whole, key=lambda table: -dims[table]):
+            owner[table] = load.index(min(load))
+            load[owner[table]] += dims[table]
+        return owner
+
+    def _owners(self, table: str, replica: int) -> npt.NDArray[np.uint16]:
+        match self._placement.of(table):
+            case "row_wise":
+                return self._map.owners
+            case "table_wise":
+                return np.full(BUCKETS, self._owner[table], np.uint16)
+        return np.full(BUCKETS, replica, np.uint16)
+
+    def split(self, request: Request, *, everywhere: bool) -> list[Part]:
+        """Return one part per rank.
+
+        Args:
+            request: the ids.
+            everywhere: ids of replicated tables are in every part; else only in this rank's.
+
+        Raises:
+            StoreError: wrong dtypes or splits.
+        """
+        return (self._all if everywhere else self._one).split(request)
+
+    def sent(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | slice:
+        """Return which rows of some ids travel between this rank and another: all but those of replicas.
+
+        Args:
+            rank: the other one; may be this one, which gets all.
+            group: index of the table group.
+            splits: int64[tables + 1], of the ids by table.
+        """
+        copied = self._copied[group]
+        return slice(None) if copied is None or rank == self._rank else np.repeat(~copied, np.diff(splits))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self._map.shards
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """The tables that this rank alone holds."""
+        return frozenset(table for table, rank in self._owner.items() if rank == self._rank)
+
+    @property
+    def buckets(self) -> range:
+        """The buckets of this rank, of tables that are not at one rank."""
+        return self._map.buckets(self._rank)
+
+    def held(self, table: str) -> range:
+        """Return the buckets of a table that this rank has."""
+        match self._placement.of(table):
+            case "row_wise":
+                return self.buckets
+            case "table_wise":
+                return range(BUCKETS if table in self.whole else 0)
+        return range(BUCKETS)
+
+    def saved(self, table: str) -> range:
+        """Return the buckets of a table that this rank saves: of replicas each rank saves a part."""
+        return self.buckets if self._placement.of(table) == "replicated" else self.held(table)
+
+    def counted(self, table: str) -> bool:
+        """Return whether this rank's counters of a table count: of replicas only those of rank 0 do."""
+        return self._placement.of(table) != "replicated" or self._rank == 0

@@ -1,0 +1,173 @@
+"""Whoever holds the rows, results are the same to the bit, and every row is saved once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.checkpoint import Series
+from satrap.errors import ConfigError
+from satrap.exchange.collective import CollectiveExchange, Placement
+from satrap.exchange.collective.placement import PLACEMENTS, Holders
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers import Wire
+from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of
+from tests.contract.parties import SEED, TABLES, assert_equal_contents, contents, local, request
+from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, Together, members, together
+from tests.exchange.collective.test_client import STORE, batches, run
+from tests.exchange.collective.test_durability import change, write
+
+SIXTEEN = Wire("float16", "bfloat16")
+UNIFORM = [Placement(kind) for kind in PLACEMENTS[1:]]
+GROUPS = [TableGroup(0, ("a", "b"), 4), TableGroup(1, ("c",), 17), TableGroup(2, ("d", "e"), 8)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("wire", [EXACT, SIXTEEN])
+@pytest.mark.parametrize("placement", [*UNIFORM, MIXED])
+@pytest.mark.parametrize("world", [2, 3])
+def test_lookups_and_rows_do_not_depend_on_the_placement(
+    world: int, placement: Placement, wire: Wire, dtype: str
+) -> None:
+    works, tables = [batches(seed) for seed in range(world)], [replace(t, dtype=dtype) for t in TABLES]
+
+    def results(place: Placement) -> tuple[list[list[np.ndarray]], dict[str, tuple[np.ndarray, ...]]]:
+        ranks = members(world, tables, STORE, place, wire)
+        seen = together([lambda r=r: run(ranks[r], works[r], 2) for r in range(world)])  # type: ignore[misc]
+        known = [request(0, range(40), range(3)), request(1, [1, 2])]
+        seen += together([lambda r=r: r.lookup(known, create=False).result() for r in ranks])  # type: ignore[misc]
+        everybody = Together(ranks)
+        rows = contents(everybody)  # type: ignore[arg-type]
+        assert everybody.statistics().rows == sum(len(ids) for ids, _, _ in rows.values())
+        everybody.close()
+        return seen, rows
+
+    (seen, rows), (expected, reference) = results(placement), results(Placement())
+    for mine, theirs in zip(seen, expected, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+    for table, columns in reference.items():
+        for x, y in zip(columns, rows[table], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_replicas_are_equal_and_their_rows_do_not_travel() -> None:
+    ranks = members(3, TABLES, STORE, MIXED)
+    together([lambda r=r: run(ranks[r], batches(r), 1) for r in range(3)])  # type: ignore[misc]
+    first, *others = [list(rank.shard.export("a")) for rank in ranks]
+    for other in others:
+        for x, y in zip(first, other, strict=True):
+            for field in ("ids", "weights", "state"):
+                np.testing.assert_array_equal(getattr(x, field), getattr(y, field))
+    [whole] = [rank for rank in ranks if rank.shard.statistics().tables["c"].rows]
+    assert whole.shard.statistics().tables["c"].rows == ranks[0].telemetry.statistics().tables["c"].rows
+    counts = ranks[1].telemetry.statistics().tables["a"]
+    assert counts == ranks[0].shard.statistics().tables["a"]  # those of one replica
+    sent = ranks[0]._holders.sent(1, 0, np.array([0, 2, 5]))
+    np.testing.assert_array_equal(sent, [False, False, True, True, True])
+    Together(ranks).close()
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcde"), st.sampled_from(PLACEMENTS)),
+    st.sampled_from(PLACEMENTS),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 2**64 - 1), max_size=40, unique=True),
+)
+def test_every_bucket_of_a_table_is_saved_once_and_asked_of_who_holds_it(
+    tables: dict[str, str], default: str, size: int, ids: list[int]
+) -> None:
+    placement = Placement(default, tables)
+    ranks = [Holders(GROUPS, placement, ThreadRanks(Meeting(size), r)) for r in range(size)]
+    for group in GROUPS:
+        asked = request(group.index, *([ids] * len(group.tables)))
+        for rank, everywhere in itertools.product(range(size), (False, True)):
+            parts = ranks[rank].split(asked, everywhere=everywhere)
+            for t, table in enumerate(group.tables):
+                buckets = bucket_of(table, asked.ids[asked.splits[t] : asked.splits[t + 1]])
+                for other, part in enumerate(parts):
+                    held = ranks[other].held(table)
+                    wanted = (buckets >= held.start) & (buckets < held.stop)
+                    if placement.of(table) == "replicated" and not everywhere:
+                        wanted &= other == rank
+                    found = part.ids[part.splits[t] : part.splits[t + 1]]
+                    np.testing.assert_array_equal(found, np.array(ids, np.uint64)[wanted])
+        for table in group.tables:
+            assert Counter(b for h in ranks for b in h.saved(table)) == Counter(range(BUCKETS))
+            assert all(set(h.saved(table)) <= set(h.held(table)) for h in ranks)
+            assert sum(h.counted(table) for h in ranks) == (
+                1 if placement.of(table) == "replicated" else size
+            )
+    dims = {table: group.dim for group in GROUPS for table in group.tables}
+    loads = [sum(dims[table] for table in holders.whole) for holders in ranks]
+    assert max(loads) - min(loads) <= max(dims.values())
+
+
+@pytest.mark.parametrize("placement", [*UNIFORM, MIXED])
+def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
+    placement: Placement, tmp_path: Path
+) -> None:
+    exchange, series = Together(members(3, TABLES, StoreConfig(seed=SEED), placement)), Series(str(tmp_path))
+    change(exchange, range(300))
+    write(series, 1, exchange.cut(delta=False))
+    change(exchange, range(290, 310))
+    write(series, 2, exchange.cut(delta=True))
+    for ranks in (1, 2, 4):
+        for other in (Placement(), *UNIFORM, MIXED):
+            there = Together(members(ranks, TABLES, StoreConfig(seed=SEED), other))
+            there.read(series.place(2), exact=True, follow=True)
+            assert_equal_contents(exchange, there)  # type: ignore[arg-type]
+            assert there.statistics().rows == 620
+            assert there.cut(delta=True).deleted == {}  # it knows what it has read
+            there.clear()
+            for table, chunk in exchange.snapshot():
+                there.load(table, chunk)
+            assert_equal_contents(exchange, there)  # type: ignore[arg-type]
+            there.close()
+    one = local()
+    one.durability.read(series.place(2))
+    assert_equal_contents(exchange, one)  # type: ignore[arg-type]
+    one.close()
+    exchange.close()
+
+
+@pytest.mark.parametrize(
+    ("placement", "store", "what"),
+    [
+        (Placement(tables={"x": "replicated"}), StoreConfig(), "no table 'x' to place"),
+        (Placement("replicated"), StoreConfig(admission=Admission(2)), "admission goes with"),
+        (
+            Placement("table_wise"),
+            StoreConfig(memory=1 << 24, eviction=Eviction("lru")),
+            "eviction goes with",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(placement: Placement, store: StoreConfig, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        members(1, TABLES, store, placement)
+
+
+@pytest.mark.parametrize("arguments", [("everywhere",), ("row_wise", {"a": "column_wise"})])
+def test_an_unknown_placement_is_refused(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"is unknown"):
+        Placement(*arguments)  # type: ignore[arg-type]
+
+
+def test_ranks_with_other_placements_are_refused() -> None:
+    main, aside = Meeting(2), Meeting(2)
+
+    def one(rank: int) -> None:
+        place = Placement(tables={"b": PLACEMENTS[rank]})
+        with pytest.raises(ConfigError, match="has other tables than rank"):
+            CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), TABLES, placement=place)
+
+    together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
