@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+import satrap
+from satrap.batch import Jagged
 from satrap.checkpoint import read_checkpoint
 from satrap.dense import Workers
-from satrap.exchange.collective import CollectiveExchange
+from satrap.embedding import pooled
+from satrap.errors import ConfigError
+from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
 from tests.dense.threads import together
 from tests.exchange.collective.parties import EXACT, Meeting, ThreadRanks
-from tests.train.plain import Batches, Tower, make_batches
+from tests.train.plain import Batches, Tower, make_batches, make_schema
 from tests.train.test_snapshots import KillAt, KilledError
 from tests.train.test_workers import (
     Answer,
@@ -38,13 +43,14 @@ def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> 
         torch.manual_seed(3)
         towers.append(Tower())
     store = StoreConfig(initial_scale=0.5)
+    held = {key: arguments.pop(key) for key in ("placement", "pools", "wire") if key in arguments}
 
     def run(workers: Workers) -> Any:
         rank = workers.rank
 
         def exchange(tables: Any) -> CollectiveExchange:
             places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
-            return CollectiveExchange(*places, tables, store=store, wire=EXACT)
+            return CollectiveExchange(*places, tables, store=store, **{"wire": EXACT, **held})
 
         trainer = make_trainer(model=towers[rank], exchange=exchange, workers=workers, **arguments)
         try:
@@ -103,6 +109,55 @@ def test_sync_is_that_of_shard_servers_to_the_bit_and_that_of_one_process(world:
     assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
     steps = [[part[i] for part in PARTS[:world] if i < len(part)] for i in range(13)]
     assert_same(mine, alone(Batches([joined(step) for step in steps]), mode="sync", epochs=2), 1e-6)
+
+
+SCHEMAS = {
+    "mean": {},
+    "sqrtn": {"tags": satrap.Categorical(dim=8, multi=True, pooling="sqrtn")},
+    "shared": {"tags": satrap.Categorical(dim=8, multi=True, pooling="sum", table="item")},
+    "apart": {"tags": satrap.Categorical(dim=8, multi=True), "user": satrap.Categorical(dim=8, table="tags")},
+}
+
+
+def weighted(rank: int) -> Batches:
+    """Batches whose tags have weights, on some ranks."""
+    rng, made = np.random.default_rng(rank), []
+    for batch in PARTS[rank]:
+        tags = batch.ids["tags"]
+        weights = rng.random(len(tags.values)).astype(np.float32) if rank != 1 else None
+        made.append(replace(batch, ids={**batch.ids, "tags": Jagged(tags.values, tags.offsets, weights)}))
+    return Batches(made)
+
+
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("others", ["table_wise", "replicated", "row_wise"])
+def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
+    others: str, schema: str, always: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bool] = []
+
+    def sends(bags: Any, ids: int, dim: int) -> bool:
+        sent.append(always or ids % 2 == 0)
+        return sent[-1]
+
+    monkeypatch.setattr(pooled, "sends_less", sends)
+    arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "schema": make_schema(**SCHEMAS[schema])}
+    held = Placement(others, {"item" if schema == "shared" else "tags": "table_wise"})
+    world = 4 if always else 2
+    mine = trained(
+        world, weighted, validation=lambda r: parts(3 - r), placement=held, pools=True, **arguments
+    )
+    rows = trained(world, weighted, validation=lambda r: parts(3 - r), **arguments)
+    assert_same(mine, rows)
+    assert mine.result.metrics == rows.result.metrics
+    assert any(sent)
+
+
+def test_pooling_by_the_owner_is_refused_where_rows_must_be_seen() -> None:
+    for arguments in ({"mode": "hybrid"}, {"mode": "sync", "clip_norm": 1.0}):
+        with pytest.raises(ConfigError, match="goes with sync only"):
+            ranks(2, lambda *_: None, placement=Placement("table_wise"), pools=True, **arguments)
 
 
 @pytest.mark.parametrize("staleness", [1, 3])

@@ -39,7 +39,8 @@ def make_trainer(**arguments: Any) -> Trainer:
         "initial_scale": 0.5,
         "threads": 1,
     }
-    return Trainer(arguments.pop("model", None) or Tower(), make_schema(), **grouped(**defaults | arguments))
+    model, schema = arguments.pop("model", None) or Tower(), arguments.pop("schema", None) or make_schema()
+    return Trainer(model, schema, **grouped(**defaults | arguments))
 
 
 def connecting(

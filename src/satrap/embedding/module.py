@@ -106,6 +106,8 @@ class Embeddings:
     def _bag(self, ticket: Ticket, name: str) -> Bag:
         span, jagged = ticket.spans[name], ticket.batch.ids[name]
         pooling = self._features[name].pooling
+        if name in ticket.pooled:
+            return Bag(ticket.inverses[span.group], span.start, span.stop)
         return Bag(
             inverses=ticket.inverses[span.group],
             start=span.start,

@@ -71,6 +71,7 @@ class Ticket:
         inverses: per request, int32[ids of the group]: position of each id in `request.ids`.
         spans: feature -> its part of the inverse; `Span.group` counts requests.
         plain: per request, whether every sample has exactly one id of each feature, without a weight.
+        pooled: features whose rows come pooled: to these, `inverses` has one position per sample.
     """
 
     batch: Batch
@@ -78,11 +79,12 @@ class Ticket:
     inverses: Sequence[npt.NDArray[np.int32]]
     spans: Mapping[str, Span]
     plain: Sequence[bool] = ()
+    pooled: frozenset[str] = frozenset()
 
     @property
     def distinct_ratio(self) -> float:
         """Distinct ids / ids, over all groups."""
-        total = sum(map(len, self.inverses))
+        total = sum(len(self.batch.ids[name].values) for name in self.spans)
         return sum(len(request.ids) for request in self.requests) / max(total, 1)
 
 

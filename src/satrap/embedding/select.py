@@ -8,8 +8,10 @@ import torch
 
 from satrap.embedding.module import Embeddings
 from satrap.embedding.plan import EmbeddingPlan
+from satrap.embedding.pooled import SharedPoolingPlan
 from satrap.embedding.workers import PooledEmbeddings, PooledExchange, PooledPlan
 from satrap.exchange import Exchange, TableGroup
+from satrap.exchange.collective import CollectiveExchange
 from satrap.schema import Schema
 
 
@@ -27,5 +29,6 @@ def embeddings_of(
     if isinstance(exchange, PooledExchange):
         plan = PooledPlan(schema, groups)
         return plan, PooledEmbeddings(plan, device)
-    own = EmbeddingPlan(schema, groups)
+    tables = exchange.pooled if isinstance(exchange, CollectiveExchange) else frozenset()
+    own = SharedPoolingPlan(schema, groups, tables) if tables else EmbeddingPlan(schema, groups)
     return own, Embeddings(own, device)

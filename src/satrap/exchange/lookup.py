@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,30 @@ Seen = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Bags:
+    """The ids of one feature whose rows are pooled by whoever holds them.
+
+    Args:
+        table: position of their table in the group.
+        inverse: int32[k]: for each id of the batch its position among the table's ids in the request.
+        offsets: int64[size + 1], bounds of the samples in `inverse`.
+        weights: float32[k], or None: all 1.
+        mode: "sum", "mean" or "sqrtn", see `satrap.store.pool`.
+    """
+
+    table: int
+    inverse: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32] | None
+    mode: Literal["sum", "mean", "sqrtn"]
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """The distinct ids of one batch in one table group.
 
@@ -37,11 +61,27 @@ class Request:
         group: index of the table group.
         ids: uint64[n], distinct inside each table.
         splits: int64[tables + 1]: `ids[splits[t]:splits[t + 1]]` belong to the group's table `t`.
+        bags: features whose rows come pooled, if the exchange pools their tables. Then the answer has the
+            rows of the other tables' ids, in order, and after them a vector of each sample of each bag.
     """
 
     group: int
     ids: npt.NDArray[np.uint64]
     splits: npt.NDArray[np.int64]
+    bags: Sequence[Bags] = field(default=(), kw_only=True)
+
+    @property
+    def pooled(self) -> npt.NDArray[np.bool_]:
+        """bool[tables]: the tables whose rows come pooled."""
+        found = np.zeros(len(self.splits) - 1, np.bool_)
+        found[[bag.table for bag in self.bags]] = True
+        return found
+
+    @property
+    def rows(self) -> int:
+        """Number of rows and vectors in the answer."""
+        single = len(self.ids) - int(np.diff(self.splits)[self.pooled].sum()) if self.bags else len(self.ids)
+        return single + sum(bag.size for bag in self.bags)
 
 
 @dataclass(eq=False, slots=True)

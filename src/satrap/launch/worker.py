@@ -77,7 +77,10 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         if cluster.exchange == "collective":
             ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
             placement = placement_of(recipe)
-            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire, placement=placement)
+            pools = training.mode == "sync" and training.clip_norm is None
+            return CollectiveExchange(
+                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
+            )
         if not assignment.embedding_workers:
             return ServersExchange(
                 assignment.shards,

@@ -49,6 +49,7 @@ class Place:
         store: StoreConfig = StoreConfig(),
         wire: Wire = Wire(),
         placement: Placement = Placement(),
+        pools: bool = False,
         device: str = "cpu",
         threads: int | None = None,
         deadline: float = 30.0,
@@ -68,6 +69,7 @@ class Place:
             store: the same as the trainer's.
             wire: number formats of rows and gradients between the processes.
             placement: which processes hold the rows of a table; by default each holds a part of every table.
+            pools: see `CollectiveExchange`; for `sync` without `clip_norm`.
             device: where the network computes.
             threads: see the class.
             deadline: seconds until a process that does not answer counts as lost.
@@ -90,7 +92,9 @@ class Place:
         def exchange(tables: Sequence[Table]) -> Exchange:
             ranks = TorchRanks(deadline, workers.silent)
             aside = TorchRanks(WRITING_SECONDS, workers.silent)
-            return CollectiveExchange(ranks, aside, tables, store=store, wire=wire, placement=placement)
+            return CollectiveExchange(
+                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
+            )
 
         return cls(exchange, workers, threads)
 

@@ -18,6 +18,7 @@ from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
+from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import Optimizer
 from satrap.schema import Schema
@@ -121,8 +122,7 @@ class Trainer:
         )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
-        if clip_norm is not None:
-            _check_clipping(self.exchange)
+        _check_pooling(self.exchange, clip_norm, mode)
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(model, schema, self.exchange, device=chosen, workers=self.workers)
         self.control = PlateauControl(self.training.plateau, self.training.patience)
@@ -298,8 +298,14 @@ def _check_lookahead(store: StoreConfig) -> None:
             )
 
 
-def _check_clipping(exchange: Exchange) -> None:
-    if isinstance(exchange, PooledExchange):
+def _check_pooling(exchange: Exchange, clip_norm: float | None, mode: str) -> None:
+    if isinstance(exchange, CollectiveExchange) and exchange.pooled and (clip_norm or mode != "sync"):
+        raise ConfigError(
+            "an exchange that pools rows goes with sync only, without clip_norm",
+            why="the worker sees neither rows of lookups in flight, to save them, nor their gradients",
+            fix="give CollectiveExchange, or Place.from_environment, pools=False",
+        )
+    if clip_norm is not None and isinstance(exchange, PooledExchange):
         raise ConfigError(
             "clip_norm does not go with embedding workers",
             why="the norm counts gradients of rows, and these never reach the worker",

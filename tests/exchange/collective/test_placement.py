@@ -70,8 +70,8 @@ def test_replicas_are_equal_and_their_rows_do_not_travel() -> None:
     assert whole.shard.statistics().tables["c"].rows == ranks[0].telemetry.statistics().tables["c"].rows
     counts = ranks[1].telemetry.statistics().tables["a"]
     assert counts == ranks[0].shard.statistics().tables["a"]  # those of one replica
-    sent = ranks[0]._holders.sent(1, 0, np.array([0, 2, 5]))
-    np.testing.assert_array_equal(sent, [False, False, True, True, True])
+    copied = ranks[0]._holders.copied(1, 0, np.array([0, 2, 5]))
+    np.testing.assert_array_equal(copied, [True, True, False, False, False])
     Together(ranks).close()
 
 
@@ -90,7 +90,7 @@ def test_every_bucket_of_a_table_is_saved_once_and_asked_of_who_holds_it(
     for group in GROUPS:
         asked = request(group.index, *([ids] * len(group.tables)))
         for rank, everywhere in itertools.product(range(size), (False, True)):
-            parts = ranks[rank].split(asked, everywhere=everywhere)
+            parts = ranks[rank].asks(asked, everywhere=everywhere)
             for t, table in enumerate(group.tables):
                 buckets = bucket_of(table, asked.ids[asked.splits[t] : asked.splits[t + 1]])
                 for other, part in enumerate(parts):

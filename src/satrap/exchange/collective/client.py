@@ -11,9 +11,10 @@ import numpy as np
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import kernels
+from satrap.exchange.collective.asks import Ask, Positions, joined, pack, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Owner, Push, joined, merge, pack, unpack
+from satrap.exchange.collective.owner import Owner, Push, merge
 from satrap.exchange.collective.placement import Holders, Placement
 from satrap.exchange.collective.ranks import Bytes, Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
@@ -21,7 +22,6 @@ from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of, to_wire
-from satrap.exchange.split import Part
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import address, check_rows, not_finite
@@ -56,9 +56,12 @@ class CollectiveExchange:
         wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
             for both, rows are those of a `LocalExchange` to the bit.
         placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
+        pools: a rank that holds a whole table pools its rows for the others, where that sends less. For
+            `sync` only, since rows of lookups in flight could not be saved.
 
     Attributes:
         collective: each call is one of all ranks.
+        pooled: tables whose rows may come pooled, see `Request.bags`.
 
     Raises:
         ConfigError: the ranks have different tables or settings.
@@ -76,12 +79,15 @@ class CollectiveExchange:
         store: StoreConfig = StoreConfig(),
         wire: Wire = Wire(),
         placement: Placement = Placement(),
+        pools: bool = False,
     ) -> None:
         placement.check([table.name for table in tables], store)
         self._ranks, self._aside = ranks, aside
         self.shard = store.part(ranks.size).open(tables)
         self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
+        alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
+        self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         self._owner = Owner(self.shard, self.groups, self._holders)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
@@ -126,32 +132,32 @@ class CollectiveExchange:
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            splits: list[list[Part]] = []
+            asks: list[list[Ask]] = []
             try:
-                splits = [self._holders.split(request, everywhere=create) for request in lookup.requests]
-                messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, splits)
+                asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
+                messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, asks)
             except StoreError as error:  # the others must hear of it: they wait
                 messages = error
             asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
             requests = [unpack(self.groups, message)[0] for message in asked]
-            lookup.active = sum(any(part is not None for part in parts) for parts in requests)
+            lookup.active = sum(any(ask is not None for ask in one) for one in requests)
             self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
             self._looked += 1
             given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
-            lookup.places = (self._looked, splits) if create else ()
-            return self._placed(lookup.requests, splits, given)
+            lookup.places = (self._looked, asks) if create else ()
+            return self._placed(lookup.requests, asks, given)
         finally:
             done()
 
-    def _by_rank(self, requests: Sequence[Request], splits: Sequence[Sequence[Part]]) -> list[Bytes]:
+    def _by_rank(self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]) -> list[Bytes]:
         """Return the message that asks each rank for its ids."""
-        parts: list[list[Part | None]] = [[None] * len(self.groups) for _ in range(self._ranks.size)]
-        for request, split in zip(requests, splits, strict=True):
-            for own, part in zip(parts, split, strict=True):
-                own[request.group] = part
-        return [pack(self.groups, own) for own in parts]
+        by_rank: list[list[Ask | None]] = [[None] * len(self.groups) for _ in range(self._ranks.size)]
+        for request, of_request in zip(requests, asks, strict=True):
+            for own, ask in zip(by_rank, of_request, strict=True):
+                own[request.group] = ask
+        return [pack(self.groups, own) for own in by_rank]
 
-    def _serve(self, asked: Sequence[Sequence[Part | None]], *, create: bool) -> Sequence[Bytes] | StoreError:
+    def _serve(self, asked: Sequence[Sequence[Ask | None]], *, create: bool) -> Sequence[Bytes] | StoreError:
         """Return the rows that each rank asks this one for."""
         wanted = merge(self.groups, asked)
         try:
@@ -161,24 +167,22 @@ class CollectiveExchange:
             return error
 
     def _placed(
-        self, requests: Sequence[Request], splits: Sequence[Sequence[Part]], given: Sequence[Bytes]
+        self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]], given: Sequence[Bytes]
     ) -> list[Array]:
         """Return the rows of each request from what the ranks have sent, which is in order of groups."""
         found: dict[int, Array] = {}
         at = [0] * len(given)
-        for request, split in sorted(zip(requests, splits, strict=True), key=lambda pair: pair[0].group):
+        for request, of_request in sorted(zip(requests, asks, strict=True), key=lambda pair: pair[0].group):
             dim = self.groups[request.group].dim
-            found[request.group] = out = np.empty((len(request.ids), dim), np.float32)
-            for rank, part in enumerate(split):
-                sent = self._holders.sent(rank, request.group, part.splits)
-                positions = None if part.positions is None else part.positions[sent]
-                count = len(part.ids) if positions is None else len(positions)
+            found[request.group] = out = np.empty((request.rows, dim), np.float32)
+            for rank, ask in enumerate(of_request):
+                count = len(out) if ask.rows is None else len(ask.rows)
                 raw = given[rank][at[rank] : (end := at[rank] + ITEM[self._forward] * dim * count)]
                 at[rank] = end
-                if positions is None:
+                if ask.rows is None:
                     kernels.widen(self._forward, address(raw), address(out), np.uint64(out.size))
                 else:
-                    kernels.widen_rows(self._forward, address(raw), np.uint64(dim), positions, address(out))
+                    kernels.widen_rows(self._forward, address(raw), np.uint64(dim), ask.rows, address(out))
         return [found[request.group] for request in requests]
 
     def prefetch(self, requests: Sequence[Request]) -> None:
@@ -186,7 +190,7 @@ class CollectiveExchange:
         if self.shard.ahead.useful:
             with suppress(StoreError):  # what is wrong with it is said when it is looked up
                 for request in requests:
-                    own = self._holders.split(request, everywhere=False)[self._ranks.rank]
+                    own = self._holders.asks(request, everywhere=False)[self._ranks.rank]
                     self.shard.ahead.prefetch(request.group, own.ids, own.splits)
 
     def update(
@@ -232,28 +236,28 @@ class CollectiveExchange:
 
     def _pushed(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[Bytes]:
         """Return what each rank gets of an update: the number of its lookup or ids, then gradients."""
-        number, splits = lookup.places or (_NOTHING, [])
+        number, asks = lookup.places or (_NOTHING, [])
         if not lookup.requests:
             return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks.size
         if number == _NOTHING or not self._owner.knows(number):
             number = _WITH_IDS
-            splits = [self._holders.split(request, everywhere=True) for request in lookup.requests]
+            asks = [self._holders.asks(request, everywhere=True) for request in lookup.requests]
         scales = np.ones(len(self.groups))
         rows: list[list[Bytes]] = [[] for _ in range(self._ranks.size)]
-        given = sorted(zip(lookup.requests, splits, gradients, strict=True), key=lambda one: one[0].group)
-        for request, split, one in given:
+        given = sorted(zip(lookup.requests, asks, gradients, strict=True), key=lambda one: one[0].group)
+        for request, of_request, one in given:
             group = self.groups[request.group]
-            own = check_rows(one, len(request.ids), group.dim, "gradients")
+            own = check_rows(one, request.rows, group.dim, "gradients")
             scales[group.index] = scale_of(own, self._backward)
-            for message, part in zip(rows, split, strict=True):
-                message.append(self._gathered(own, part, group, scales[group.index]))
-        ids = self._by_rank(lookup.requests, splits) if number == _WITH_IDS else [_NO_BYTES] * len(rows)
+            for message, ask in zip(rows, of_request, strict=True):
+                message.append(self._gathered(own, ask.gradients, group, scales[group.index]))
+        ids = self._by_rank(lookup.requests, asks) if number == _WITH_IDS else [_NO_BYTES] * len(rows)
         head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
         return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
 
-    def _gathered(self, rows: Array, part: Part, group: TableGroup, scale: float) -> Bytes:
+    def _gathered(self, rows: Array, positions: Positions | None, group: TableGroup, scale: float) -> Bytes:
         """Return the gradients for a rank, divided by the number of ranks, times a scale."""
-        found, finite = gather_gradients(rows, part.positions, self._backward, scale / self._ranks.size)
+        found, finite = gather_gradients(rows, positions, self._backward, scale / self._ranks.size)
         if not finite:
             raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
         return found
@@ -266,8 +270,8 @@ class CollectiveExchange:
         scales, rest = rest[: 8 * len(self.groups)].view(np.float64), rest[8 * len(self.groups) :]
         if number != _WITH_IDS:
             return Push(number, (), rest, scales, self._backward)
-        parts, rest = unpack(self.groups, rest)
-        return Push(None, parts, rest, scales, self._backward)
+        asks, rest = unpack(self.groups, rest)
+        return Push(None, asks, rest, scales, self._backward)
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():

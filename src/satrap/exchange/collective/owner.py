@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
+from satrap.exchange.collective.asks import Ask, Ids, Offsets, Positions, no_ids
 from satrap.exchange.collective.placement import Holders
 from satrap.exchange.collective.ranks import Bytes
-from satrap.exchange.lookup import Array
+from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import ITEM
-from satrap.exchange.split import Part
-from satrap.store import Shard, Slots, distinct, segment_sum
+from satrap.store import Shard, Slots, distinct, pool, pool_backward, segment_sum
 from satrap.store.shard import check_lookups
 from satrap.store.types import address
 
 KEPT = 64
 """Lookups whose rows are known where they are; the update of an older one finds them again."""
-
-Ids = npt.NDArray[np.uint64]
-Offsets = npt.NDArray[np.int64]
-Positions = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +32,7 @@ class Merged:
         ids: uint64[u], distinct inside each table.
         splits: int64[tables + 1].
         places: for each rank, the position in `ids` of each of its own.
+        bags: for each rank, the features that are pooled for it.
         slots: where the rows are; None: not known.
     """
 
@@ -43,7 +40,16 @@ class Merged:
     ids: Ids
     splits: Offsets
     places: Sequence[Positions]
+    bags: Sequence[Sequence[Bags]]
     slots: Slots | None = None
+
+    def ask(self, rank: int) -> Ask:
+        """Return what a rank has asked for."""
+        return Ask(self.ids[self.places[rank]], self.splits_of(rank), self.bags[rank])
+
+    def splits_of(self, rank: int) -> Offsets:
+        """Return int64[tables + 1]: where the ids of a rank change tables."""
+        return np.searchsorted(self.places[rank], self.splits).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +58,14 @@ class Push:
 
     Args:
         number: of the lookup that they are for; None: of none.
-        parts: in place of a number: the ids of each table group.
-        rows: gradients of all groups as bytes, in the order of the ids.
+        asks: in place of a number: the ids of each table group.
+        rows: gradients of all groups as bytes: of each group in the order of the ids, then of the bags.
         scales: float64 per group: the gradients were multiplied by it.
         code: their number format.
     """
 
     number: int | None = None
-    parts: Sequence[Part | None] = ()
+    asks: Sequence[Ask | None] = ()
     rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
     scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     code: int = kernels.FLOAT32
@@ -107,12 +113,24 @@ class Owner:
                 kept.append(replace(m, slots=slots))
             else:
                 rows, _ = self.shard.peek_group(m.group, m.ids, m.splits)
-            for rank, (answer, places) in enumerate(zip(answers, m.places, strict=True)):
-                sent = self._holders.sent(rank, m.group, np.searchsorted(places, m.splits))
-                answer.append(rows[places[sent]])
+            for rank, answer in enumerate(answers):
+                answer.append(self._answer(rank, m, rows))
         if create:
             self._kept[number] = kept
         return answers
+
+    def _answer(self, rank: int, m: Merged, rows: Array) -> Array:
+        """Return what a rank gets of the rows of a group: those that have no replica there, and vectors."""
+        own, copied = rows[m.places[rank]], self._holders.copied(rank, m.group, m.splits_of(rank))
+        if not m.bags[rank]:
+            return own if copied is None else own[~copied]
+        ask = m.ask(rank)
+        kept = ask.single if copied is None else ask.single & ~copied
+        vectors = [
+            pool(own, inverse, bag.offsets, mode=bag.mode, weights=bag.weights)[0]
+            for bag, inverse in _spread(ask)
+        ]
+        return np.concatenate([own[kept], *vectors])
 
     def knows(self, number: int) -> bool:
         """Return whether an update may name a lookup; the answer is the same on all ranks."""
@@ -125,21 +143,21 @@ class Owner:
             StoreError: a sum of gradients is not finite; no row has changed.
         """
         numbers = {push.number for push in pushed if push.number is not None}
-        if not numbers and not any(push.parts for push in pushed):
+        if not numbers and not any(push.asks for push in pushed):
             return
-        if len(numbers) == 1 and not any(push.parts for push in pushed):
+        if len(numbers) == 1 and not any(push.asks for push in pushed):
             wanted = self._kept[numbers.pop()]
             given = [push.number is not None for push in pushed]
         else:
-            asked = [self._parts(rank, push) for rank, push in enumerate(pushed)]
+            asked = [self._asks(rank, push) for rank, push in enumerate(pushed)]
             wanted, given = merge(self._groups, asked), [True] * len(pushed)
         at, summed = [0] * len(pushed), []
         for m in wanted:
             dim, rows = self._groups[m.group].dim, list[tuple[Positions, Array]]()
             for rank, places in enumerate(m.places):
                 if given[rank] and len(places):
-                    rows.append((places, pushed[rank].take(m.group, dim, at[rank], len(places))))
-                    at[rank] += ITEM[pushed[rank].code] * dim * len(places)
+                    own, at[rank] = _gradients(m, rank, pushed[rank], self._groups[m.group], at[rank])
+                    rows.append((places, own))
             summed.append(_sum(m, rows or [(np.empty(0, np.int32), np.empty((0, dim), np.float32))]))
         self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed])
         for m, gradients in summed:
@@ -147,64 +165,27 @@ class Owner:
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
             )
 
-    def _parts(self, rank: int, push: Push) -> Sequence[Part | None]:
-        """Return the ids of each group that a rank pushes."""
-        found: list[Part | None] = [None] * len(self._groups)
+    def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
+        """Return what a rank pushes of each group."""
+        found: list[Ask | None] = [None] * len(self._groups)
         if push.number is None:
-            return push.parts or found
+            return push.asks or found
         for m in self._kept[push.number]:
-            places = m.places[rank]
-            splits = np.searchsorted(places, m.splits).astype(np.int64)
-            found[m.group] = Part(m.ids[places], splits, None)
+            found[m.group] = m.ask(rank)
         return found
 
 
-def _no_ids(group: TableGroup) -> Part:
-    return Part(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64), None)
-
-
-def pack(groups: Sequence[TableGroup], parts: Sequence[Part | None]) -> Bytes:
-    """Return the message that asks a rank for its ids of each group; None: nothing is asked of the group."""
-    counts = [
-        np.full(len(group.tables), -1) if part is None else np.diff(part.splits)
-        for group, part in zip(groups, parts, strict=True)
-    ]
-    head = np.concatenate(counts).astype(np.int64).view(np.uint8)
-    return np.concatenate([head, *(part.ids.view(np.uint8) for part in parts if part is not None)])
-
-
-def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Part | None], Bytes]:
-    """Return the ids of each group that `pack` packed, and what follows them."""
-    tables = sum(len(group.tables) for group in groups)
-    counts, rest = message[: 8 * tables].view(np.int64), message[8 * tables :]
-    found: list[Part | None] = []
-    for group in groups:
-        own, counts = counts[: len(group.tables)], counts[len(group.tables) :]
-        if own[0] < 0:
-            found.append(None)
-            continue
-        splits = np.concatenate([[0], np.cumsum(own)]).astype(np.int64)
-        found.append(Part(rest[: 8 * splits[-1]].view(np.uint64), splits, None))
-        rest = rest[8 * splits[-1] :]
-    return found, rest
-
-
-def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Part | None]]) -> list[Merged]:
+def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Ask | None]]) -> list[Merged]:
     """Return what all ranks ask for, one for each table group that any of them names, even without ids."""
     found = []
     for group in groups:
         parts = [one[group.index] for one in asked]
         if any(part is not None for part in parts):
-            found.append(_merge(group.index, [part or _no_ids(group) for part in parts]))
+            found.append(_merge(group.index, [part or no_ids(group) for part in parts]))
     return found
 
 
-def joined(parts: Iterable[Bytes]) -> Bytes:
-    """Return bytes one after the other."""
-    return np.concatenate([np.empty(0, np.uint8), *parts])
-
-
-def _merge(group: int, parts: Sequence[Part]) -> Merged:
+def _merge(group: int, parts: Sequence[Ask]) -> Merged:
     """Return the ids of several ranks as one request, table after table, rank after rank."""
     tables = len(parts[0].splits) - 1
     cuts = [part.ids[part.splits[t] : part.splits[t + 1]] for t in range(tables) for part in parts]
@@ -212,7 +193,33 @@ def _merge(group: int, parts: Sequence[Part]) -> Merged:
     ids, unique_splits, inverse = distinct(np.concatenate(cuts), splits)
     pieces = np.split(inverse, np.cumsum([len(cut) for cut in cuts])[:-1])
     places = [np.concatenate(pieces[rank :: len(parts)]) for rank in range(len(parts))]
-    return Merged(group, ids, unique_splits, places)
+    return Merged(group, ids, unique_splits, places, [part.bags for part in parts])
+
+
+def _spread(ask: Ask) -> Iterator[tuple[Bags, Positions]]:
+    """Yield each bag, and for each of its ids the position among all that were asked for."""
+    for bag in ask.bags:
+        yield bag, bag.inverse + np.int32(ask.splits[bag.table])
+
+
+def _gradients(m: Merged, rank: int, push: Push, group: TableGroup, first: int) -> tuple[Array, int]:
+    """Return the gradient of each row that a rank asked for, and where those of the next group begin.
+
+    Of bags they are made in the order in which the rank itself would make them.
+    """
+    item, count, dim = ITEM[push.code] * group.dim, len(m.places[rank]), group.dim
+    if not m.bags[rank]:
+        return push.take(group.index, dim, first, count), first + item * count
+    ask, found = m.ask(rank), np.zeros((count, dim), np.float32)
+    single = ask.single
+    rest = int(np.count_nonzero(single))
+    found[single] = push.take(group.index, dim, first, rest)
+    first += item * rest
+    for bag, inverse in _spread(ask):
+        own = push.take(group.index, dim, first, bag.size)
+        pool_backward(own, inverse, bag.offsets, count, mode=bag.mode, weights=bag.weights, into=found)
+        first += item * bag.size
+    return found, first
 
 
 def _sum(wanted: Merged, given: Sequence[tuple[Positions, Array]]) -> tuple[Merged, Array]:
@@ -225,4 +232,4 @@ def _sum(wanted: Merged, given: Sequence[tuple[Positions, Array]]) -> tuple[Merg
     kept = np.flatnonzero(used)
     splits = np.searchsorted(kept, wanted.splits).astype(np.int64)
     inverse = (np.cumsum(used) - 1).astype(np.int32)[inverse]
-    return Merged(wanted.group, wanted.ids[kept], splits, ()), segment_sum(rows, inverse, len(kept))
+    return Merged(wanted.group, wanted.ids[kept], splits, (), ()), segment_sum(rows, inverse, len(kept))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError
+from satrap.exchange.collective.asks import Ask, Positions
 from satrap.exchange.collective.ranks import Ranks
-from satrap.exchange.lookup import Request
+from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import EVERYWHERE, Part, Splitter
@@ -30,7 +31,8 @@ class Placement:
     - "replicated": every rank holds all rows. Rows are never sent; instead, each rank sends the gradients to
       all others, and all take the same steps. For small tables whose ids occur in nearly every batch.
 
-    Results do not depend on it, bit for bit, whatever the number formats on the wire.
+    Results do not depend on it, bit for bit, whatever the number formats on the wire. Only where a rank that
+    holds a whole table pools its rows (`CollectiveExchange`), 16 bits round the vectors in place of the rows.
 
     Args:
         default: for all tables but those of `tables`.
@@ -82,7 +84,8 @@ class Holders:
     """
 
     def __init__(self, groups: Sequence[TableGroup], placement: Placement, ranks: Ranks) -> None:
-        self._rank, self._map, self._placement = ranks.rank, ShardMap(ranks.size), placement
+        self._groups, self._rank, self._placement = groups, ranks.rank, placement
+        self._map = ShardMap(ranks.size)
         self._owner = self._dealt(groups)
         names = [table for group in groups for table in group.tables]
         owners = {table: self._owners(table, EVERYWHERE) for table in names}
@@ -109,28 +112,56 @@ class Holders:
                 return np.full(BUCKETS, self._owner[table], np.uint16)
         return np.full(BUCKETS, replica, np.uint16)
 
-    def split(self, request: Request, *, everywhere: bool) -> list[Part]:
-        """Return one part per rank.
+    def asks(self, request: Request, *, everywhere: bool) -> list[Ask]:
+        """Return what each rank is asked for.
 
         Args:
             request: the ids.
-            everywhere: ids of replicated tables are in every part; else only in this rank's.
+            everywhere: every rank is told the ids of replicated tables; else only this one.
 
         Raises:
             StoreError: wrong dtypes or splits.
         """
-        return (self._all if everywhere else self._one).split(request)
+        parts = (self._all if everywhere else self._one).split(request)
+        if not request.bags:
+            return [self._ask(rank, request.group, part) for rank, part in enumerate(parts)]
+        counts = np.diff(request.splits) * request.pooled
+        shift = np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int32)
+        tables, base = self._groups[request.group].tables, len(request.ids) - int(counts.sum())
+        bags: list[list[Bags]] = [[] for _ in parts]
+        vectors: list[list[Positions]] = [[] for _ in parts]
+        for bag in request.bags:
+            owner = self._owner[tables[bag.table]]
+            bags[owner].append(bag)
+            vectors[owner].append(np.arange(base, base := base + bag.size, dtype=np.int32))
+        found = []
+        for rank, part in enumerate(parts):
+            assert part.positions is not None  # a rank alone pools nothing
+            positions = part.positions - np.repeat(shift, np.diff(part.splits))
+            ask = self._ask(rank, request.group, replace(part, positions=positions), request.pooled)
+            rows, gradients = (np.concatenate([own, *vectors[rank]]) for own in (ask.rows, ask.gradients))
+            found.append(replace(ask, bags=bags[rank], rows=rows, gradients=gradients))
+        return found
 
-    def sent(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | slice:
-        """Return which rows of some ids travel between this rank and another: all but those of replicas.
+    def _ask(self, rank: int, group: int, part: Part, pooled: Mask | None = None) -> Ask:
+        if part.positions is None:
+            return Ask(part.ids, part.splits)
+        single = slice(None) if pooled is None else np.repeat(~pooled, np.diff(part.splits))
+        gradients = part.positions[single]
+        copied = self.copied(rank, group, part.splits)
+        rows = gradients if copied is None else gradients[~copied[single]]
+        return Ask(part.ids, part.splits, (), rows, gradients)
+
+    def copied(self, rank: int, group: int, splits: npt.NDArray[np.int64]) -> Mask | None:
+        """Return which of some ids have replicas, so that their rows do not travel; None: none.
 
         Args:
-            rank: the other one; may be this one, which gets all.
+            rank: to or from which they would travel; this one sends itself all.
             group: index of the table group.
             splits: int64[tables + 1], of the ids by table.
         """
         copied = self._copied[group]
-        return slice(None) if copied is None or rank == self._rank else np.repeat(~copied, np.diff(splits))
+        return None if copied is None or rank == self._rank else np.repeat(copied, np.diff(splits))
 
     @property
     def ranks(self) -> int:

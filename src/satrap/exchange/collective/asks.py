@@ -1,0 +1,118 @@
+"""What a rank asks another one for, and how it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.lookup import Bags
+from satrap.exchange.protocol import TableGroup
+
+Ids = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int32]
+
+_MODES = ("sum", "mean", "sqrtn")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one rank is asked for of one table group.
+
+    Args:
+        ids: uint64[n], by table.
+        splits: int64[tables + 1].
+        bags: features of tables that this rank holds alone, which it pools.
+        rows: where the rows that it sends belong in the answer to the request: first those of ids, then the
+            vectors of bags; None: it sends the whole answer.
+        gradients: the same of the gradients that it gets.
+    """
+
+    ids: Ids
+    splits: Offsets
+    bags: Sequence[Bags] = ()
+    rows: Positions | None = None
+    gradients: Positions | None = None
+
+    @property
+    def single(self) -> npt.NDArray[np.bool_]:
+        """bool[n]: the ids whose rows are not pooled."""
+        tables = np.ones(len(self.splits) - 1, np.bool_)
+        tables[[bag.table for bag in self.bags]] = False
+        return np.repeat(tables, np.diff(self.splits))
+
+
+def no_ids(group: TableGroup) -> Ask:
+    """Return a request of nothing."""
+    return Ask(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))
+
+
+def joined(parts: Iterable[Bytes]) -> Bytes:
+    """Return bytes one after the other."""
+    return np.concatenate([np.empty(0, np.uint8), *parts])
+
+
+def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
+    """Return the message that asks a rank for its ids of each group; None: nothing is asked of the group."""
+    counts = [
+        np.full(len(group.tables), -1) if ask is None else np.diff(ask.splits)
+        for group, ask in zip(groups, asks, strict=True)
+    ]
+    asked = [ask for ask in asks if ask is not None]
+    bags = [(group.index, bag) for group, ask in zip(groups, asks, strict=True) if ask for bag in ask.bags]
+    heads = [
+        [group, b.table, _MODES.index(b.mode), len(b.offsets), len(b.inverse), b.weights is not None]
+        for group, b in bags
+    ]
+    head = np.concatenate([*counts, [len(bags)], *heads]).astype(np.int64)
+    weights = [bag.weights for _, bag in bags if bag.weights is not None]
+    parts = [head, *(a.ids for a in asked), *(b.offsets for _, b in bags), *(b.inverse for _, b in bags)]
+    return joined([np.ascontiguousarray(part).view(np.uint8) for part in (*parts, *weights)])
+
+
+def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Ask | None], Bytes]:
+    """Return the ids and bags of each group that `pack` packed, and what follows them."""
+    tables = sum(len(group.tables) for group in groups)
+    counts = message[: 8 * tables].view(np.int64)
+    [bags] = message[8 * tables : 8 * tables + 8].view(np.int64).tolist()
+    end = 8 * tables + 8 + 48 * bags
+    heads = message[8 * tables + 8 : end].view(np.int64).reshape(bags, 6).tolist()
+    rest = message[end:]
+    found: list[Ask | None] = []
+    for group in groups:
+        own, counts = counts[: len(group.tables)], counts[len(group.tables) :]
+        if own[0] < 0:
+            found.append(None)
+            continue
+        splits = np.concatenate([[0], np.cumsum(own)]).astype(np.int64)
+        found.append(Ask(rest[: 8 * splits[-1]].view(np.uint64), splits))
+        rest = rest[8 * splits[-1] :]
+    return _with_bags(found, heads, rest) if bags else (found, rest)
+
+
+def _with_bags(
+    asks: list[Ask | None], heads: Sequence[Sequence[int]], rest: Bytes
+) -> tuple[list[Ask | None], Bytes]:
+    """Return the asks with the bags that follow them, and what follows those."""
+
+    def take(lengths: Sequence[int], dtype: npt.DTypeLike) -> list[npt.NDArray[np.generic]]:
+        nonlocal rest
+        taken = []
+        for length in lengths:
+            size = length * np.dtype(dtype).itemsize
+            taken.append(rest[:size].view(dtype))
+            rest = rest[size:]
+        return taken
+
+    offsets = take([head[3] for head in heads], np.int64)
+    inverses = take([head[4] for head in heads], np.int32)
+    weights = iter(take([head[4] for head in heads if head[5]], np.float32))
+    bags: dict[int, list[Bags]] = {}
+    for (group, table, mode, _, _, weighted), bounds, inverse in zip(heads, offsets, inverses, strict=True):
+        own = next(weights) if weighted else None
+        bags.setdefault(group, []).append(Bags(table, inverse, bounds, own, _MODES[mode]))  # type: ignore[arg-type]
+    return [ask and Ask(ask.ids, ask.splits, bags.get(group, ())) for group, ask in enumerate(asks)], rest

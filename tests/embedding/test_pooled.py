@@ -1,0 +1,93 @@
+"""What comes pooled is what sends less, and a model sees the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import satrap
+from satrap.batch import Batch, Jagged
+from satrap.embedding import EmbeddingPlan, Embeddings
+from satrap.embedding.pooled import SharedPoolingPlan, sends_less
+from satrap.exchange.collective.asks import Ask, pack
+from satrap.exchange.lookup import Bags
+from satrap.exchange.protocol import TableGroup
+from satrap.store import pool
+
+SCHEMA = satrap.Schema(
+    labels=["clicked"],
+    features={
+        "user": satrap.Categorical(dim=4),
+        "seen": satrap.Categorical(dim=4, multi=True, pooling="mean", table="item"),
+        "item": satrap.Categorical(dim=4),
+        "tags": satrap.Categorical(dim=4, multi=True, pooling="sqrtn"),
+        "last": satrap.Categorical(dim=4, multi=True, pooling="max"),
+        "path": satrap.Categorical(dim=4, multi=True, pooling="none"),
+    },
+)
+GROUPS = [TableGroup(0, ("user", "item", "tags", "last", "path"), 4)]
+SIZE = 6
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    def single() -> Jagged:
+        return Jagged(np.array(draw(st.lists(st.integers(0, 20), min_size=SIZE, max_size=SIZE)), np.uint64))
+
+    def several() -> Jagged:
+        lengths = draw(st.lists(st.integers(0, 9), min_size=SIZE, max_size=SIZE))
+        ids = draw(st.lists(st.integers(0, 99), min_size=sum(lengths), max_size=sum(lengths)))
+        weights = np.arange(len(ids), dtype=np.float32) if draw(st.booleans()) else None
+        return Jagged(np.array(ids, np.uint64), np.cumsum([0, *lengths]).astype(np.int64), weights)
+
+    features = SCHEMA.categorical.items()
+    ids = {name: several() if feature.multi else single() for name, feature in features}
+    return Batch(size=SIZE, ids=ids, numeric=None, labels=None)
+
+
+@settings(deadline=None)
+@given(batches(), st.sets(st.sampled_from(GROUPS[0].tables)))
+def test_a_model_sees_the_same_whoever_pools(batch: Batch, tables: set[str]) -> None:
+    plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, tables)
+    whole, ticket = plain.ticket(batch), shared.ticket(batch)
+    [request], [asked] = whole.requests, ticket.requests
+    table = np.random.default_rng(3).standard_normal((len(request.ids), 4)).astype(np.float32)
+    np.testing.assert_array_equal(asked.ids, request.ids)
+    assert {GROUPS[0].tables[bag.table] for bag in asked.bags} <= tables - {"last", "path"}
+    single = np.repeat(~asked.pooled, np.diff(asked.splits))
+    vectors = [
+        pool(table[asked.splits[b.table] :], b.inverse, b.offsets, mode=b.mode, weights=b.weights)[0]
+        for b in asked.bags
+    ]
+    answer = np.concatenate([table[single], *vectors])
+    assert len(answer) == asked.rows
+    assert ticket.distinct_ratio == whole.distinct_ratio
+    device = torch.device("cpu")
+    mine, theirs = (
+        Embeddings(plan, device).embed(own, [torch.from_numpy(rows)])
+        for plan, own, rows in ((shared, ticket, answer), (plain, whole, table))
+    )
+    for name in SCHEMA.categorical:
+        a, b = mine.embeddings[name], theirs.embeddings[name]
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            assert torch.equal(a, b)
+        else:
+            assert torch.equal(a.values, b.values)  # type: ignore[union-attr]
+            assert torch.equal(a.offsets, b.offsets)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dim", [4, 64])
+@pytest.mark.parametrize("ids", [10, 40, 45, 60, 300])
+def test_less_is_sent(ids: int, dim: int, weighted: bool) -> None:
+    """Against the bytes of real messages: ids and bags, 16-bit rows or vectors, and their gradients."""
+    offsets = np.arange(0, 41 * 9, 9).astype(np.int64)
+    inverse = np.zeros(offsets[-1], np.int32)
+    bag = Bags(0, inverse, offsets, inverse.astype(np.float32) if weighted else None, "sum")
+    [group], asked = [TableGroup(0, ("a",), dim)], (np.arange(ids, dtype=np.uint64), np.array([0, ids]))
+    rows = len(pack([group], [Ask(*asked)])) + 4 * dim * ids
+    vectors = len(pack([group], [Ask(*asked, [bag])])) + 4 * dim * 40
+    assert sends_less([bag], ids, dim) == (vectors - 48 < rows)  # the head of a bag is not counted
