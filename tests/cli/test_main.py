@@ -20,6 +20,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "evaluate",
         "predict",
         "config",
+        "plan",
         "checkpoint",
         "shard",
         "loader",

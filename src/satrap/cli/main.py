@@ -13,6 +13,7 @@ from satrap.cli.config import config
 from satrap.cli.embedding_worker import embedding_worker
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
+from satrap.cli.plan import plan
 from satrap.cli.quickstart import quickstart
 from satrap.cli.scoring import evaluate, predict
 from satrap.cli.shard import shard
@@ -37,7 +38,18 @@ def satrap() -> None:
     """Train deep recommender models whose embedding tables outgrow any one machine."""
 
 
-for command in (quickstart, train, evaluate, predict, config, checkpoint, shard, loader, embedding_worker):
+for command in (
+    quickstart,
+    train,
+    evaluate,
+    predict,
+    config,
+    plan,
+    checkpoint,
+    shard,
+    loader,
+    embedding_worker,
+):
     satrap.add_command(command)
 
 

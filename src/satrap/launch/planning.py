@@ -1,0 +1,149 @@
+"""The plan of a recipe: its tables, what its training rows ask of them, and the workers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from satrap import machine_code
+from satrap.batch import Batch
+from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.series import newest
+from satrap.config import Recipe
+from satrap.embedding import tables_of
+from satrap.errors import ConfigError
+from satrap.exchange.servers.sections import ITEM
+from satrap.exchange.servers.wire import CODES
+from satrap.launch.build import make_model, store_of, wire_of
+from satrap.launch.datasets import open_part
+from satrap.launch.training import COMPILING
+from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
+from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
+from satrap.schema import Schema, Table
+from satrap.store.limits import machine_bytes
+
+BATCHES = 20
+"""Batches that are read, of all workers together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the user says about rows and workers; None: as the recipe says, or as assumed.
+
+    Args:
+        workers: number of workers; default `cluster.workers`.
+        batches: batches to read, of all workers together, default 20; at least one step is counted.
+        run: run folder or checkpoint that knows how many rows the tables have.
+        rows: table -> number of rows, beats `run`.
+        memory: bytes for rows at each worker; default its part of `embedding.memory`, or of the machine's.
+        bandwidth: bytes/s between workers.
+        latency: seconds of an all-to-all that carries nearly nothing.
+        lookups: rows/s of a worker.
+        updates: rows/s of a worker.
+        measure: measure on this machine what is not given, default False.
+    """
+
+    workers: int | None = None
+    batches: int = BATCHES
+    run: str | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    memory: int | None = None
+    bandwidth: float | None = None
+    latency: float | None = None
+    lookups: float | None = None
+    updates: float | None = None
+    measure: bool = False
+
+
+def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return the best placements for a recipe's tables; reads some batches of its training rows.
+
+    Args:
+        recipe: what is to be trained.
+        facts: what is known besides.
+        notice: called with a line of text about something the user should know.
+
+    Raises:
+        ConfigError: the rows do not fit, or the recipe has no tables.
+        DataError: too few training rows for one step.
+        CheckpointError: `facts.run` has no checkpoint.
+    """
+    schema = recipe.schema()
+    if not schema.categorical:
+        raise ConfigError("the recipe has no categorical features, so there are no tables to place")
+    machine_code.announce(lambda: notice(COMPILING))
+    workers = facts.workers or recipe.sections.cluster.workers
+    dims = getattr(make_model(recipe, schema), "embedding_dims", None)
+    tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    return place(_workload(recipe, schema, tables, workers, facts), _topology(recipe, tables, workers, facts))
+
+
+def _workload(
+    recipe: Recipe, schema: Schema, tables: Sequence[Table], workers: int, facts: Facts
+) -> Workload:
+    wire = wire_of(recipe)
+    ids = Schema((), schema.categorical, salt=schema.salt)  # without labels and numbers: nothing else is read
+    found = workload.measure(
+        ids,
+        tables,
+        _batches(recipe, ids, max(workers, facts.batches // workers * workers)),
+        workers,
+        forward_bytes=ITEM[CODES[wire.forward]],
+        backward_bytes=ITEM[CODES[wire.backward]],
+    )
+    known = {} if facts.run is None else _rows(newest(facts.run))
+    names = {table.name for table in tables}
+    found = found.with_rows({name: count for name, count in known.items() if name in names and count}, "run")
+    return found.with_rows(facts.rows, "given")
+
+
+def _batches(recipe: Recipe, schema: Schema, count: int) -> itertools.islice[Batch]:
+    train = open_part(recipe, schema, "train")
+    assert train is not None
+    return itertools.islice(train.batches(), count)
+
+
+def _rows(url: str) -> dict[str, int]:
+    """Return the number of rows of each table in a checkpoint; of one with deltas, all ids are read."""
+    chain = open_chain(url)
+    if len(chain.members) == 1:
+        return chain.members[0][1].rows()
+    return {table: sum(len(chunk.ids) for _, chunk in chain.chunks(table)) for table in chain.tables}
+
+
+def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Facts) -> Topology:
+    embedding = recipe.sections.embedding
+    if facts.memory is not None:
+        memory, origin = facts.memory, "as given"
+    elif embedding.memory is not None:
+        memory, origin = embedding.memory // workers, "its part of embedding.memory"
+    else:
+        memory, origin = machine_bytes() // workers, "its part of this machine"
+    bandwidth, latency = BANDWIDTH, LATENCY
+    if facts.measure and workers > 1:
+        bandwidth, latency = measure.network(workers)
+    rates = measure.rates(tables) if facts.measure else {t.dim: assumed(t.dim) for t in tables}
+    given = [facts.bandwidth, facts.latency, facts.lookups, facts.updates]
+    admission = store_of(recipe).admission
+    bounds = {
+        "eviction": embedding.eviction is not None,
+        "tier": embedding.tier is not None,
+        "admission": admission is not None and not admission.open,
+    }
+    return Topology(
+        workers,
+        memory,
+        facts.bandwidth or bandwidth,
+        facts.latency or latency,
+        {d: Rates(facts.lookups or r.lookups, facts.updates or r.updates) for d, r in rates.items()},
+        bounded_by=next((name for name, used in bounds.items() if used), ""),
+        memory_from=origin,
+        speeds_from=_origin(sum(one is not None for one in given), facts.measure),
+    )
+
+
+def _origin(given: int, measured: bool) -> str:
+    """Return in words where four speeds come from."""
+    others = "measured on this machine" if measured else "assumed"
+    return {0: others, 4: "as given"}.get(given, f"partly as given, else {others}")

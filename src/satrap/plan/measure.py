@@ -1,0 +1,96 @@
+"""Measures how fast this machine looks rows up, updates them, and passes bytes between processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from satrap.dense import ConnectedWorkers
+from satrap.exchange.collective.torch_ranks import TorchRanks
+from satrap.plan.topology import Rates
+from satrap.schema import Table
+from satrap.store import StoreConfig
+
+SMALL, LARGE = 8, 1 << 20
+"""Bytes for each rank in the two all-to-alls that are timed."""
+ROWS = 32768
+"""Rows of a timed lookup and update."""
+REPEATS = 9
+START_SECONDS = 120.0
+_c10d: Any = dist
+"""Parts of `torch.distributed` that its type annotations leave out."""
+
+
+def rates(tables: Iterable[Table]) -> dict[int, Rates]:
+    """Return rows/s of this process by dim, each measured with the first table of that dim.
+
+    All rows are touched in every turn, so of narrow ones many are in the processor's caches.
+
+    Args:
+        tables: each with an optimizer.
+    """
+    found: dict[int, Rates] = {}
+    for table in tables:
+        if table.dim not in found:
+            found[table.dim] = _rates(table)
+    return found
+
+
+def _rates(table: Table) -> Rates:
+    ids = np.random.default_rng(0).permutation(np.arange(1, ROWS + 1, dtype=np.uint64))
+    splits, gradients = np.array([0, ROWS], np.int64), np.ones((ROWS, table.dim), np.float32)
+    with closing(StoreConfig().open([table])) as shard:
+        _, slots = shard.lookup_slots(0, ids, splits)  # makes the rows
+        lookup = _seconds(lambda: shard.lookup_slots(0, ids, splits))
+        update = _seconds(lambda: shard.update_group(0, ids, splits, gradients, lr_scale=1.0, slots=slots))
+    return Rates(ROWS / lookup, ROWS / update)
+
+
+def network(workers: int) -> tuple[float, float]:
+    """Return (bytes/s, seconds of a nearly empty all-to-all) between processes of this machine.
+
+    Args:
+        workers: processes to start, >= 2; each sends through loopback as `CollectiveExchange` does.
+
+    Raises:
+        ExchangeError: a process is lost.
+    """
+    wait = timedelta(seconds=START_SECONDS)
+    store = _c10d.TCPStore("127.0.0.1", 0, None, True, wait, wait_for_workers=False)
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads halfway
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        address = f"127.0.0.1:{store.port}"
+        ranks = [pool.submit(probe, address, rank, workers) for rank in range(workers)]
+        small, large = np.max([rank.result() for rank in ranks], axis=0)
+    return (workers - 1) * (LARGE - SMALL) / max(large - small, 1e-9), small
+
+
+def probe(store: str, rank: int, size: int) -> tuple[float, float]:
+    """Return the seconds of a small and a large all-to-all; one of the processes that `network` starts."""
+    with closing(ConnectedWorkers(store, rank, size)):
+        ranks = TorchRanks()
+
+        def send(count: int) -> Callable[[], object]:
+            given = [np.zeros(count, np.uint8)] * size
+            return lambda: ranks.all_to_all(given, [count] * size)
+
+        return _seconds(send(SMALL)), _seconds(send(LARGE))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Return the median time of some work, after one turn that warms up."""
+    times = []
+    for _ in range(1 + REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])

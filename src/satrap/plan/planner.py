@@ -1,0 +1,125 @@
+"""Chooses a placement for each table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+from satrap.errors import ConfigError
+from satrap.plan.cost import PLACEMENTS, Cost, Costs
+from satrap.plan.result import Plan
+from satrap.plan.topology import Topology
+from satrap.plan.workload import Workload
+from satrap.report.words import size
+
+EXHAUSTIVE = 3**5
+"""Most combinations of placements that are all tried; beyond it, tables are changed one at a time."""
+
+Placements = dict[str, str]
+
+
+def place(workload: Workload, topology: Topology, *, pooled: bool = False) -> Plan:
+    """Return the placements that make a step fastest, among those that fit in memory.
+
+    With few tables all combinations are tried. With more, the search starts from each placement for all
+    tables alike and changes one table at a time for as long as that helps. Either way the result is never
+    slower than one placement for all tables, if that fits. Equal arguments give equal plans; of equally fast
+    ones, the first in the order of `PLACEMENTS` is taken.
+
+    Args:
+        workload: what is asked of the tables.
+        topology: the workers.
+        pooled: see `Costs`, default False.
+
+    Raises:
+        ConfigError: even rows that are spread over all workers do not fit.
+    """
+    costs, names = Costs(workload, topology, pooled=pooled), [table.name for table in workload.tables]
+    spread = dict.fromkeys(names, PLACEMENTS[0])
+    if not topology.evicts and not _fits(costs.of(spread), topology):
+        raise no_room(workload, topology)
+    if topology.workers == 1 or topology.bounded_by:
+        return _plan(costs, spread)
+    if len(PLACEMENTS) ** len(names) <= EXHAUSTIVE:
+        candidates: Iterable[Placements] = map(dict, product(*[[(n, p) for p in PLACEMENTS] for n in names]))
+    else:
+        candidates = (_improved(costs, dict.fromkeys(names, placement)) for placement in PLACEMENTS)
+    return _plan(costs, _fastest(costs, candidates))
+
+
+def _fits(cost: Cost, topology: Topology) -> bool:
+    return cost.most_memory <= topology.memory
+
+
+def _fastest(costs: Costs, candidates: Iterable[Placements]) -> Placements:
+    fitting = ((costs.of(one), one) for one in candidates)
+    return min((c.seconds, i, one) for i, (c, one) in enumerate(fitting) if _fits(c, costs.topology))[2]
+
+
+def _improved(costs: Costs, placements: Placements) -> Placements:
+    """Change one table at a time until no change helps. What does not fit is first made smaller."""
+    best = _rank(costs, placements)
+    while True:
+        before = best
+        for name, placement in product(tuple(placements), PLACEMENTS):
+            other = placements | {name: placement}
+            if (rank := _rank(costs, other)) < best:
+                best, placements = rank, other
+        if best == before:
+            return placements
+
+
+def _rank(costs: Costs, placements: Placements) -> tuple[float, float]:
+    """Return (bytes that are missing, seconds): less is better."""
+    cost = costs.of(placements)
+    return max(0.0, cost.most_memory - costs.topology.memory), cost.seconds
+
+
+def _plan(costs: Costs, placements: Placements) -> Plan:
+    workload, topology = costs.workload, costs.topology
+    free = topology.workers > 1 and not topology.bounded_by
+    single = {
+        t.name: Costs(replace(workload, tables=(t,)), topology, pooled=costs.pooled) for t in workload.tables
+    }
+    return Plan(
+        workload=workload,
+        topology=topology,
+        placements=placements,
+        cost=costs.of(placements),
+        alone={name: one.of({name: placements[name]}) for name, one in single.items()},
+        uniform={placement: costs.uniform(placement) for placement in PLACEMENTS} if free else {},
+        instead={
+            name: {p: costs.of(placements | {name: p}) for p in PLACEMENTS if p != placements[name]}
+            for name in (placements if free else ())
+        },
+    )
+
+
+def no_room(workload: Workload, topology: Topology) -> ConfigError:
+    """Return the error for rows that do not fit even if they are spread over all workers."""
+    workers, memory = topology.workers, topology.memory
+    needed, total = _spread_bytes(workload, workers), _spread_bytes(workload, 1)
+    largest = max(workload.tables, key=lambda table: table.rows * table.row_bytes)
+    room = memory - sum(table.row_bytes for table in workload.tables)  # for rows in excess of an even split
+    enough = math.ceil(total / room) if room > 0 else 0
+    while enough > workers + 1 and _spread_bytes(workload, enough - 1) <= memory:
+        enough -= 1
+    more = enough - workers
+    ways = [f"{more} more worker{'s' if more > 1 else ''} with as much memory each"] if more > 0 else []
+    half = [replace(t, weight_bytes=min(t.weight_bytes, (t.dim + 1) // 2 * 4)) for t in workload.tables]
+    if _spread_bytes(replace(workload, tables=tuple(half)), workers) <= memory:
+        ways.append("embedding.dtype bfloat16")
+    return ConfigError(
+        f"the rows need {size(needed)} at each worker, which has {size(memory)}: "
+        f"{size(needed - memory)} are missing",
+        where=f"{workers} worker{'s' if workers > 1 else ''}; memory: {topology.memory_from}; largest table "
+        f"{largest.name!r} with {largest.rows:,} rows",
+        why="without replicas, and spread evenly, they need least; a row that does not fit ends the run",
+        fix=f"use {', or '.join([*ways, 'more memory'])}; or set embedding.eviction",
+    )
+
+
+def _spread_bytes(workload: Workload, workers: int) -> int:
+    return sum(math.ceil(table.rows / workers) * table.row_bytes for table in workload.tables)

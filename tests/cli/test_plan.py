@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+from tests.cli.command import process, satrap
+from tests.launch.runs import make_recipe
+
+GOODBOOKS = Path(__file__).parents[2] / "examples" / "recipes" / "goodbooks.yaml"
+
+
+def test_plan_of_real_data() -> None:
+    answer = process("plan", GOODBOOKS, "--workers", 2, "--batches", 4, "--set", "data.shuffle=false")
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert lines[0] == "5 tables, 2 workers; counted over 2 steps of 2 x 2,048 samples"
+    assert [line.split()[0] for line in lines[3:8]] == ["user", "book", "authors", "language", "year"]
+    for placement in ("as planned", "row_wise", "table_wise", "replicated"):
+        assert sum(line.startswith(f"{placement} ") for line in lines) == 1
+    assert "a lower bound" in lines[-1]
+
+
+def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
+    recipe, run = make_recipe(tmp_path), tmp_path / "run"
+    trained = satrap("train", recipe, "--output", run, "--set", "training.steps=3")
+    assert trained.code == 0, trained.err
+    rows = json.loads(satrap("checkpoint", "inspect", run, "--json").out)["model"]["rows"]
+    answer = satrap("plan", recipe, "--json", "--workers", 3, "--run", run, "--rows", "item=500")
+    found = json.loads(answer.out)
+    tables = found["tables"]
+    assert (tables["user"]["rows"], tables["user"]["rows_from"]) == (rows["user"], "run")
+    assert (tables["item"]["rows"], tables["item"]["rows_from"]) == (500, "given")
+    fitting = [one["seconds"] for one in found["uniform"].values() if one["fits"]]
+    assert len(fitting) == 3
+    assert found["planned"]["seconds"] <= min(fitting)
+    assert len(found["planned"]["sent_bytes"]) == 3
+
+
+def test_one_worker_has_nothing_to_place(tmp_path: Path) -> None:
+    answer = satrap("plan", make_recipe(tmp_path), "--memory", "1GiB")
+    assert answer.code == 0
+    assert "one worker holds all rows: there is nothing to place; they need" in answer.out
+    assert "which has 1.0 GiB" in answer.out
+
+
+def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    satrap("plan", recipe, "--workers", 2, "--memory", "1KiB", "--rows", "user=1000").assert_refused(
+        "the rows need", "are missing", "what to do: use"
+    )
+    satrap("plan", recipe, "--set", "training.stalenes=2").assert_refused("did you mean 'staleness'?")
+    for wrong in (["--rows", "user"], ["--memory", "4GB"], ["--workers", "0"], ["--bandwidth", "0"]):
+        assert satrap("plan", recipe, *wrong).code == 2
+    satrap("plan", recipe, "--run", tmp_path / "none").assert_refused("", code=1)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from satrap.config import load
+from satrap.errors import CheckpointError, ConfigError, DataError
+from satrap.launch.planning import Facts, plan
+from satrap.plan import Rates, measure
+from satrap.store.limits import machine_bytes
+from tests.launch.runs import RECIPE, UNBOUNDED, bounded, frame, make_recipe
+
+
+def test_counts_come_from_the_training_rows(tmp_path: Path) -> None:
+    found = plan(load(make_recipe(tmp_path), ["data.shuffle=false"]), Facts(workers=2, batches=5))
+    assert (found.workload.steps, found.workload.batch_size, found.topology.workers) == (2, 100, 2)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    rows = rows[rows.index % 10 < 8].iloc[:400]  # without validation and test rows
+    batch = [rows.iloc[i : i + 100] for i in range(0, 400, 100)]
+    for table in found.workload.tables:
+        assert table.dim == 4
+        assert table.rows == rows[table.name].nunique()
+        assert table.distinct == sum(b[table.name].nunique() for b in batch) / 4
+        assert table.distinct_all == sum(rows.iloc[i : i + 200][table.name].nunique() for i in (0, 200)) / 2
+
+
+def test_a_model_may_widen_rows_and_the_wire_may_be_wider(tmp_path: Path) -> None:
+    text = RECIPE.replace("{name: dnn, hidden: [8]}", "{name: lr}") + "cluster: {wire: {forward: float32}}\n"
+    found = plan(load(make_recipe(tmp_path, text))).workload
+    assert [table.dim for table in found.tables] == [1, 1]
+    assert (found.forward_bytes, found.backward_bytes) == (4, 2)
+
+
+def test_at_least_one_step_is_counted(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path))
+    assert plan(recipe, Facts(workers=4, batches=1)).workload.steps == 1
+    with pytest.raises(DataError, match="for each of 17 workers"):
+        plan(recipe, Facts(workers=17))
+
+
+def test_memory_is_what_is_given_or_a_part(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    assert plan(load(recipe), Facts(workers=2)).topology.memory == machine_bytes() // 2
+    limited = load(recipe, ["embedding.memory=1MiB"])
+    assert plan(limited, Facts(workers=4)).topology.memory == 1 << 18
+    assert plan(limited, Facts(workers=4, memory=1 << 19)).topology.memory == 1 << 19
+    with pytest.raises(ConfigError, match=r"memory: its part of embedding\.memory; .* with 1,000,000 rows"):
+        plan(limited, Facts(workers=4, rows={"item": 10**6}))
+
+
+def test_what_bounds_the_store_leaves_no_choice(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, bounded(RECIPE, "1KiB")))
+    found = plan(recipe, Facts(workers=2))
+    assert (found.topology.bounded_by, found.topology.evicts) == ("eviction", True)
+    assert set(found.placements.values()) == {"row_wise"}
+    admission = RECIPE.replace(UNBOUNDED, UNBOUNDED.replace("0.1}}", "0.1}, admission: {min_count: 2}}"))
+    found = plan(load(make_recipe(tmp_path / "b", admission)), Facts(workers=2))
+    assert (found.topology.bounded_by, found.topology.evicts) == ("admission", False)
+
+
+def test_speeds_are_given_measured_or_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(make_recipe(tmp_path))
+    assert plan(recipe, Facts(workers=2)).topology.speeds_from == "assumed"
+    facts = Facts(workers=2, bandwidth=1.0, latency=2.0, lookups=3.0, updates=4.0)
+    given = plan(recipe, facts).topology
+    assert (given.bandwidth, given.latency, given.rates) == (1, 2, {4: Rates(3, 4)})
+    assert given.speeds_from == "as given"
+    monkeypatch.setattr(measure, "network", lambda workers: (10.0 * workers, 7.0))
+    monkeypatch.setattr(measure, "rates", lambda tables: {4: Rates(5, 6)})
+    measured = plan(recipe, Facts(workers=2, latency=2.0, measure=True)).topology
+    assert (measured.bandwidth, measured.latency, measured.rates) == (20, 2, {4: Rates(5, 6)})
+    assert measured.speeds_from == "partly as given, else measured on this machine"
+
+
+def test_mistakes_are_refused(tmp_path: Path) -> None:
+    text = RECIPE.replace("  user:  {dim: 4}\n  item:  {dim: 4}\n", "")
+    with pytest.raises(ConfigError, match="no categorical features"):
+        plan(load(make_recipe(tmp_path, text, frame(300))))
+    recipe = load(make_recipe(tmp_path))
+    with pytest.raises(ConfigError, match="there is no table 'itm'"):
+        plan(recipe, Facts(rows={"itm": 3}))
+    with pytest.raises(CheckpointError):
+        plan(recipe, Facts(run=str(tmp_path)))

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.errors import ConfigError
+from satrap.plan import PLACEMENTS, Costs, Rates, Topology, Workload, place
+from tests.plan.loads import load, topologies, topology, workloads
+
+FAST = {4: Rates(1e9, 1e9)}
+
+
+@settings(max_examples=30, deadline=None)
+@given(workloads(), topologies(), st.floats(1, 4))
+def test_a_plan_fits_and_is_never_slower_than_one_placement_for_all(
+    workload: Workload, workers: Topology, room: float
+) -> None:
+    spread = Costs(workload, workers).uniform("row_wise")
+    workers = replace(workers, memory=spread.most_memory * room)
+    plan = place(workload, workers)
+    assert plan.cost.most_memory <= workers.memory
+    for placement in PLACEMENTS:
+        cost = Costs(workload, workers).uniform(placement)
+        if cost.most_memory <= workers.memory:
+            assert plan.cost.seconds <= cost.seconds
+    again = place(workload, workers)
+    assert (again.placements, again.cost.owners) == (plan.placements, plan.cost.owners)
+
+
+@settings(max_examples=20, deadline=None)
+@given(workloads(3), topologies(), st.booleans())
+def test_with_few_tables_nothing_is_faster(workload: Workload, workers: Topology, pooled: bool) -> None:
+    costs, names = Costs(workload, workers, pooled=pooled), [table.name for table in workload.tables]
+    every = (dict(zip(names, one, strict=True)) for one in product(PLACEMENTS, repeat=len(names)))
+    assert place(workload, workers, pooled=pooled).cost.seconds == min(costs.of(p).seconds for p in every)
+
+
+def test_a_small_table_in_every_batch_is_replicated_and_a_large_one_is_not() -> None:
+    # All ids of a batch are in it: rows sent forth cost more than gradients to a second worker.
+    small = load("small", rows=10, distinct=10, distinct_all=10, dim=4)
+    large = load("large", rows=10**6, distinct=1000, distinct_all=2000)
+    plan = place(Workload((small, large), 1000, 1), topology(2, 25_000_000, rates=FAST, bandwidth=1e6))
+    assert plan.placements == {"small": "row_wise", "large": "row_wise"}
+    costly = replace(plan.workload, forward_bytes=40)
+    plan = place(costly, topology(2, 25_000_000, rates=FAST, bandwidth=1e6))
+    assert plan.placements == {"small": "replicated", "large": "row_wise"}
+
+
+def test_one_worker_and_bounded_stores_have_no_choice() -> None:
+    workload = Workload((load(),), 1, 1)
+    for workers in (topology(1), topology(3, bounded_by="admission"), topology(3, 1, bounded_by="eviction")):
+        plan = place(workload, workers)
+        assert plan.placements == {"t": "row_wise"}
+        assert plan.uniform == plan.instead == {}
+
+
+def test_what_does_not_fit_is_an_error_that_says_what_is_missing() -> None:
+    workload = Workload((load(rows=1000, weight_bytes=64, dim=16),), 1, 1)
+    assert place(workload, topology(4, 250 * 87)).placements == {"t": "row_wise"}
+    with pytest.raises(ConfigError) as caught:
+        place(workload, topology(4, 250 * 87 - 1, memory_from="its part of embedding.memory"))
+    error = caught.value
+    assert error.what == "the rows need 21 KiB at each worker, which has 21 KiB: 1 B are missing"
+    assert error.where == "4 workers; memory: its part of embedding.memory; largest table 't' with 1,000 rows"
+    assert error.fix.startswith("use 1 more worker with as much memory each, or embedding.dtype bfloat16, or")
+    with pytest.raises(ConfigError, match=r"use 6 more workers .*each, or more memory"):
+        place(workload, topology(4, 100 * 87))
+    with pytest.raises(ConfigError, match="use more memory; or set"):
+        place(workload, topology(4, 50))
+
+
+def test_admission_alone_does_not_make_room() -> None:
+    with pytest.raises(ConfigError, match="are missing"):
+        place(Workload((load(),), 1, 1), topology(1, 100, bounded_by="admission"))

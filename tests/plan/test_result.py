@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+from satrap.plan import Plan, Rates, Workload, place
+from satrap.plan.result import columns
+from tests.plan.loads import load, topology
+
+
+def plan(workers: int = 2, **changes: object) -> Plan:
+    """Table b is in every batch and cheap to keep; of a there are too many rows for replicas."""
+    tables = (load("a", rows=10**6, rows_from="run"), load("b", distinct_all=10))
+    rates = {4: Rates(1e6, 1e6)}
+    return place(
+        Workload(tables, 30, 7, forward_bytes=40),
+        topology(workers, 60_000_000 / workers, rates=rates, bandwidth=1e6, **changes),  # type: ignore[arg-type]
+    )
+
+
+def test_columns_stand_below_each_other() -> None:
+    assert columns([["name", "n", "why"], ["a", "1,000", ""], ["bcd", "2", "so"]]) == [
+        "name      n  why",
+        "a     1,000",
+        "bcd       2  so",
+    ]
+
+
+def test_the_report_shows_each_table_and_what_other_placements_cost() -> None:
+    found = plan()
+    lines = found.report().splitlines()
+    assert lines[0] == "2 tables, 2 workers; counted over 7 steps of 2 x 30 samples"
+    a, b = lines[3:5]
+    assert a.split()[:5] == ["a", found.placements["a"], "4", "1,000,000", "15"]
+    assert a.endswith("replicated no room")
+    assert ">= 100" in b
+    assert b.split()[1] == "replicated"
+    saved = found.instead["b"]["row_wise"].seconds - found.cost.seconds
+    assert f"row_wise +{1000 * saved:.2f} ms" in b
+    slower = 1000 * (found.uniform["row_wise"].seconds - found.cost.seconds)
+    [uniform] = [line for line in lines if line.startswith("row_wise ")]
+    assert uniform.endswith(f"+{slower:.2f} ms")
+    assert any(line.startswith("replicated ") and line.endswith("no room") for line in lines)
+    assert "a lower bound" in lines[-1]
+    assert max(map(len, lines)) <= 110
+
+
+def test_without_a_choice_the_report_says_why() -> None:
+    assert "one worker holds all rows: there is nothing to place; they need 37 MiB" in plan(1).report()
+    assert "with embedding.tier, tables can only be row_wise" in plan(bounded_by="tier").report()
+    assert plan(1).report().splitlines()[2].split() == ["table", "dim", "rows", "ids/step", "memory"]
+
+
+def test_the_plain_form_holds_the_same() -> None:
+    found = plan()
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert {name: table["placement"] for name, table in plain["tables"].items()} == found.placements
+    assert plain["tables"]["a"]["rows_from"] == "run"
+    assert plain["tables"]["a"]["row_bytes"] == 16 + 4 + 19
+    assert plain["tables"]["b"]["ids_per_sample"] == 20 / 30
+    assert plain["tables"]["b"]["distinct_ids"] == {"worker": 10, "step": 10}
+    assert plain["tables"]["a"]["instead"]["replicated"]["fits"] is False
+    assert plain["planned"]["seconds"] == found.cost.seconds
+    assert plain["planned"]["sent_bytes"] == found.cost.sent.tolist()
+    assert sorted(plain["uniform"]) == ["replicated", "row_wise", "table_wise"]
+    assert plain["speeds"]["rows_per_second"] == {"4": {"lookups": 1e6, "updates": 1e6}}

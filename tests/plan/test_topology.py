@@ -1,0 +1,29 @@
+import pytest
+
+from satrap.errors import ConfigError
+from satrap.plan import Rates
+from satrap.plan.topology import assumed
+from tests.plan.loads import topology
+
+
+def test_known_rates_beat_assumed_ones() -> None:
+    workers = topology(2, rates={8: Rates(100, 50)})
+    assert workers.rates_of(8).seconds(10, 20) == pytest.approx(0.1 + 0.4)
+    assert workers.rates_of(16) == assumed(16)
+    assert assumed(64).lookups < assumed(16).lookups
+
+
+def test_only_eviction_and_a_tier_make_room() -> None:
+    assert [topology(1, bounded_by=b).evicts for b in ("", "admission", "eviction", "tier")] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["memory", "bandwidth", "latency"])
+def test_numbers_are_above_0(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be above 0, got 0"):
+        topology(2, **{name: 0})
+    with pytest.raises(ConfigError, match="workers must be above 0"):
+        topology(0)
+    with pytest.raises(ConfigError, match="updates of dim 8 must be above 0"):
+        topology(1, rates={8: Rates(1, 0)})
