@@ -1,4 +1,4 @@
-"""Initial weights and layer order of the shared MLP; Wide & Deep, which is made of shared parts only."""
+"""Initial weights and layer order of the shared MLP; the cross layer; Wide & Deep, all of shared parts."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from satrap.models import WideDeep
-from satrap.models.layers import mlp
+from satrap.models.layers import CrossLayer, mlp
 from satrap.models.linear import Linear
 from tests.models.helpers import make_batch, make_schema
 
@@ -19,6 +19,20 @@ def test_mlp_layers_and_initial_weights():
     bound = math.sqrt(6 / (300 + 200))
     assert 0.99 * bound < network[0].weight.abs().max() <= bound
     assert (network[0].bias == 0).all()
+
+
+def test_cross_layer_equals_its_formula():
+    torch.manual_seed(0)
+    x0, x = torch.randn(4, 6), torch.randn(4, 6)
+    full = CrossLayer(6, None)
+    weight, bias = full.project[0].weight, torch.randn(6)
+    full.project[0].bias.data.copy_(bias)
+    torch.testing.assert_close(full(x0, x), x0 * (x @ weight.T + bias) + x)
+    low = CrossLayer(6, 2)
+    v, u = low.project[0].weight, low.project[1].weight
+    assert v.shape == (2, 6)
+    assert u.shape == (6, 2)
+    torch.testing.assert_close(low(x0, x), x0 * (u @ (v @ x.T)).T + x)
 
 
 def test_wide_deep_equals_its_formula():

@@ -20,6 +20,7 @@ VARIANTS = [
     ("deepfm", {"hidden": [5], "batch_norm": True}),
     ("dcnv2", {"rank": 3}),
     ("dcnv2", {"structure": "stacked", "cross_layers": 1}),
+    ("dcnv2", {"structure": "stacked", "bottom": [16, 4], "rank": 3, "batch_norm": True}),
     ("dlrm", {"bottom": []}),
     ("finalmlp", {"heads": 4, "hidden": [16], "hidden2": [8, 12]}),
     ("finalmlp", {"context1": ["c0"], "context2": ["c1", "c2"]}),

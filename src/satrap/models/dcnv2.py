@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -10,31 +11,16 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_labels, xavier
-from satrap.models.linear import Linear
+from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, num_labels, xavier
 from satrap.schema import Schema
-
-
-class CrossLayer(nn.Module):
-    """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
-
-    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2.
-    """
-
-    def __init__(self, width: int, rank: int | None) -> None:
-        super().__init__()
-        down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
-        self.project = nn.Sequential(*down, xavier(Linear(rank or width, width)))
-
-    def forward(self, x0: Tensor, x: Tensor) -> Tensor:
-        """Return float32[size, width] from the input of the first and of this layer, both that shape."""
-        return torch.addcmul(x, x0, self.project(x))
 
 
 class DCNv2(Ranker):
     """Cross layers, which multiply features explicitly up to degree `cross_layers + 1`, beside an MLP.
 
-    Reference: Wang et al., "DCN V2: Improved Deep & Cross Network", WWW 2021.
+    Reference: Wang et al., "DCN V2: Improved Deep & Cross Network", WWW 2021. Structure "stacked" with
+    `bottom` and `rank` is DLRM-DCNv2 of MLPerf Training: github.com/mlcommons/training,
+    recommendation_v2/torchrec_dlrm.
 
     Args:
         schema: labels and features; dims may differ.
@@ -43,6 +29,8 @@ class DCNv2(Ranker):
         batch_norm: normalise before each ReLU, default off.
         cross_layers: number of cross layers, default 3.
         rank: rank of the cross matrices; default None, full rank. A quarter of the input width costs half.
+        bottom: widths of a ReLU MLP through which the numbers go first; its output takes their place.
+            Default: none. The last width of MLPerf is the dim of the features.
         structure: "parallel" (default; cross and MLP read the input) or "stacked" (the MLP reads the cross).
 
     Raises:
@@ -58,6 +46,7 @@ class DCNv2(Ranker):
         batch_norm: bool = False,
         cross_layers: int = 3,
         rank: int | None = None,
+        bottom: Sequence[int] = (),
         structure: Literal["parallel", "stacked"] = "parallel",
     ) -> None:
         super().__init__()
@@ -65,7 +54,9 @@ class DCNv2(Ranker):
         check_whole("rank", 1 if rank is None else rank)
         if structure not in ("parallel", "stacked"):
             raise ConfigError(f"structure must be parallel or stacked, got {structure!r}")
-        width = input_width(schema, "DCNv2")
+        numbers = len(schema.numeric)
+        self.bottom, bottom_width = mlp(numbers, bottom if numbers else (), batch_norm=batch_norm)
+        width = input_width(schema, "DCNv2") - numbers + bottom_width
         self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"
@@ -73,6 +64,8 @@ class DCNv2(Ranker):
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, labels]."""
+        if len(self.bottom):
+            batch = replace(batch, numeric=self.bottom(batch.numeric), beside=None)
         x0 = x = batch.flat()
         for layer in self.cross:
             x = layer(x0, x)

@@ -1,4 +1,4 @@
-"""Parts that several models use: checks of the schema, the MLP, first-order and pairwise terms."""
+"""Parts that several models use: checks of the schema, the MLP, first-order, pairwise and cross terms."""
 
 from __future__ import annotations
 
@@ -160,6 +160,22 @@ class SecondOrder(nn.Module):
             squares = squares + numeric.square() @ self.vectors.square()
         pairs = 0.5 * (total.square() - squares)
         return pairs.sum(1, keepdim=True) if self.factors is None else pairs @ self.factors
+
+
+class CrossLayer(nn.Module):
+    """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
+
+    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2.
+    """
+
+    def __init__(self, width: int, rank: int | None) -> None:
+        super().__init__()
+        down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
+        self.project = nn.Sequential(*down, xavier(Linear(rank or width, width)))
+
+    def forward(self, x0: Tensor, x: Tensor) -> Tensor:
+        """Return float32[size, width] from the input of the first and of this layer, both that shape."""
+        return torch.addcmul(x, x0, self.project(x))
 
 
 class FeatureGate(nn.Module):
