@@ -121,6 +121,10 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     cluster = loaded(tmp_path, *HELD, "cluster.placements={user: replicated}").sections.cluster
     assert (cluster.placement, cluster.placements) == ("row_wise", {"user": "replicated"})
     loaded(tmp_path, "cluster.placements={user: row_wise}")  # as it is anyway
+    loaded(tmp_path, *HELD, "cluster.placement=auto", EVICTS)  # auto heeds it
+    assert refused(tmp_path, "cluster.placement=auto").what.endswith("cluster.exchange: local")
+    mixed = ["cluster.placement=auto", "cluster.placements={user: replicated}", EVICTS]
+    assert refused(tmp_path, *HELD, *mixed).what == "cluster.placements does not go with embedding.eviction"
 
 
 @pytest.mark.parametrize(

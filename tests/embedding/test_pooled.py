@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import satrap
 from satrap.batch import Batch, Jagged
 from satrap.embedding import EmbeddingPlan, Embeddings
-from satrap.embedding.pooled import SharedPoolingPlan, sends_less
+from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
 from satrap.exchange.collective.asks import Ask, pack
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import TableGroup
@@ -90,4 +90,5 @@ def test_less_is_sent(ids: int, dim: int, weighted: bool) -> None:
     [group], asked = [TableGroup(0, ("a",), dim)], (np.arange(ids, dtype=np.uint64), np.array([0, ids]))
     rows = len(pack([group], [Ask(*asked)])) + 4 * dim * ids
     vectors = len(pack([group], [Ask(*asked, [bag])])) + 4 * dim * 40
-    assert sends_less([bag], ids, dim) == (vectors - 48 < rows)  # the head of a bag is not counted
+    beside = bag_bytes(len(inverse), len(offsets), len(inverse) if weighted else 0)
+    assert sends_less(ids, 40, dim, beside) == (vectors - 48 < rows)  # the head of a bag is not counted

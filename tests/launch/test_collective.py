@@ -29,6 +29,7 @@ COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
         (3, "cluster.placement=row_wise"),
         (2, "cluster.placements={user: replicated, item: table_wise}"),
         (2, "cluster.placement=replicated"),
+        (2, "cluster.placement=auto"),
     ],
 )
 def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(
@@ -39,6 +40,8 @@ def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(
     servers = launch.train(load(path, [*SERVERS, *settings, "cluster.shards=2"]), str(tmp_path / "servers"))
     mine = launch.train(load(path, [*COLLECTIVE, *settings, placed]), str(tmp_path / "collective"))
     assert saved(tmp_path / "collective") == saved(tmp_path / "servers")
+    traffic = json.loads((tmp_path / "collective" / "metrics.json").read_text())["traffic"]
+    assert (traffic["sent_bytes_per_sample"] > 0) == (workers > 1)
     assert mine.test == servers.test
     assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
     assert launch.evaluate(mine.folder)["auc"] == pytest.approx(mine.test["auc"], abs=1e-6)

@@ -7,7 +7,9 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import CheckpointError, ConfigError, DataError
-from satrap.launch.planning import Facts, plan
+from satrap.exchange.collective import Placement
+from satrap.launch.folder import RunFolder
+from satrap.launch.planning import Facts, placement_of, plan
 from satrap.plan import Rates, measure
 from satrap.store.limits import machine_bytes
 from tests.launch.runs import RECIPE, UNBOUNDED, bounded, frame, make_recipe
@@ -83,3 +85,19 @@ def test_mistakes_are_refused(tmp_path: Path) -> None:
         plan(recipe, Facts(rows={"itm": 3}))
     with pytest.raises(CheckpointError):
         plan(recipe, Facts(run=str(tmp_path)))
+
+
+def test_workers_place_tables_as_the_recipe_or_the_plan_says(tmp_path: Path) -> None:
+    path, said = make_recipe(tmp_path), list[str]()
+    held = ["cluster.exchange=collective", "cluster.workers=2", "training.mode=sync"]
+    folder = RunFolder(tmp_path / "run")
+    given = load(path, [*held, "cluster.placement=table_wise", "cluster.placements={user: replicated}"])
+    assert placement_of(given, folder, said.append) == Placement("table_wise", {"user": "replicated"})
+    assert said == []
+    auto = load(path, [*held, "cluster.placement=auto", "cluster.placements={user: replicated}"])
+    planned = plan(auto)
+    found = placement_of(auto, folder, said.append)
+    assert found.tables == {**planned.placements, "user": "replicated"}
+    assert found.owners == planned.cost.owners
+    assert said[0].startswith("placement of tables")
+    assert "replicated: user" in said[0]

@@ -25,7 +25,7 @@ class Table:
 
     def __init__(self, seed: int, workers: int, name: str) -> None:
         random = np.random.default_rng(seed)
-        runs = int(random.integers(1, 12))
+        runs = int(random.integers(1, 90))
         self.rows, self.dim = runs * workers, int(random.integers(1, 20))
         asked = random.integers(1, runs + 1)
         chosen = [random.choice(runs, asked, replace=False) for _ in range(workers)]
@@ -50,6 +50,9 @@ def simulate(
     sent, held, stepped = np.zeros((3, workers, workers)), np.zeros(workers), np.zeros(workers)
 
     everywhere, at_holder = placement == "replicated", pooled and owner is not None and table.features > 0
+    beside = 4 * (len(table.asked[0]) + table.twice) + 8 * table.features * (BATCH + 1)
+    vectors = BATCH * table.features
+    at_holder = at_holder and 4 * table.dim * vectors + beside < 4 * table.dim * len(table.asked[0])
     holders = {
         one: list(range(workers)) if everywhere else [one % workers if owner is None else owner]
         for one in range(table.rows)
@@ -64,8 +67,8 @@ def simulate(
             sent[1, holder, rank] += table.dim * FORWARD * (not everywhere and not at_holder)
             sent[2, rank, holder] += table.dim * BACKWARD * (not at_holder)
         if at_holder:
-            sent[0, rank, owner] += 4 * (len(asked) + table.twice)
-            for _ in range(BATCH * table.features):
+            sent[0, rank, owner] += beside
+            for _ in range(vectors):
                 sent[1, owner, rank] += table.dim * FORWARD
                 sent[2, rank, owner] += table.dim * BACKWARD
     sent[:, range(workers), range(workers)] = 0

@@ -137,8 +137,8 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
 ) -> None:
     sent: list[bool] = []
 
-    def sends(bags: Any, ids: int, dim: int) -> bool:
-        sent.append(always or ids % 2 == 0)
+    def sends(rows: int, *_: float) -> bool:
+        sent.append(always or rows % 2 == 0)
         return sent[-1]
 
     monkeypatch.setattr(pooled, "sends_less", sends)

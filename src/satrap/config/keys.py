@@ -327,9 +327,9 @@ class Cluster(Keys):
     embedding_workers: Count = 0
     """Processes that look rows up at the shards and pool them for the workers, at most one per worker; 0:
     workers do it."""
-    placement: Placement = "row_wise"
+    placement: Placement | Literal["auto"] = "row_wise"
     """Who holds the rows of a table, with the exchange collective. row_wise: each worker has a part;
-    table_wise: one worker has all; replicated: every worker has all."""
+    table_wise: one worker has all; replicated: every worker has all; auto: as `satrap plan` says."""
     placements: dict[str, Placement] = Field(default_factory=dict)
     """Tables that are placed otherwise: name -> placement."""
     launcher: str = "local"

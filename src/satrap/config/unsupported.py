@@ -92,8 +92,9 @@ def _check_placements(sections: Sections, source: Source) -> None:
         )
     which = "which rows there are would depend on who holds them"
     exchange, admission = cluster.exchange, embedding.admission
-    placed = {"placement": [cluster.placement], "placements": list(cluster.placements.values())}
-    for key in (key for key, values in placed.items() if set(values) - {"row_wise"}):
+    whatever = {"row_wise"} | ({"auto"} if exchange == "collective" else set())  # auto heeds the other keys
+    placed = {"placement": [cluster.placement], "placements": cluster.placements.values()}
+    for key in (key for key, values in placed.items() if set(values) - whatever):
         for wrong, other, why in (
             (exchange != "collective", f"cluster.exchange: {exchange}", "no worker holds rows"),
             (embedding.eviction is not None, "embedding.eviction", which),

@@ -14,7 +14,8 @@ from satrap.exchange import Request, TableGroup
 from satrap.exchange.lookup import Bags
 from satrap.schema import Schema
 
-_POOLS = ("sum", "mean", "sqrtn")
+POOLS = ("sum", "mean", "sqrtn")
+"""Poolings that whoever holds the rows can do."""
 
 
 class SharedPoolingPlan(EmbeddingPlan):
@@ -34,7 +35,7 @@ class SharedPoolingPlan(EmbeddingPlan):
             {
                 number: names
                 for number, (table, names) in enumerate(zip(group.tables, features, strict=True))
-                if table in tables and all(schema.categorical[name].pooling in _POOLS for name in names)
+                if table in tables and all(schema.categorical[name].pooling in POOLS for name in names)
             }
             for group, features in zip(self.groups, self._features, strict=True)
         ]
@@ -67,7 +68,8 @@ class SharedPoolingPlan(EmbeddingPlan):
         for table, names in self._pools[number].items():
             own = [self._bag(ticket, name, table) for name in names]
             ids = int(request.splits[table + 1] - request.splits[table])
-            if sends_less(own, ids, self.groups[number].dim):
+            vectors = sum(bag.size for bag in own)
+            if sends_less(ids, vectors, self.groups[number].dim, sum(map(_bytes, own))):
                 bags += own
                 chosen.update(names)
         return bags, chosen
@@ -79,6 +81,10 @@ class SharedPoolingPlan(EmbeddingPlan):
         first = np.int32(ticket.requests[span.group].splits[table])
         pooling = self.schema.categorical[name].pooling
         return Bags(table, inverse - first, offsets, jagged.weights, pooling)  # type: ignore[arg-type]
+
+
+def _bytes(bag: Bags) -> float:
+    return bag_bytes(len(bag.inverse), len(bag.offsets), 0 if bag.weights is None else len(bag.weights))
 
 
 def _single(batch: Batch, name: str) -> bool:
@@ -107,15 +113,18 @@ def _places(
     return found
 
 
-def sends_less(bags: Sequence[Bags], ids: int, dim: int) -> bool:
-    """Return whether pooled vectors, with what is needed to pool them, take fewer bytes than rows.
+def bag_bytes(ids: float, offsets: float, weights: float = 0) -> float:
+    """Return the bytes that say how to pool: 4 for each id of a batch and each weight, 8 for each offset."""
+    return 4 * ids + 8 * offsets + 4 * weights
+
+
+def sends_less(rows: float, vectors: float, dim: int, beside: float) -> bool:
+    """Return whether pooled vectors take fewer bytes than rows.
 
     Args:
-        bags: of all features of a table.
-        ids: number of their distinct ids.
-        dim: numbers per row, of two bytes each, forward and backward.
+        rows: number of distinct ids of a batch.
+        vectors: samples, for each feature.
+        dim: numbers per row and vector, of two bytes each, forward and backward.
+        beside: bytes that say how to pool, see `bag_bytes`.
     """
-    vectors = sum(bag.size for bag in bags)
-    weighted = sum(len(bag.inverse) for bag in bags if bag.weights is not None)
-    beside = sum(4 * len(bag.inverse) + 8 * len(bag.offsets) for bag in bags) + 4 * weighted
-    return 4 * dim * (ids - vectors) > beside
+    return 4 * dim * (rows - vectors) > beside

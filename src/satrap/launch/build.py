@@ -10,7 +10,6 @@ from satrap import models
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
 from satrap.exchange import Exchange
-from satrap.exchange.collective import Placement
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, Tier
@@ -107,10 +106,10 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
     return lambda parameters: kind(parameters, **arguments)
 
 
-def placement_of(recipe: Recipe) -> Placement:
-    """Return which workers hold the rows of a table."""
-    cluster = recipe.sections.cluster
-    return Placement(cluster.placement, cluster.placements)
+def pools(recipe: Recipe) -> bool:
+    """Return whether workers that hold whole tables may pool their rows for the others."""
+    training = recipe.sections.training
+    return training.mode == "sync" and training.clip_norm is None
 
 
 def wire_of(recipe: Recipe) -> Wire:

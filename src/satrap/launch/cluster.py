@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.launcher import Launcher, Role
 from satrap.launch.local_launcher import LocalLauncher
 from satrap.launch.outcome import Outcome
+from satrap.launch.planning import placement_of
 from satrap.launch.resume import signal_handlers
 from satrap.launch.supervisor import (
     Action,
@@ -65,7 +66,11 @@ def run(
     supervisor = Supervisor(keys, journal=journal, snapshots=plan.every_steps is not None)
     shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
     where, plain = str(folder.path.absolute()), schema.to_dict()
-    assignment = Assignment(where, plain, 0, keys.workers, "", (), run=secrets.token_hex(8), resume=resume)
+    placement = asdict(placement_of(recipe, folder, notice))
+    run_id = secrets.token_hex(8)
+    assignment = Assignment(
+        where, plain, 0, keys.workers, "", (), run=run_id, resume=resume, placement=placement
+    )
     interrupts: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:

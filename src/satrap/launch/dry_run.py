@@ -13,6 +13,7 @@ from satrap.schema import Schema, Table
 TRIAL_ROWS = 8
 """Samples of the step."""
 
+COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 COMPILE_SECONDS = 600.0
 """Seconds; the first run on a machine compiles all kernels, which takes longer than a shard may take."""
 

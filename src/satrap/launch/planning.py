@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 
 from satrap import machine_code
 from satrap.batch import Batch
+from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
+from satrap.exchange.collective import Placement
 from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import CODES
-from satrap.launch.build import make_model, store_of, wire_of
+from satrap.launch.build import make_model, pools, store_of, wire_of
 from satrap.launch.datasets import open_part
-from satrap.launch.training import COMPILING
+from satrap.launch.dry_run import COMPILING
+from satrap.launch.folder import RunFolder
 from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.schema import Schema, Table
@@ -76,7 +79,29 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
     workers = facts.workers or recipe.sections.cluster.workers
     dims = getattr(make_model(recipe, schema), "embedding_dims", None)
     tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
-    return place(_workload(recipe, schema, tables, workers, facts), _topology(recipe, tables, workers, facts))
+    return place(
+        _workload(recipe, schema, tables, workers, facts),
+        _topology(recipe, tables, workers, facts),
+        pooled=pools(recipe),
+    )
+
+
+def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:
+    """Return which workers hold the rows of each table; if the recipe says auto, as planned.
+
+    Tables that `cluster.placements` names are placed so. Speeds are assumed, so that equal runs have equal
+    plans; rows are those of the newest snapshot, if there is one.
+    """
+    cluster = recipe.sections.cluster
+    if cluster.placement != "auto":
+        return Placement(cluster.placement, cluster.placements)
+    snapshots = folder.snapshots(recipe)
+    found = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
+    chosen = {**found.placements, **cluster.placements}
+    names = {kind: [t for t, own in chosen.items() if own == kind] for kind in sorted(set(chosen.values()))}
+    said = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
+    notice(f"placement of tables (satrap plan says more): {said}")
+    return Placement("row_wise", chosen, found.cost.owners)
 
 
 def _workload(

@@ -7,13 +7,12 @@ from satrap import machine_code
 from satrap.config import Recipe
 from satrap.launch import cluster
 from satrap.launch.datasets import changed_files, measured
+from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import checkpointing, refuse_mixing, reopen, signal_handlers, stop_at_signals
 from satrap.train import Observer
-
-COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 
 
 @signal_handlers({signal.SIGTERM: signal.default_int_handler})  # so that unfinished work is cleaned up

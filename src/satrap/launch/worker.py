@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
-from satrap.exchange.collective import Alone, CollectiveExchange, Ranks
+from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
-from satrap.launch.build import OpenData, Site, placement_of, store_of, wire_of
+from satrap.launch.build import OpenData, Site, pools, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
@@ -52,6 +52,7 @@ class Assignment:
     generation: int = 0  # how often workers were started before
     run: str = ""  # identity of the run; shards use it to recognize workers of other runs
     resume: bool = False  # continue from the newest snapshot
+    placement: dict[str, Any] = field(default_factory=dict)  # arguments of `Placement`
 
     def to_json(self) -> str:
         """Return it as one line."""
@@ -76,10 +77,9 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         options = _client_options(recipe, assignment)
         if cluster.exchange == "collective":
             ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
-            placement = placement_of(recipe)
-            pools = training.mode == "sync" and training.clip_norm is None
+            placement = Placement(**assignment.placement)
             return CollectiveExchange(
-                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
+                ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools(recipe)
             )
         if not assignment.embedding_workers:
             return ServersExchange(

@@ -10,13 +10,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from satrap.embedding.pooled import bag_bytes, sends_less
 from satrap.plan.topology import Topology
 from satrap.plan.workload import TableLoad, Workload
 
 PLACEMENTS = ("row_wise", "table_wise", "replicated")
 ID_BYTES = 8
-INVERSE_BYTES = 4
-"""Bytes that say, for one id of a batch, which of the distinct ids it is."""
 MESSAGES = 6
 """All-to-alls of a step: ids, rows and gradients, each after their sizes."""
 
@@ -60,8 +59,9 @@ class Costs:
     - row_wise: each worker sends (W-1)/W u (8 + d b) to the holders, and as holder (W-1)/W u d f. Rows are
       spread by hash, so these are averages.
     - table_wise: all but the holder send u (8 + d b); the holder sends (W-1) u d f.
-    - table_wise with `pooled`, for tables whose features are all pooled by sum or mean: the holder pools. All
-      others send 8 u + 4 per id + n b, the holder sends (W-1) n f, where n is batch size * features * d.
+    - table_wise with `pooled`, for tables whose holder can pool all features, where that sends less, see
+      `satrap.embedding.pooled.sends_less`: all others send 8 u + n b and the bytes that say how to pool, the
+      holder sends (W-1) n f, where n is batch size * features * d.
     - replicated: each worker sends (W-1) u (8 + d b).
 
     Lookups and updates are those of the distinct ids of all workers: a W-th at each for row_wise, all at the
@@ -72,7 +72,7 @@ class Costs:
     Args:
         workload: the tables, and what is asked of them.
         topology: the workers.
-        pooled: the holder of a table can pool, default False.
+        pooled: the holder of a table may pool, default False; it may in `sync` without `clip_norm`.
     """
 
     def __init__(self, workload: Workload, topology: Topology, *, pooled: bool = False) -> None:
@@ -145,8 +145,10 @@ class Costs:
         """Return the bytes of ids, rows and gradients between one worker and a holder of the whole table."""
         load, ids, count = self.workload, table.distinct * ID_BYTES, table.distinct * table.dim
         if placement == "table_wise" and self.pooled and table.pooled_features:
-            ids += table.ids * INVERSE_BYTES
-            count = load.batch_size * table.pooled_features * table.dim
+            vectors = load.batch_size * table.pooled_features
+            beside = bag_bytes(table.ids, vectors + table.pooled_features)
+            if sends_less(table.distinct, vectors, table.dim, beside):
+                ids, count = ids + beside, vectors * table.dim
         return ids, count * load.forward_bytes, count * load.backward_bytes
 
     def _held(self, table: TableLoad, rows: int, merged: float) -> tuple[float, float, float]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from satrap.batch import Batch
 from satrap.embedding import EmbeddingPlan
+from satrap.embedding.pooled import POOLS
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import TableGroup
 from satrap.schema import Schema, Table
@@ -17,8 +18,6 @@ from satrap.store.directory import PLAIN_OVERHEAD
 from satrap.store.steps import plan as row_plan
 
 Ids = npt.NDArray[np.uint64]
-POOLED = ("sum", "mean")
-"""Poolings that the holder of a table could do before it sends anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class TableLoad:
         ids: ids in the batch of one worker, duplicates included.
         distinct: distinct ids in the batch of one worker.
         distinct_all: distinct ids in the batches of all workers together.
-        pooled_features: features that use the table, if all are pooled by sum or mean; else 0, the default.
+        pooled_features: features that use the table, if its holder can pool all of them; else 0, the default.
         rows_from: "batches": `rows` is the number that the batches held, a lower bound; "run" or "given".
     """
 
@@ -144,7 +143,7 @@ def _steps(batches: Iterable[Batch], workers: int) -> Iterator[list[Batch]]:
 def _pooled(schema: Schema, table: Table) -> int:
     """Return how many features a table could be pooled for at who holds it; 0 if one of them cannot be."""
     users = [f for name, f in schema.categorical.items() if schema.table_of(name) == table.name]
-    return len(users) if all(feature.pooling in POOLED for feature in users) else 0
+    return len(users) if all(feature.pooling in POOLS for feature in users) else 0
 
 
 class _Counter:

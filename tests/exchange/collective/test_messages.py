@@ -25,6 +25,7 @@ def test_each_rank_gets_what_the_others_sent_to_it() -> None:
 
     found = together([lambda r=r: one(r) for r in range(3)])  # type: ignore[misc]
     assert found == [[[10 * rank + to] * (rank + to) for rank in range(3)] for to in range(3)]
+    assert [(end.sent, end.received) for end in ends] == [(3, 3), (4, 4), (5, 5)]  # without what stays here
 
 
 def test_an_error_of_one_is_raised_by_all_with_its_rank_and_they_go_on() -> None:

@@ -92,7 +92,7 @@ class CollectiveExchange:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
-        self.telemetry = CollectiveTelemetry(self.shard, ranks, self._holders)
+        self.telemetry = CollectiveTelemetry(self.shard, self._channel, self._holders)
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
@@ -101,7 +101,7 @@ class CollectiveExchange:
 
     def _greet(self, tables: Sequence[Table], store: StoreConfig, wire: Wire, placement: Placement) -> None:
         own: dict[str, Any] = {"store": repr(store), "wire": repr(wire)}
-        own["tables"] = [f"{table!r} {placement.of(table.name)}" for table in tables]
+        own["tables"] = [f"{t!r} {placement.of(t.name)} {placement.owners.get(t.name)}" for t in tables]
         said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
         for rank, other in enumerate(said):
             for name, value in own.items():
@@ -230,7 +230,7 @@ class CollectiveExchange:
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
             if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains
-                self.telemetry.share(self._channel)
+                self.telemetry.share()
         finally:
             done()
 
@@ -284,7 +284,7 @@ class CollectiveExchange:
 
     def share(self) -> None:
         """Share the counters; a call of all ranks."""
-        self._run(lambda: self.telemetry.share(self._channel))
+        self._run(self.telemetry.share)
 
     def close(self) -> None:
         """Apply what was issued, then release the store and leave the other ranks."""

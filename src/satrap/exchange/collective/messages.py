@@ -33,10 +33,15 @@ class Channel:
     """Exchanges messages with all ranks, one operation after another; used by one thread.
 
     After an `ExchangeError` it is closed to further operations: the ranks are no longer in step.
+
+    Attributes:
+        ranks: who talks.
+        sent, received: bytes to and from other ranks, without the heads of messages.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self._count = ranks, 0
+        self.sent = self.received = 0
         self._lost: ExchangeError | None = None
 
     def talk(self, operation: Operation, parts: Sequence[Bytes] | SatrapError) -> list[Bytes]:
@@ -65,6 +70,9 @@ class Channel:
         self._check(operation, heads)
         self._count += 1
         found = self.ranks.all_to_all(given, heads[:, _SIZE].tolist())
+        own = self.ranks.rank
+        self.sent += sum(map(len, given)) - len(given[own])
+        self.received += sum(map(len, found)) - len(found[own])
         for rank in np.flatnonzero(heads[:, _FAILED]):
             raise _named(error_of(of_text(found[rank])), int(rank))
         return found

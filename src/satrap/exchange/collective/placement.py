@@ -37,6 +37,7 @@ class Placement:
     Args:
         default: for all tables but those of `tables`.
         tables: table name -> its placement.
+        owners: table-wise table -> the rank that holds it, modulo their number; default: dealt as above.
 
     Raises:
         ConfigError: an unknown placement.
@@ -44,6 +45,7 @@ class Placement:
 
     default: str = "row_wise"
     tables: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for value in (self.default, *self.tables.values()):
@@ -98,9 +100,9 @@ class Holders:
         """Return the rank of each table that one rank holds: the widest first, to who has the least."""
         dims = {table: group.dim for group in groups for table in group.tables}
         whole = [table for table in dims if self._placement.of(table) == "table_wise"]
-        load, owner = [0] * self._map.shards, {}
+        load, owner = [0] * self.ranks, {}
         for table in sorted(whole, key=lambda table: -dims[table]):
-            owner[table] = load.index(min(load))
+            owner[table] = self._placement.owners.get(table, load.index(min(load))) % self.ranks
             load[owner[table]] += dims[table]
         return owner
 

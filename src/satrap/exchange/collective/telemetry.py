@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.collective.ranks import Ranks
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.store import Shard
@@ -18,7 +17,7 @@ class CollectiveTelemetry:
 
     Args:
         shard: the rows of this rank.
-        ranks: the ranks.
+        channel: to the other ranks.
         holders: say whose counters of a table count.
 
     Attributes:
@@ -26,18 +25,18 @@ class CollectiveTelemetry:
         refused: updates that this rank refused before it sent them.
     """
 
-    def __init__(self, shard: Shard, ranks: Ranks, holders: Holders) -> None:
-        self._shard, self._rank, self._holders, self.meter = shard, ranks.rank, holders, Meter()
+    def __init__(self, shard: Shard, channel: Channel, holders: Holders) -> None:
+        self._shard, self._channel, self._holders, self.meter = shard, channel, holders, Meter()
         self.refused = 0
-        self._shards = [ShardStatistics(**merged([shard.statistics()]))] * ranks.size
+        self._shards = [ShardStatistics(**merged([shard.statistics()]))] * channel.ranks.size
 
-    def share(self, channel: Channel) -> None:
+    def share(self) -> None:
         """Tell all ranks this rank's counters, and take theirs."""
-        own = ShardStatistics(**merged([self._shard.statistics()]), shard=self._rank)
+        own = ShardStatistics(**merged([self._shard.statistics()]), shard=self._channel.ranks.rank)
         tables = {t: c if self._holders.counted(t) else TableStatistics() for t, c in own.tables.items()}
         rows = own.rows - sum(own.tables[table].rows - tables[table].rows for table in tables)
         own = replace(own, rows=rows, tables=tables, refused=own.refused + self.refused)
-        self._shards = [ShardStatistics.of(one) for one in channel.tell(Operation.FLUSH, asdict(own))]
+        self._shards = [ShardStatistics.of(one) for one in self._channel.tell(Operation.FLUSH, asdict(own))]
 
     def statistics(self) -> ExchangeStatistics:
         """See `Telemetry.statistics`; a few updates old unless all ranks have just called `flush`."""
@@ -45,4 +44,4 @@ class CollectiveTelemetry:
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""
-        return self.meter.report()
+        return self.meter.report(sent=self._channel.sent, received=self._channel.received)
