@@ -1,0 +1,52 @@
+"""Machines of a cluster, as network namespaces of this one, with a bandwidth between them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+
+class Machines:
+    """Network namespaces on a bridge; needs root. Without a rate there are none, and all is loopback.
+
+    Args:
+        count: how many.
+        rate: of what each sends, in the words of `tc`, for example "1gbit"; "": no namespaces.
+    """
+
+    def __init__(self, count: int, rate: str) -> None:
+        self._bridge, self._names = f"st{os.getpid()}", [f"st{os.getpid()}-{i}" for i in range(count)]
+        self._count, self._rate = count if rate else 0, rate
+        self.master = "10.213.0.1" if rate else "127.0.0.1"
+
+    def __enter__(self) -> Machines:
+        if not self._count:
+            return self
+        _do(f"ip link add {self._bridge} type bridge")
+        _do(f"ip link set {self._bridge} up")
+        for i, name in enumerate(self._names):
+            outside = f"v{os.getpid()}-{i}"
+            _do(f"ip netns add {name}")
+            _do(f"ip link add {outside} type veth peer name eth0 netns {name}")
+            _do(f"ip link set {outside} master {self._bridge} up")
+            _do(f"ip -n {name} addr add 10.213.0.{i + 1}/24 dev eth0")
+            _do(f"ip -n {name} link set eth0 up")
+            _do(f"ip -n {name} link set lo up")
+            _do(
+                f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {self._rate} burst 1m latency 100ms"
+            )
+        return self
+
+    def command(self, machine: int) -> list[str]:
+        """Return what a command on one of them begins with."""
+        return ["ip", "netns", "exec", self._names[machine]] if self._count else []
+
+    def __exit__(self, *exception: object) -> None:
+        for name in self._names[: self._count]:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+        if self._count:
+            subprocess.run(["ip", "link", "del", self._bridge], check=False)
+
+
+def _do(command: str) -> None:
+    subprocess.run(command.split(), check=True)
