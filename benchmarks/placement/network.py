@@ -32,9 +32,8 @@ class Machines:
             _do(f"ip -n {name} addr add 10.213.0.{i + 1}/24 dev eth0")
             _do(f"ip -n {name} link set eth0 up")
             _do(f"ip -n {name} link set lo up")
-            _do(
-                f"ip netns exec {name} tc qdisc add dev eth0 root tbf rate {self._rate} burst 1m latency 100ms"
-            )
+            limit = f"tbf rate {self._rate} burst 1m latency 100ms"
+            _do(f"ip netns exec {name} tc qdisc add dev eth0 root {limit}")
         return self
 
     def command(self, machine: int) -> list[str]:
