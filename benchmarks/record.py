@@ -47,5 +47,6 @@ def write(
         "parameters": parameters,
         "results": results,
     }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return path
+    unfinished = path.with_suffix(".tmp")  # what is there stays whole if this is cut off
+    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return unfinished.replace(path)

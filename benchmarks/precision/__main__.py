@@ -1,0 +1,80 @@
+"""Test AUC of workers that exchange rows and gradients in 16 bits, and in 32: the same recipe, several seeds.
+
+`python -m benchmarks.precision RECIPE [--seeds 1 2 3 4 5] [--workers 2] [--file FILE]`. A step has as many
+samples as in the recipe, divided among the workers. Each run is added to FILE, by default
+`results/RECIPE.json`, when it ends; a run that is there is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.modes.__main__ import one
+from benchmarks.record import write
+from satrap.config import load
+
+WIRES = {"16 bits": ("float16", "bfloat16"), "32 bits": ("float32", "float32")}
+"""Formats of rows and of gradients. The first are the defaults."""
+
+
+def differences(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return, per AUC, mean and deviation of each wire, and the paired differences, 16 bits minus 32 bits."""
+    tests = {(run["wire"], run["seed"]): run["test"] for run in runs}
+    seeds = [seed for seed in sorted({run["seed"] for run in runs}) if all((w, seed) in tests for w in WIRES)]
+    out: dict[str, Any] = {}
+    for label in runs[0]["test"] if len(seeds) > 1 else ():
+        if label.split("/")[-1] == "auc":
+            narrow, wide = ([tests[wire, seed][label] for seed in seeds] for wire in WIRES)
+            minus = [n - w for n, w in zip(narrow, wide, strict=True)]
+            out[label] = {
+                name: {
+                    "mean": round(statistics.mean(values), 7),
+                    "deviation": round(statistics.stdev(values), 7),
+                    "by_seed": [round(value, 7) for value in values],
+                }
+                for name, values in (*zip(WIRES, (narrow, wide), strict=True), ("minus", minus))
+            }
+            out[label]["minus"]["standard_error"] = round(statistics.stdev(minus) / math.sqrt(len(seeds)), 7)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--file", type=Path, help="keeps the runs; default results/RECIPE.json")
+    a = parser.parse_args()
+    path = a.file or Path(__file__).parent / "results" / f"{a.recipe.stem}.json"
+    size = load(a.recipe).sections.data.batch_size // a.workers
+    settings = ["cluster.exchange=collective", f"cluster.workers={a.workers}", f"data.batch_size={size}"]
+    parameters = {"recipe": a.recipe.name, "settings": settings, "wires": WIRES}
+    runs: list[dict[str, Any]] = []
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["parameters"] != json.loads(json.dumps(parameters)):
+            parser.error(f"{path} has runs with other parameters; name another --file")
+        runs = kept["results"]["runs"]
+    for seed in a.seeds:
+        for name, (forward, backward) in WIRES.items():
+            if any((run["wire"], run["seed"]) == (name, seed) for run in runs):
+                continue
+            wire = [f"cluster.wire.forward={forward}", f"cluster.wire.backward={backward}"]
+            run = one(a.recipe, "sync", seed, [*settings, *wire])
+            kept_keys = ("seed", "test", "validation_auc", "samples", "samples_per_second")
+            runs.append({"wire": name, **{key: run[key] for key in kept_keys}})
+            write(path.parent, parameters, {"runs": runs}, path)
+            print(f"seed {seed} {name}: test AUC {run['test_auc']:.5f}", flush=True)
+    found = differences(runs)
+    write(path.parent, parameters, {"differences": found, "runs": runs}, path)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
