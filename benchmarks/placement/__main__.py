@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.machines import Machines
+
 from benchmarks.collective.__main__ import free_port
-from benchmarks.placement.network import Machines
 from benchmarks.record import write
 from satrap.config import load
 from satrap.launch.planning import Facts, plan

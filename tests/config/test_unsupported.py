@@ -132,7 +132,6 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     [
         ("training.mode", ["training.mode=hybrid"]),
         ("cluster.workers", [SYNC, "cluster.exchange=servers", "cluster.workers=2"]),
-        ("cluster.exchange", [SYNC, "cluster.exchange=collective"]),
         ("cluster.embedding_workers", [SYNC, "cluster.exchange=servers", "cluster.embedding_workers=1"]),
         ("embedding.admission", [SYNC, "embedding.admission={min_count: 2}"]),
         ("embedding.admission", [SYNC, "embedding.admission={probability: 0.5}"]),

@@ -11,11 +11,12 @@ import pytest
 
 from satrap.errors import StoreError
 from satrap.exchange import Exchange, LocalExchange
+from satrap.exchange.collective import Placement
 from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
 from satrap.optim import FTRL, SGD, Adam, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Shard
+from satrap.store import Shard, StoreConfig
 from tests.contract.parties import (
     EXACT,
     SEED,
@@ -28,6 +29,7 @@ from tests.contract.parties import (
     threads,
     train,
 )
+from tests.exchange.collective.parties import MIXED, collective
 
 HALF = [
     Table("a", dim=4, optimizer=Adam(lr=0.1), dtype="bfloat16"),
@@ -39,7 +41,7 @@ OTHERS = [
     Table("b", dim=4, optimizer=RowWiseAdagrad(lr=0.1)),
     Table("c", dim=17, optimizer=FTRL(lr=0.1)),
 ]
-KINDS = ("local", "servers-1", "servers-3")
+KINDS = ("local", "servers-1", "servers-3", "collective-1", "collective-2", "mixed-4")
 
 
 @contextmanager
@@ -49,6 +51,11 @@ def opened(kind: str, tables: list[Table] = TABLES, wire: Wire = EXACT) -> Itera
         exchange: Any = LocalExchange(Shard(tables, seed=SEED))
         yield exchange
         exchange.close()
+        return
+    if kind[0] in "cm":
+        placement = MIXED if kind == "mixed-4" else Placement()
+        with collective(int(kind[-1]), tables, StoreConfig(seed=SEED), placement, wire) as exchange:
+            yield exchange
         return
     with threads(int(kind[-1])) as shards:
         exchange = connect([shard.address for shard in shards], tables=tables, wire=wire)
@@ -60,7 +67,9 @@ def opened(kind: str, tables: list[Table] = TABLES, wire: Wire = EXACT) -> Itera
 def ahead(kind: str, *arguments: Any) -> Iterator[Exchange]:
     """Yield an exchange whose lookups may be issued early."""
     with opened(kind, *arguments) as exchange:
-        found = with_lookahead(exchange)
+        for rank in getattr(exchange, "ranks", ()):
+            assert with_lookahead(rank) is rank
+        found = exchange if hasattr(exchange, "ranks") else with_lookahead(exchange)
         yield found
         found.close()
 

@@ -30,6 +30,7 @@ COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
         (2, "cluster.placements={user: replicated, item: table_wise}"),
         (2, "cluster.placement=replicated"),
         (2, "cluster.placement=auto"),
+        (2, "training.lookahead=2"),
     ],
 )
 def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(

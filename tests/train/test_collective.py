@@ -18,6 +18,7 @@ from satrap.dense import Workers
 from satrap.embedding import pooled
 from satrap.errors import ConfigError
 from satrap.exchange.collective import CollectiveExchange, Placement
+from satrap.exchange.servers import Wire
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
 from tests.dense.threads import together
@@ -87,6 +88,7 @@ def trained(world: int, data: Callable[[int], Batches], **arguments: Any) -> Ans
     return answers[0]
 
 
+MIXED = Placement(tables={"user": "replicated", "tags": "table_wise"})
 PARTS = [
     [*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)],
     make_batches(5, size=16, seed=1),
@@ -154,9 +156,27 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
     assert any(sent)
 
 
+@pytest.mark.parametrize("wire", [EXACT, Wire()])
+@pytest.mark.parametrize("placement", ["row_wise", "replicated", "table_wise"])
+@pytest.mark.parametrize(("world", "lookahead"), [(1, 2), (2, 1), (4, 3)])
+def test_lookahead_changes_nothing(world: int, lookahead: int, placement: str, wire: Wire) -> None:
+    arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "placement": Placement(placement), "wire": wire}
+    arguments["validation"] = lambda rank: parts(3 - rank)
+    mine, sync = trained(world, parts, lookahead=lookahead, **arguments), trained(world, parts, **arguments)
+    assert_same(mine, sync)
+    assert mine.result.metrics == sync.result.metrics
+    assert mine.result.staleness == {0: 26}
+
+
 def test_pooling_by_the_owner_is_refused_where_rows_must_be_seen() -> None:
-    for arguments in ({"mode": "hybrid"}, {"mode": "sync", "clip_norm": 1.0}):
-        with pytest.raises(ConfigError, match="goes with sync only"):
+    wrong: dict[str, dict[str, Any]] = {
+        "hybrid": {"mode": "hybrid"},
+        "clip_norm": {"clip_norm": 1.0},
+        "pool none": {"lookahead": 1},
+    }
+    for what, arguments in wrong.items():
+        arguments = {"mode": "sync", **arguments}
+        with pytest.raises(ConfigError, match=what if what == "pool none" else "goes with sync only"):
             ranks(2, lambda *_: None, placement=Placement("table_wise"), pools=True, **arguments)
 
 
@@ -174,13 +194,21 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
     assert np.abs(first.dense - sync.dense).max() > 1e-4
 
 
-@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mode": "sync"},
+        {"mode": "sync", "lookahead": 2, "placement": MIXED},
+        {"mode": "sync", "placement": Placement("table_wise"), "pools": True},
+        {"mode": "hybrid", "staleness": 3},
+        {"mode": "hybrid", "staleness": 2, "placement": MIXED},
+    ],
+)
 @pytest.mark.parametrize("delta", [None, 2])
 def test_a_killed_run_resumes_to_the_bit(
-    mode: str, staleness: int, delta: int | None, tmp_path: Path
+    arguments: dict[str, Any], delta: int | None, tmp_path: Path
 ) -> None:
     plan = Checkpointing(str(tmp_path), every_steps=6, delta_every_steps=delta)
-    arguments = {"mode": mode, "staleness": staleness}
 
     def killed(trainer: Trainer, rank: int) -> None:
         with pytest.raises(KilledError):

@@ -280,7 +280,7 @@ class Training(Keys):
     """How many of its own latest updates a worker's lookup does not see; sync: always 0."""
     lookahead: Count = 0
     """In mode sync: how many steps ahead rows are fetched. What the steps in between change is patched, so
-    results stay the same; for one worker, without eviction and admission."""
+    results stay the same; for one worker or the exchange collective, without eviction and admission."""
     epochs: Positive = 1
     """Passes over the training rows."""
     steps: Positive | None = None

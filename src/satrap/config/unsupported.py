@@ -114,10 +114,10 @@ def _check_lookahead(sections: Sections, source: Source) -> None:
     cluster, embedding = sections.cluster, sections.embedding
     admission = embedding.admission
     which = "which rows there are would depend on how early they are looked up"
+    blind = cluster.exchange == "servers" and cluster.workers > 1
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
-        (("cluster", "workers"), cluster.workers > 1, "a worker cannot know what others do to its rows"),
-        (("cluster", "exchange"), cluster.exchange == "collective", "it is not there yet"),
+        (("cluster", "workers"), blind, "a worker cannot know what others do to rows of shard servers"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "they pool rows too early"),
         (("embedding", "eviction"), embedding.eviction is not None, which),
         (("embedding", "admission"), admission.min_count > 1 or admission.probability < 1, which),

@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from satrap.dense.interface import interface_of
 from satrap.dense.workers import Group, Workers
+from satrap.environment import variables
 from satrap.errors import ExchangeError
 
 BEAT_SECONDS = 0.25
@@ -117,7 +119,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         store: HOST:PORT of the `torch.distributed.TCPStore` where the workers find each other.
         rank: number of this worker.
         size: number of workers.
-        host: address under which the other workers reach this one, default loopback.
+        host: IPv4 address or name under which the other workers reach this one, default loopback. Gloo
+            listens on its interface only, unless the variable GLOO_SOCKET_IFNAME names another one.
         device: where the network computes.
         deadline: seconds, default 30.
         prefix: of the keys in the store; another one for each attempt to start the same workers.
@@ -153,18 +156,16 @@ class ConnectedWorkers(ConnectedGroup, Workers):
 
     def _connect(self, host: str, device: str) -> None:
         limit = timedelta(seconds=self.deadline)
-        options = _c10d.ProcessGroupGloo._Options()
-        options._devices = [_c10d.ProcessGroupGloo.create_device(hostname=host)]
-        options._timeout = limit
+        if (interface := interface_of(host)) is not None:  # gloo asks nothing else, and ignores options
+            variables().setdefault("GLOO_SOCKET_IFNAME", interface)
         dist.init_process_group(
             "gloo",
             store=_c10d.PrefixStore("workers", self._store),
             rank=self.rank,
             world_size=self.size,
             timeout=limit,
-            pg_options=options,
         )
-        counting = dist.new_group(backend="gloo", timeout=limit, pg_options=options)
+        counting = dist.new_group(backend="gloo", timeout=limit)
         on_cuda = torch.device(device).type == "cuda"
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda)

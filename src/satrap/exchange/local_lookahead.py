@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ class LocalLookahead(LocalExchange):
         lookup = Lookup[Array](requests, exchange=self)
         future = self._thread.submit(self._look_ahead, lookup)
         future.add_done_callback(self.telemetry.meter.issue("lookup"))
-        future.add_done_callback(partial(_tell, lookup))
+        future.add_done_callback(lookup.told)
         return lookup
 
     def _look_ahead(self, lookup: Lookup[Array]) -> None:
@@ -95,7 +94,7 @@ class LocalLookahead(LocalExchange):
     def _tell_all(self, update: Future[None]) -> None:
         for early in self._early:
             if not early.lookup.rows.done():
-                _tell(early.lookup, update)
+                early.lookup.told(update)
 
     def _updated(self, lookup: Lookup[Any]) -> None:
         if self._early:
@@ -122,9 +121,3 @@ class LocalLookahead(LocalExchange):
         if len(self._stepped[group]) < slots:
             self._stepped[group] = np.zeros(slots * 5 // 4, np.bool_)
         return self._stepped[group]
-
-
-def _tell(lookup: Lookup[Array], future: Future[None]) -> None:
-    """Tell whoever waits for the rows what went wrong."""
-    if (error := future.exception()) is not None:
-        lookup.rows.set_exception(error)

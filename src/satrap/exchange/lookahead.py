@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from satrap.errors import ConfigError
+from satrap.exchange.collective.client import CollectiveExchange
 from satrap.exchange.local import LocalExchange
 from satrap.exchange.local_lookahead import LocalLookahead
 from satrap.exchange.protocol import Exchange
@@ -26,8 +27,12 @@ def with_lookahead(exchange: Exchange) -> Exchange:
         return LocalLookahead(exchange.shard)
     if type(exchange) is ServersExchange and exchange.world == 1 and exchange.mode == "hybrid":
         return ServersLookahead(exchange)
+    if type(exchange) is CollectiveExchange and not exchange.pooled:
+        exchange.look_ahead()
+        return exchange
     raise ConfigError(
-        "lookahead is for one process, or one worker whose shard servers apply updates as they come",
+        "lookahead is for one process, workers that hold the rows and pool none, or one worker whose shard "
+        "servers apply updates as they come",
         why="a worker cannot know what others do to rows that it has looked up early",
-        fix="train with one worker, without embedding workers, or without lookahead",
+        fix="train with one worker, with cluster.exchange: collective, or without lookahead",
     )

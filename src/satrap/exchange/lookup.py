@@ -115,6 +115,11 @@ class Lookup(Generic[R]):
         """Wait for the rows and return them; raises what the exchange raised."""
         return self.rows.result(timeout)
 
+    def told(self, future: Future[Any]) -> None:
+        """Raise what a future raised to whoever waits for the rows."""
+        if (error := future.exception()) is not None:
+            self.rows.set_exception(error)
+
     def distinct(self) -> list[R]:
         """Wait for the rows of the distinct ids behind the requests; here the same as `result`."""
         return self.result()

@@ -109,7 +109,7 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
 def pools(recipe: Recipe) -> bool:
     """Return whether workers that hold whole tables may pool their rows for the others."""
     training = recipe.sections.training
-    return training.mode == "sync" and training.clip_norm is None
+    return training.mode == "sync" and training.clip_norm is None and not training.lookahead
 
 
 def wire_of(recipe: Recipe) -> Wire:

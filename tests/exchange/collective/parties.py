@@ -168,8 +168,9 @@ def collective(
     tables: Sequence[Any],
     store: StoreConfig = StoreConfig(),
     placement: Placement = Placement(),
+    wire: Wire = EXACT,
 ) -> Iterator[Exchange]:
     """Several ranks that are asked as one."""
-    made = Together(members(ranks, tables, store, placement))
+    made = Together(members(ranks, tables, store, placement, wire))
     yield made  # type: ignore[misc]
     made.close()

@@ -13,6 +13,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.exchange import kernels
 from satrap.exchange.collective.asks import Ask, Positions, joined, pack, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
+from satrap.exchange.collective.early import EarlyLookups
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Owner, Push, merge
 from satrap.exchange.collective.placement import Holders, Placement
@@ -92,6 +93,7 @@ class CollectiveExchange:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
+        self._early: EarlyLookups | None = None
         self.telemetry = CollectiveTelemetry(self.shard, self._channel, self._holders)
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
@@ -113,6 +115,11 @@ class CollectiveExchange:
                         fix="start all ranks with the same program and recipe",
                     )
 
+    def look_ahead(self) -> None:
+        """From now on, let lookups see the updates of all lookups before them; see `with_lookahead`."""
+        assert not self.pooled
+        self._early = EarlyLookups(self._owner, self._channel, self.groups, self._forward)
+
     def _run(self, work: Callable[[], Any]) -> Any:
         return self._thread.submit(work).result()
 
@@ -121,8 +128,11 @@ class CollectiveExchange:
     ) -> Lookup[Array]:
         """See `Exchange.lookup`. Rows that are known are not asked for, while the other ranks may ask."""
         lookup = Lookup[Array](requests, exchange=self)
-        asked = lookup if known is None else Lookup[Array](())
         done = self.telemetry.meter.issue("lookup")
+        if create and self._early is not None:
+            self._thread.submit(self._look_ahead, lookup, done).add_done_callback(lookup.told)
+            return lookup
+        asked = lookup if known is None else Lookup[Array](())
         rows = self._thread.submit(self._look_up, asked, create, done)
         if known is None:
             lookup.rows = rows
@@ -132,22 +142,40 @@ class CollectiveExchange:
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            asks: list[list[Ask]] = []
-            try:
-                asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
-                messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, asks)
-            except StoreError as error:  # the others must hear of it: they wait
-                messages = error
-            asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
-            requests = [unpack(self.groups, message)[0] for message in asked]
-            lookup.active = sum(any(ask is not None for ask in one) for one in requests)
-            self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
-            self._looked += 1
-            given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
-            lookup.places = (self._looked, asks) if create else ()
-            return self._placed(lookup.requests, asks, given)
+            rows, _ = self._found(lookup, create=create)
+            self._seen(lookup)
+            return rows
         finally:
             done()
+
+    def _look_ahead(self, lookup: Lookup[Array], done: Callable[[], None]) -> None:
+        try:
+            assert self._early is not None
+            rows, asks = self._found(lookup, create=True)
+            if self._early.add(lookup, rows, asks, self._looked):
+                self._seen(lookup)
+                self._early.hand_out()
+        finally:
+            done()
+
+    def _seen(self, lookup: Lookup[Array]) -> None:
+        self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
+
+    def _found(self, lookup: Lookup[Array], *, create: bool) -> tuple[list[Array], list[list[Ask]]]:
+        """Return the rows of a lookup as they are now, and of each request what each rank was asked for."""
+        asks: list[list[Ask]] = []
+        try:
+            asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
+            messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, asks)
+        except StoreError as error:  # the others must hear of it: they wait
+            messages = error
+        asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
+        requests = [unpack(self.groups, message)[0] for message in asked]
+        lookup.active = sum(any(ask is not None for ask in one) for one in requests)
+        self._looked += 1
+        given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
+        lookup.places = (self._looked, asks) if create else ()
+        return self._placed(lookup.requests, asks, given), asks
 
     def _by_rank(self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]) -> list[Bytes]:
         """Return the message that asks each rank for its ids."""
@@ -208,6 +236,8 @@ class CollectiveExchange:
         self._last_update = self._thread.submit(
             self._update, lookup, gradients, lr_scale, self._last_update, done
         )
+        if self._early is not None:
+            self._last_update.add_done_callback(self._early.refuse)
 
     def _update(
         self,
@@ -226,9 +256,12 @@ class CollectiveExchange:
                 self.telemetry.refused += 1
                 messages = error
             pushed = self._channel.talk(Operation.UPDATE, messages)
-            self._owner.update([self._received(message) for message in pushed], lr_scale)
+            stepped = self._owner.update([self._received(message) for message in pushed], lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
+            if self._early is not None and (following := self._early.updated(stepped)) is not None:
+                self._seen(following)
+                self._early.hand_out()
             if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains
                 self.telemetry.share()
         finally:

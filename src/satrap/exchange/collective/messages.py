@@ -27,6 +27,7 @@ class Operation(IntEnum):
     CUT = 6
     WRITE = 7
     WRITTEN = 8
+    PATCH = 9
 
 
 class Channel:

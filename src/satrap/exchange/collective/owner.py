@@ -121,10 +121,10 @@ class Owner:
 
     def _answer(self, rank: int, m: Merged, rows: Array) -> Array:
         """Return what a rank gets of the rows of a group: those that have no replica there, and vectors."""
-        own, copied = rows[m.places[rank]], self._holders.copied(rank, m.group, m.splits_of(rank))
         if not m.bags[rank]:
-            return own if copied is None else own[~copied]
-        ask = m.ask(rank)
+            return rows[self.sent(rank, m)]
+        ask, own = m.ask(rank), rows[m.places[rank]]
+        copied = self._holders.copied(rank, m.group, ask.splits)
         kept = ask.single if copied is None else ask.single & ~copied
         vectors = [
             pool(own, inverse, bag.offsets, mode=bag.mode, weights=bag.weights)[0]
@@ -132,19 +132,33 @@ class Owner:
         ]
         return np.concatenate([own[kept], *vectors])
 
+    def sent(self, rank: int, m: Merged) -> Positions:
+        """Return which rows are sent to a rank that has asked for no bags, in the order of its ids."""
+        copied = self._holders.copied(rank, m.group, m.splits_of(rank))
+        return m.places[rank] if copied is None else m.places[rank][~copied]
+
+    def read(self, m: Merged, at: npt.NDArray[np.int64]) -> Array:
+        """Return some rows as they are now."""
+        splits = np.searchsorted(at, m.splits).astype(np.int64)
+        return self.shard.peek_group(m.group, m.ids[at], splits)[0]
+
+    def kept(self, number: int) -> Sequence[Merged]:
+        """Return what all ranks asked for in a lookup."""
+        return self._kept[number]
+
     def knows(self, number: int) -> bool:
         """Return whether an update may name a lookup; the answer is the same on all ranks."""
         return number in self._kept
 
-    def update(self, pushed: Sequence[Push], lr_scale: float) -> None:
-        """Take one step per row for the gradients of all ranks.
+    def update(self, pushed: Sequence[Push], lr_scale: float) -> Sequence[Merged]:
+        """Take one step per row for the gradients of all ranks; return the rows that it may have changed.
 
         Raises:
             StoreError: a sum of gradients is not finite; no row has changed.
         """
         numbers = {push.number for push in pushed if push.number is not None}
         if not numbers and not any(push.asks for push in pushed):
-            return
+            return ()
         if len(numbers) == 1 and not any(push.asks for push in pushed):
             wanted = self._kept[numbers.pop()]
             given = [push.number is not None for push in pushed]
@@ -164,6 +178,7 @@ class Owner:
             self.shard.update_group(
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
             )
+        return wanted
 
     def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
         """Return what a rank pushes of each group."""

@@ -12,6 +12,9 @@ class Machines:
     Args:
         count: how many.
         rate: of what each sends, in the words of `tc`, for example "1gbit"; "": no namespaces.
+
+    Attributes:
+        master: address of the first.
     """
 
     def __init__(self, count: int, rate: str) -> None:
