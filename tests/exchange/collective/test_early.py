@@ -1,0 +1,57 @@
+"""Only what has changed is sent again; that it is right is shown by `tests/contract/test_lookahead.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from satrap.exchange.lookahead import with_lookahead
+from tests.contract.parties import TABLES, request
+from tests.exchange.collective.parties import Together, members, together
+
+
+def sent(ahead: bool, second: list[int]) -> list[int]:
+    """Look up two batches on two ranks, and update the first; return the bytes that each rank has sent."""
+    ranks = members(2, TABLES)
+    for rank in ranks if ahead else ():
+        with_lookahead(rank)
+
+    def work(r: int) -> int:
+        exchange, ids = ranks[r], [list(range(100)), second]
+        first, then = (exchange.lookup([request(1, own)], create=True) for own in ids)
+        exchange.update(first, [np.ones_like(rows) for rows in first.result()], lr_scale=1.0)
+        then.result()
+        exchange.update(then, [np.ones_like(rows) for rows in then.result()], lr_scale=1.0)
+        exchange.flush()
+        return exchange.telemetry.traffic().sent
+
+    found = together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
+    Together(ranks).close()
+    return found
+
+
+@pytest.mark.parametrize(("second", "again"), [(range(200, 300), 0), (range(90, 190), 10), (range(100), 100)])
+def test_only_rows_that_have_changed_are_sent_again(second: range, again: int) -> None:
+    plain, ahead = sent(False, list(second)), sent(True, list(second))
+    extra = sum(ahead) - sum(plain)
+    heads = 2 * 8 * 2  # how many rows of two groups, to the other rank
+    assert extra == pytest.approx(heads + again * (4 + 4 * 17), abs=40)  # the counters' text varies
+
+
+def test_a_waiting_lookup_is_told_of_a_lost_update() -> None:
+    ranks = members(2, TABLES)
+    for rank in ranks:
+        with_lookahead(rank)
+
+    def work(r: int) -> str:
+        exchange, wanted = ranks[r], [request(1, [1, 2])]
+        first, then = (exchange.lookup(wanted, create=True) for _ in range(2))
+        rows = first.result()
+        exchange.update(first, [np.full_like(one, np.nan if r else 1.0) for one in rows], lr_scale=1.0)
+        return str(then.rows.exception(30))
+
+    said = together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
+    assert all("NaN" in one and "rank 1" in one for one in said)
+    for rank in ranks:
+        rank._thread.shutdown()
+        rank.shard.close()
