@@ -44,7 +44,7 @@ def planned(workers: int, wire: str, rate: str, options: argparse.Namespace) -> 
 
 def run(workers: int, wire: str, rate: str, placement: dict[str, Any], options: argparse.Namespace) -> Any:
     """Train with every worker as a program of its own, started by torchrun; return what rank 0 tells."""
-    told = {name: getattr(options, name) for name in ("data", "batch_size", "steps", "tower")}
+    told = {name: getattr(options, name) for name in ("data", "batch_size", "steps", "tower", "lookahead")}
     told |= {"recipe": str(RECIPE), "wire": WIRES[wire], "placement": placement}
     environment = os.environ | {"RANK_OPTIONS": json.dumps(told), "OMP_NUM_THREADS": "1"}
     port = str(free_port())
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--tower", choices=["tiny", "dlrm"], default="tiny")
     parser.add_argument("--batch-size", type=int, default=512, help="of each worker")
     parser.add_argument("--steps", type=int, default=20, help="of a pass")
+    parser.add_argument("--lookahead", type=int, default=0, help="steps; then nobody pools")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
     options = parser.parse_args()

@@ -34,7 +34,10 @@ def main() -> None:
     recipe = load(options["recipe"], [f"data.train={options['data']}"])
     schema = recipe.schema()
     place = satrap.train.Place.from_environment(
-        wire=Wire(*options["wire"]), placement=Placement(**options["placement"]), pools=True, threads=1
+        wire=Wire(*options["wire"]),
+        placement=Placement(**options["placement"]),
+        pools=not options["lookahead"],
+        threads=1,
     )
     towers: dict[str, dict[str, Any]] = {
         "tiny": {"bottom": [32], "hidden": [64, 32]},
@@ -47,6 +50,7 @@ def main() -> None:
         embedding_optimizer=satrap.optim.Adagrad(lr=0.02),
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         mode="sync",
+        lookahead=options["lookahead"],
         place=place,
     )
     batch_size, steps = options["batch_size"], options["steps"]

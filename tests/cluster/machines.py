@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
+
+_NUMBERS = itertools.count()
 
 
 class Machines:
@@ -18,17 +21,27 @@ class Machines:
     """
 
     def __init__(self, count: int, rate: str) -> None:
-        self._bridge, self._names = f"st{os.getpid()}", [f"st{os.getpid()}-{i}" for i in range(count)]
+        # Names of its own: those of machines that are gone are free only a little later.
+        self._bridge = f"st{os.getpid()}x{next(_NUMBERS)}"
+        self._names = [f"{self._bridge}-{i}" for i in range(count)]
         self._count, self._rate = count if rate else 0, rate
         self.master = "10.213.0.1" if rate else "127.0.0.1"
 
     def __enter__(self) -> Machines:
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _make(self) -> None:
         if not self._count:
-            return self
+            return
         _do(f"ip link add {self._bridge} type bridge")
         _do(f"ip link set {self._bridge} up")
         for i, name in enumerate(self._names):
-            outside = f"v{os.getpid()}-{i}"
+            outside = f"{name}o"
             _do(f"ip netns add {name}")
             _do(f"ip link add {outside} type veth peer name eth0 netns {name}")
             _do(f"ip link set {outside} master {self._bridge} up")
@@ -37,7 +50,6 @@ class Machines:
             _do(f"ip -n {name} link set lo up")
             limit = f"tbf rate {self._rate} burst 1m latency 100ms"
             _do(f"ip netns exec {name} tc qdisc add dev eth0 root {limit}")
-        return self
 
     def command(self, machine: int) -> list[str]:
         """Return what a command on one of them begins with."""
