@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from satrap.exchange import Exchange
-from satrap.exchange.collective import Placement
 from satrap.store import StoreConfig
 from tests.contract.embedded import embedded
 from tests.contract.parties import SEED, TABLES, Process, connect, local, threads
@@ -34,8 +33,6 @@ def processes() -> Iterator[list[Process]]:
         "collective-1",
         "collective-2",
         "collective-4",
-        "table_wise-2",
-        "replicated-2",
         "mixed-4",
     ]
 )
@@ -48,9 +45,8 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
     elif kind == "collective":
         with collective(int(shards), TABLES, StoreConfig(seed=SEED)) as made:
             yield made
-    elif kind in ("table_wise", "replicated", "mixed"):
-        placement = MIXED if kind == "mixed" else Placement(kind)
-        with collective(int(shards), TABLES, StoreConfig(seed=SEED), placement) as made:
+    elif kind == "mixed":
+        with collective(int(shards), TABLES, StoreConfig(seed=SEED), MIXED) as made:
             yield made
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])

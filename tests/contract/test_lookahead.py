@@ -41,7 +41,7 @@ OTHERS = [
     Table("b", dim=4, optimizer=RowWiseAdagrad(lr=0.1)),
     Table("c", dim=17, optimizer=FTRL(lr=0.1)),
 ]
-KINDS = ("local", "servers-1", "servers-3", "collective-1", "collective-2", "mixed-4")
+KINDS = ("local", "servers-1", "servers-3", "collective-1", "mixed-4")
 
 
 @contextmanager
