@@ -22,7 +22,7 @@ class Machines:
 
     def __init__(self, count: int, rate: str) -> None:
         # Names of its own: those of machines that are gone are free only a little later.
-        self._bridge = f"st{os.getpid()}x{next(_NUMBERS)}"
+        self._bridge = f"s{os.getpid():x}x{next(_NUMBERS):x}"
         self._names = [f"{self._bridge}-{i}" for i in range(count)]
         self._count, self._rate = count if rate else 0, rate
         self.master = "10.213.0.1" if rate else "127.0.0.1"

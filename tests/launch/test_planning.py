@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -91,6 +93,7 @@ def test_workers_place_tables_as_the_recipe_or_the_plan_says(tmp_path: Path) -> 
     path, said = make_recipe(tmp_path), list[str]()
     held = ["cluster.exchange=collective", "cluster.workers=2", "training.mode=sync"]
     folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
     given = load(path, [*held, "cluster.placement=table_wise", "cluster.placements={user: replicated}"])
     assert placement_of(given, folder, said.append) == Placement("table_wise", {"user": "replicated"})
     assert said == []
@@ -101,3 +104,14 @@ def test_workers_place_tables_as_the_recipe_or_the_plan_says(tmp_path: Path) -> 
     assert found.owners == planned.cost.owners
     assert said[0].startswith("placement of tables")
     assert "replicated: user" in said[0]
+    other = load(path, [*held[:1], *held[2:], "cluster.placement=auto", "cluster.workers=3"])
+    folder.placement_file.write_text(json.dumps({**kept(folder), "owners": {"item": 1}}))
+    assert placement_of(auto, folder, said.append).owners == {"item": 1}  # a resumed run keeps its plan
+    assert len(said) == 1
+    placement_of(other, folder, said.append)  # other workers: another plan
+    assert (len(said), kept(folder)["workers"]) == (2, 3)
+
+
+def kept(folder: RunFolder) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.placement_file.read_text())
+    return found

@@ -46,7 +46,7 @@ def test_the_report_shows_each_table_and_what_other_placements_cost() -> None:
 
 def test_without_a_choice_the_report_says_why() -> None:
     assert "one worker holds all rows: there is nothing to place; they need 37 MiB" in plan(1).report()
-    assert "with embedding.tier, tables can only be row_wise" in plan(bounded_by="tier").report()
+    assert "with embedding.admission, tables can only be row_wise" in plan(bounded_by="admission").report()
     assert plan(1).report().splitlines()[2].split() == ["table", "dim", "rows", "ids/step", "memory"]
 
 

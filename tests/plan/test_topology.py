@@ -13,10 +13,8 @@ def test_known_rates_beat_assumed_ones() -> None:
     assert assumed(64).lookups < assumed(16).lookups
 
 
-def test_only_eviction_and_a_tier_make_room() -> None:
-    assert [topology(1, bounded_by=b).evicts for b in ("", "admission", "eviction", "tier")] == [
-        False, False, True, True,
-    ]  # fmt: skip
+def test_only_eviction_makes_room() -> None:
+    assert [topology(1, bounded_by=b).evicts for b in ("", "admission", "eviction")] == [False, False, True]
 
 
 @pytest.mark.parametrize("name", ["memory", "bandwidth", "latency"])

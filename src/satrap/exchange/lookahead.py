@@ -27,12 +27,18 @@ def with_lookahead(exchange: Exchange) -> Exchange:
         return LocalLookahead(exchange.shard)
     if type(exchange) is ServersExchange and exchange.world == 1 and exchange.mode == "hybrid":
         return ServersLookahead(exchange)
-    if type(exchange) is CollectiveExchange and not exchange.pooled:
+    if type(exchange) is CollectiveExchange:
+        if exchange.pooled:
+            raise ConfigError(
+                "lookahead does not go with an exchange that pools rows",
+                why="a vector cannot be patched with the rows that have changed",
+                fix="give CollectiveExchange, or Place.from_environment, pools=False",
+            )
         exchange.look_ahead()
         return exchange
     raise ConfigError(
-        "lookahead is for one process, workers that hold the rows and pool none, or one worker whose shard "
-        "servers apply updates as they come",
+        "lookahead is for one process, workers that hold the rows, or one worker whose shard servers apply "
+        "updates as they come",
         why="a worker cannot know what others do to rows that it has looked up early",
         fix="train with one worker, with cluster.exchange: collective, or without lookahead",
     )

@@ -27,6 +27,7 @@ class RunFolder:
         self.recipe_file = path / "recipe.yaml"  # resolved; `satrap train` runs it again
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
+        self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state
         self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
@@ -117,6 +118,7 @@ class RunFolder:
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
         self.recipe_file.unlink(missing_ok=True)
+        self.placement_file.unlink(missing_ok=True)
         for own in (self.curves, self.journals):
             shutil.rmtree(own, ignore_errors=True)
         for folder in (self.path, self.path.parent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from satrap.exchange.servers.wire import CODES
 from satrap.launch.build import make_model, pools, store_of, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.dry_run import COMPILING
-from satrap.launch.folder import RunFolder
+from satrap.launch.folder import RunFolder, write_whole
 from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.schema import Schema, Table
@@ -90,17 +91,25 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
     """Return which workers hold the rows of each table; if the recipe says auto, as planned.
 
     Tables that `cluster.placements` names are placed so. Speeds are assumed, so that equal runs have equal
-    plans; rows are those of the newest snapshot, if there is one.
+    plans. A run that goes on with as many workers keeps its plan, so that its end does not depend on the
+    interruption; otherwise rows are those of the newest snapshot.
     """
     cluster = recipe.sections.cluster
     if cluster.placement != "auto":
         return Placement(cluster.placement, cluster.placements)
+    file = folder.placement_file
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if kept.get("workers") == cluster.workers and kept.get("placements") == cluster.placements:
+        return Placement("row_wise", kept["tables"], kept["owners"])
     snapshots = folder.snapshots(recipe)
     found = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
     chosen = {**found.placements, **cluster.placements}
     names = {kind: [t for t, own in chosen.items() if own == kind] for kind in sorted(set(chosen.values()))}
     said = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
     notice(f"placement of tables (satrap plan says more): {said}")
+    plain = {"workers": cluster.workers, "placements": cluster.placements}
+    plain |= {"tables": chosen, "owners": dict(found.cost.owners)}
+    write_whole(file, json.dumps(plain, indent=2) + "\n")
     return Placement("row_wise", chosen, found.cost.owners)
 
 
@@ -153,7 +162,6 @@ def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Fact
     admission = store_of(recipe).admission
     bounds = {
         "eviction": embedding.eviction is not None,
-        "tier": embedding.tier is not None,
         "admission": admission is not None and not admission.open,
     }
     return Topology(

@@ -85,6 +85,7 @@ class RoleState:
 
     def __init__(self, name: str, address: str = "") -> None:
         self.name, self.address = name, address
+        self.ready = False  # since it was started the last time
         self.code: int | None = None  # its exit code, negative for a signal
         self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
 
@@ -106,7 +107,7 @@ class RoleState:
             case Logged(line):
                 self._tail.append(line)
             case Ready(address):
-                self.address = address
+                self.address, self.ready = address, True
             case Ended(code):
                 self.code = code
 
@@ -137,7 +138,7 @@ class Supervisor:
     - Without one, or when a worker dies, all workers restart as a new generation, from the newest snapshot if
       the run takes any; surviving shards stay. Both count as restarts.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
-    - Before the workers start, nothing can be lost: a shard or loader that is killed is just started again.
+    - Before the workers start, any shard or loader that is killed is started again, as often as later.
     - Any other early end ends the run. The error names the role that died first, or gave a reason.
 
     `restarts` counts restarts of shards, or of all workers together, `repeated` roughly the steps done again
@@ -202,7 +203,9 @@ class Supervisor:
         actions = self._restart_loaders() + self._restart_shards() + self._judge(now)
         if self.finished or self._settle_until is not None:
             return actions
-        late = [role for role in self._roles.values() if not role.address]
+        if any(isinstance(action, StartServer) for action in actions):
+            self._ready_until = now + READY_SECONDS
+        late = [role for role in self._roles.values() if not role.ready]
         while self._stages and not late:
             kind, count = self._stages.pop(0)
             actions += [self._start_server(f"{kind} {number}") for number in range(count)]

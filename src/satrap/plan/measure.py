@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch.distributed as dist
 
 from satrap.dense import ConnectedWorkers
+from satrap.errors import ExchangeError
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.plan.topology import Rates
 from satrap.schema import Table
@@ -70,7 +72,12 @@ def network(workers: int) -> tuple[float, float]:
     with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
         address = f"127.0.0.1:{store.port}"
         ranks = [pool.submit(probe, address, rank, workers) for rank in range(workers)]
-        small, large = np.max([rank.result() for rank in ranks], axis=0)
+        try:
+            small, large = np.max([rank.result() for rank in ranks], axis=0)
+        except BrokenProcessPool as error:
+            raise ExchangeError(
+                "a process that measures the network has ended", fix="try again, or give the speeds"
+            ) from error
     return (workers - 1) * (LARGE - SMALL) / max(large - small, 1e-9), small
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -8,13 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import StoreError
-from satrap.exchange.collective import Alone, Placement
+from satrap.exchange import Request
+from satrap.exchange.collective import Alone, CollectiveExchange, Placement
 from satrap.exchange.collective.asks import Ask
 from satrap.exchange.collective.owner import KEPT, Owner, merge
 from satrap.exchange.collective.placement import Holders
+from satrap.exchange.lookup import Bags
 from satrap.store import StoreConfig
-from tests.contract.parties import TABLES
+from tests.contract.parties import TABLES, request
+from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks, members, together
 from tests.exchange.collective.test_asks import GROUPS, asked
+
+T = TypeVar("T")
 
 
 @settings(deadline=None)
@@ -50,3 +57,61 @@ def test_owners_know_the_same_lookups_though_one_of_them_has_refused_one() -> No
             owners[1].look_up(number, [wanted], create=True)
         for other in (n for n in range(number + 1) if n != KEPT):
             assert owners[0].knows(other) == owners[1].knows(other) == (other > number - KEPT)
+
+
+def pooling(work: Callable[[CollectiveExchange, int], T]) -> list[T]:
+    """Do something on two ranks, of which one holds the whole table c and pools it; a is replicated."""
+    main, aside = Meeting(2), Meeting(2)
+
+    def one(rank: int) -> T:
+        ends = ThreadRanks(main, rank), ThreadRanks(aside, rank)
+        return work(CollectiveExchange(*ends, TABLES, wire=EXACT, placement=MIXED, pools=True), rank)
+
+    return together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
+
+
+def bagged(ids: int, offsets: list[int]) -> Request:
+    """Ask for vectors of table c; all ids of a batch are the first of the distinct ones."""
+    bag = Bags(0, np.zeros(offsets[-1], np.int32), np.array(offsets, np.int64), None, "sum")
+    return replace(request(1, list(range(ids))), bags=[bag])
+
+
+def test_a_sum_that_overflows_where_it_is_made_is_refused_on_all() -> None:
+    def work(exchange: CollectiveExchange, rank: int) -> list[np.ndarray]:
+        wanted = [request(0, [5], []), bagged(1, [0, 50])] if rank else [request(0, [5], [])]
+        rows = [request(0, [5], [])]
+        before = exchange.lookup(rows, create=False).result()
+        lookup = exchange.lookup(wanted, create=True)
+        gradients = [np.ones((1, 4), np.float32), np.full((1, 17), 1e38, np.float32)]
+        assert lookup.result()[-1].shape == (1, 17 if rank else 4)
+        exchange.update(lookup, gradients[: len(wanted)], lr_scale=1.0)
+        with pytest.raises(StoreError, match=r"update was refused|not finite|infinite"):
+            exchange.flush()
+        return [*before, *exchange.lookup(rows, create=False).result()]
+
+    for before, after in pooling(work):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_bags_without_ids_take_their_place_among_the_gradients() -> None:
+    def work(exchange: CollectiveExchange, rank: int) -> np.ndarray:
+        wanted = [request(0, [], [7]), bagged(0, [0, 0, 0])]
+        lookup = exchange.lookup(wanted if rank else [], create=True)
+        gradients = [np.ones((1, 4), np.float32), np.full((2, 17), 9.0, np.float32)]
+        found = lookup.result()
+        assert not rank or not found[1].any()
+        exchange.update(lookup, gradients if rank else [], lr_scale=1.0)
+        exchange.flush()
+        return exchange.lookup([request(0, [], [7])], create=False).result()[0]
+
+    plain = members(2, TABLES)
+
+    def same(rank: int) -> np.ndarray:
+        exchange = plain[rank]
+        lookup = exchange.lookup([request(0, [], [7])] if rank else [], create=True)
+        exchange.update(lookup, [np.ones((1, 4), np.float32)] if rank else [], lr_scale=1.0)
+        exchange.flush()
+        return exchange.lookup([request(0, [], [7])], create=False).result()[0]
+
+    for mine, theirs in zip(pooling(work), together([lambda r=r: same(r) for r in range(2)]), strict=True):  # type: ignore[misc]
+        np.testing.assert_array_equal(mine, theirs)

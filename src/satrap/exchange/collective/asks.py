@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange.collective.ranks import Bytes
-from satrap.exchange.lookup import Bags
+from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
 
 Ids = npt.NDArray[np.uint64]
@@ -72,6 +72,17 @@ def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:
     weights = [bag.weights for _, bag in bags if bag.weights is not None]
     parts = [head, *(a.ids for a in asked), *(b.offsets for _, b in bags), *(b.inverse for _, b in bags)]
     return joined([np.ascontiguousarray(part).view(np.uint8) for part in (*parts, *weights)])
+
+
+def by_rank(
+    groups: Sequence[TableGroup], ranks: int, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]
+) -> list[Bytes]:
+    """Return the message that asks each rank for its part of some requests, given by request and rank."""
+    found: list[list[Ask | None]] = [[None] * len(groups) for _ in range(ranks)]
+    for request, of_request in zip(requests, asks, strict=True):
+        for own, ask in zip(found, of_request, strict=True):
+            own[request.group] = ask
+    return [pack(groups, own) for own in found]
 
 
 def unpack(groups: Sequence[TableGroup], message: Bytes) -> tuple[list[Ask | None], Bytes]:

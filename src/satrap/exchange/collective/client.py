@@ -11,31 +11,29 @@ import numpy as np
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange import kernels
-from satrap.exchange.collective.asks import Ask, Positions, joined, pack, unpack
+from satrap.exchange.collective.asks import Ask, by_rank, joined, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.early import EarlyLookups
 from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Owner, Push, merge
+from satrap.exchange.collective.owner import Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
+from satrap.exchange.collective.pushes import Pushes
 from satrap.exchange.collective.ranks import Bytes, Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import ITEM
-from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of, to_wire
+from satrap.exchange.servers.wire import CODES, Wire, to_wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
-from satrap.store.types import address, check_rows, not_finite
+from satrap.store.types import address
 
-_NO_BYTES = np.empty(0, np.uint8)
-_NOTHING, _WITH_IDS = -1, -2
-"""In place of the number of the lookup that an update is for."""
 _SHARED = 20
 """Updates between two times that the ranks tell each other their counters."""
 
 
 class CollectiveExchange:
-    """Lookups and updates among processes that train together and own a part of every table each.
+    """Lookups and updates among processes that train together and hold the tables together.
 
     ```python
     workers = satrap.dense.ConnectedWorkers("127.0.0.1:29500", rank, size)  # joins torch.distributed
@@ -57,8 +55,9 @@ class CollectiveExchange:
         wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
             for both, rows are those of a `LocalExchange` to the bit.
         placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
-        pools: a rank that holds a whole table pools its rows for the others, where that sends less. For
-            `sync` only, since rows of lookups in flight could not be saved.
+        pools: a rank that holds a whole table pools its rows for the others, where that sends less with 16
+            bits. For `sync` only, since rows of lookups in flight could not be saved; without `clip_norm` and
+            lookahead.
 
     Attributes:
         collective: each call is one of all ranks.
@@ -90,6 +89,7 @@ class CollectiveExchange:
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         self._owner = Owner(self.shard, self.groups, self._holders)
+        self._pushes = Pushes(self.groups, CODES[wire.backward], ranks.size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
@@ -98,11 +98,13 @@ class CollectiveExchange:
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
-        self._forward, self._backward = CODES[wire.forward], CODES[wire.backward]
-        self._greet(tables, store, wire, placement)
+        self._forward = CODES[wire.forward]
+        self._greet(tables, store, wire, placement, pools)
 
-    def _greet(self, tables: Sequence[Table], store: StoreConfig, wire: Wire, placement: Placement) -> None:
-        own: dict[str, Any] = {"store": repr(store), "wire": repr(wire)}
+    def _greet(
+        self, tables: Sequence[Table], store: StoreConfig, wire: Wire, placement: Placement, pools: bool
+    ) -> None:
+        own: dict[str, Any] = {"store": repr(store), "wire": repr(wire), "pools": pools}
         own["tables"] = [f"{t!r} {placement.of(t.name)} {placement.owners.get(t.name)}" for t in tables]
         said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
         for rank, other in enumerate(said):
@@ -166,7 +168,9 @@ class CollectiveExchange:
         asks: list[list[Ask]] = []
         try:
             asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
-            messages: Sequence[Bytes] | StoreError = self._by_rank(lookup.requests, asks)
+            messages: Sequence[Bytes] | StoreError = by_rank(
+                self.groups, self._ranks.size, lookup.requests, asks
+            )
         except StoreError as error:  # the others must hear of it: they wait
             messages = error
         asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
@@ -176,14 +180,6 @@ class CollectiveExchange:
         given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
         lookup.places = (self._looked, asks) if create else ()
         return self._placed(lookup.requests, asks, given), asks
-
-    def _by_rank(self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]]) -> list[Bytes]:
-        """Return the message that asks each rank for its ids."""
-        by_rank: list[list[Ask | None]] = [[None] * len(self.groups) for _ in range(self._ranks.size)]
-        for request, of_request in zip(requests, asks, strict=True):
-            for own, ask in zip(by_rank, of_request, strict=True):
-                own[request.group] = ask
-        return [pack(self.groups, own) for own in by_rank]
 
     def _serve(self, asked: Sequence[Sequence[Ask | None]], *, create: bool) -> Sequence[Bytes] | StoreError:
         """Return the rows that each rank asks this one for."""
@@ -256,7 +252,11 @@ class CollectiveExchange:
                 self.telemetry.refused += 1
                 messages = error
             pushed = self._channel.talk(Operation.UPDATE, messages)
-            stepped = self._owner.update([self._received(message) for message in pushed], lr_scale)
+            received = [self._pushes.unpack(message) for message in pushed]
+            if self.pooled:  # sums that an owner makes of vectors may overflow there alone
+                stepped = self._owner.update(received, lr_scale, self._agreed)
+            else:
+                stepped = self._owner.update(received, lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
             if self._early is not None and (following := self._early.updated(stepped)) is not None:
@@ -267,44 +267,21 @@ class CollectiveExchange:
         finally:
             done()
 
+    def _agreed(self, check: Callable[[], None]) -> None:
+        """Check something on all ranks; raise what it raised on any."""
+
+        def work() -> dict[str, Any]:
+            check()
+            return {}
+
+        self._channel.ask(Operation.UPDATE, work)
+
     def _pushed(self, lookup: Lookup[Any], gradients: Sequence[Array]) -> list[Bytes]:
-        """Return what each rank gets of an update: the number of its lookup or ids, then gradients."""
-        number, asks = lookup.places or (_NOTHING, [])
-        if not lookup.requests:
-            return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks.size
-        if number == _NOTHING or not self._owner.knows(number):
-            number = _WITH_IDS
-            asks = [self._holders.asks(request, everywhere=True) for request in lookup.requests]
-        scales = np.ones(len(self.groups))
-        rows: list[list[Bytes]] = [[] for _ in range(self._ranks.size)]
-        given = sorted(zip(lookup.requests, asks, gradients, strict=True), key=lambda one: one[0].group)
-        for request, of_request, one in given:
-            group = self.groups[request.group]
-            own = check_rows(one, request.rows, group.dim, "gradients")
-            scales[group.index] = scale_of(own, self._backward)
-            for message, ask in zip(rows, of_request, strict=True):
-                message.append(self._gathered(own, ask.gradients, group, scales[group.index]))
-        ids = self._by_rank(lookup.requests, asks) if number == _WITH_IDS else [_NO_BYTES] * len(rows)
-        head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
-        return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
-
-    def _gathered(self, rows: Array, positions: Positions | None, group: TableGroup, scale: float) -> Bytes:
-        """Return the gradients for a rank, divided by the number of ranks, times a scale."""
-        found, finite = gather_gradients(rows, positions, self._backward, scale / self._ranks.size)
-        if not finite:
-            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
-        return found
-
-    def _received(self, message: Bytes) -> Push:
-        """Return what a rank sent as its part of an update."""
-        number, rest = int(message[:8].view(np.int64)[0]), message[8:]
-        if number == _NOTHING:
-            return Push()
-        scales, rest = rest[: 8 * len(self.groups)].view(np.float64), rest[8 * len(self.groups) :]
-        if number != _WITH_IDS:
-            return Push(number, (), rest, scales, self._backward)
-        asks, rest = unpack(self.groups, rest)
-        return Push(None, asks, rest, scales, self._backward)
+        """Return what each rank gets of an update."""
+        number, asks = lookup.places or (None, [])
+        if number is None or not self._owner.knows(number):
+            number, asks = None, [self._holders.asks(one, everywhere=True) for one in lookup.requests]
+        return self._pushes.pack(number, lookup.requests, asks, gradients)
 
     def _raise_failed(self) -> None:
         if self._last_update is not None and self._last_update.done():

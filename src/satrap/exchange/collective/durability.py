@@ -74,7 +74,7 @@ class CollectiveDurability:
         return self._part(Delta(True, self._shard.snapshot(), {}), {})
 
     def snapshot(self) -> Snapshot:
-        """See `Durability.snapshot`; the rows to iterate over are those of this rank."""
+        """See `Durability.snapshot`; the rows to iterate over are those that this rank saves."""
         self._flush()
         self._take = self._everything
         own = ((chunk.table, chunk) for chunk in self._saved(self._shard.snapshot()))

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange import kernels
 from satrap.exchange.collective.asks import Ask, Ids, Offsets, Positions, no_ids
 from satrap.exchange.collective.placement import Holders
-from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.collective.pushes import Push
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.sections import ITEM
 from satrap.store import Shard, Slots, distinct, pool, pool_backward, segment_sum
 from satrap.store.shard import check_lookups
-from satrap.store.types import address
 
 KEPT = 64
 """Lookups whose rows are known where they are; the update of an older one finds them again."""
@@ -50,33 +48,6 @@ class Merged:
     def splits_of(self, rank: int) -> Offsets:
         """Return int64[tables + 1]: where the ids of a rank change tables."""
         return np.searchsorted(self.places[rank], self.splits).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """One rank's gradients for the rows of this rank.
-
-    Args:
-        number: of the lookup that they are for; None: of none.
-        asks: in place of a number: the ids of each table group.
-        rows: gradients of all groups as bytes: of each group in the order of the ids, then of the bags.
-        scales: float64 per group: the gradients were multiplied by it.
-        code: their number format.
-    """
-
-    number: int | None = None
-    asks: Sequence[Ask | None] = ()
-    rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
-    scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    code: int = kernels.FLOAT32
-
-    def take(self, group: int, dim: int, first: int, count: int) -> Array:
-        """Return `count` gradients of a group, float32[count, dim], from byte `first` on."""
-        raw, out = self.rows[first:], np.empty((count, dim), np.float32)
-        kernels.widen(self.code, address(raw), address(out), np.uint64(out.size))
-        if self.scales[group] != 1.0:
-            out *= np.float32(1.0 / self.scales[group])
-        return out
 
 
 class Owner:
@@ -150,8 +121,18 @@ class Owner:
         """Return whether an update may name a lookup; the answer is the same on all ranks."""
         return number in self._kept
 
-    def update(self, pushed: Sequence[Push], lr_scale: float) -> Sequence[Merged]:
+    def update(
+        self,
+        pushed: Sequence[Push],
+        lr_scale: float,
+        agree: Callable[[Callable[[], None]], object] = lambda check: check(),
+    ) -> Sequence[Merged]:
         """Take one step per row for the gradients of all ranks; return the rows that it may have changed.
+
+        Args:
+            pushed: of each rank; all owners get something of the same ranks.
+            lr_scale: factor on every table's learning rate.
+            agree: calls what checks the sums; raises what it raised here, or on another rank.
 
         Raises:
             StoreError: a sum of gradients is not finite; no row has changed.
@@ -160,7 +141,7 @@ class Owner:
         if not numbers and not any(push.asks for push in pushed):
             return ()
         if len(numbers) == 1 and not any(push.asks for push in pushed):
-            wanted = self._kept[numbers.pop()]
+            wanted = self._kept[max(numbers)]
             given = [push.number is not None for push in pushed]
         else:
             asked = [self._asks(rank, push) for rank, push in enumerate(pushed)]
@@ -169,16 +150,39 @@ class Owner:
         for m in wanted:
             dim, rows = self._groups[m.group].dim, list[tuple[Positions, Array]]()
             for rank, places in enumerate(m.places):
-                if given[rank] and len(places):
-                    own, at[rank] = _gradients(m, rank, pushed[rank], self._groups[m.group], at[rank])
+                if given[rank] and (len(places) or m.bags[rank]):
+                    own, at[rank] = self._gradients(m, rank, pushed[rank], at[rank])
                     rows.append((places, own))
             summed.append(_sum(m, rows or [(np.empty(0, np.int32), np.empty((0, dim), np.float32))]))
-        self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed])
+        agree(lambda: self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed]))
+        # Updates come in the order of their lookups: earlier ones will get none.
+        self._kept = {n: kept for n, kept in self._kept.items() if n > max(numbers, default=0)}
         for m, gradients in summed:
             self.shard.update_group(
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
             )
         return wanted
+
+    def _gradients(self, m: Merged, rank: int, push: Push, first: int) -> tuple[Array, int]:
+        """Return the gradient of each row that a rank asked for, and where those of the next group begin.
+
+        Of bags they are made as the rank itself would make them: summed in the same order, then divided.
+        """
+        dim, count = self._groups[m.group].dim, len(m.places[rank])
+        item = ITEM[push.code] * dim
+        if not m.bags[rank]:
+            return push.take(m.group, dim, first, count), first + item * count
+        ask, found = m.ask(rank), np.zeros((count, dim), np.float32)
+        single = ask.single
+        rest, begin = int(np.count_nonzero(single)), first
+        first += item * rest
+        for bag, inverse in _spread(ask):
+            own = push.take(m.group, dim, first, bag.size)
+            pool_backward(own, inverse, bag.offsets, count, mode=bag.mode, weights=bag.weights, into=found)
+            first += item * bag.size
+        found *= np.float32(1.0 / self._holders.ranks)
+        found[single] = push.take(m.group, dim, begin, rest)
+        return found, first
 
     def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
         """Return what a rank pushes of each group."""
@@ -215,26 +219,6 @@ def _spread(ask: Ask) -> Iterator[tuple[Bags, Positions]]:
     """Yield each bag, and for each of its ids the position among all that were asked for."""
     for bag in ask.bags:
         yield bag, bag.inverse + np.int32(ask.splits[bag.table])
-
-
-def _gradients(m: Merged, rank: int, push: Push, group: TableGroup, first: int) -> tuple[Array, int]:
-    """Return the gradient of each row that a rank asked for, and where those of the next group begin.
-
-    Of bags they are made in the order in which the rank itself would make them.
-    """
-    item, count, dim = ITEM[push.code] * group.dim, len(m.places[rank]), group.dim
-    if not m.bags[rank]:
-        return push.take(group.index, dim, first, count), first + item * count
-    ask, found = m.ask(rank), np.zeros((count, dim), np.float32)
-    single = ask.single
-    rest = int(np.count_nonzero(single))
-    found[single] = push.take(group.index, dim, first, rest)
-    first += item * rest
-    for bag, inverse in _spread(ask):
-        own = push.take(group.index, dim, first, bag.size)
-        pool_backward(own, inverse, bag.offsets, count, mode=bag.mode, weights=bag.weights, into=found)
-        first += item * bag.size
-    return found, first
 
 
 def _sum(wanted: Merged, given: Sequence[tuple[Positions, Array]]) -> tuple[Merged, Array]:

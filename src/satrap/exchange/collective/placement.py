@@ -40,7 +40,7 @@ class Placement:
         owners: table-wise table -> the rank that holds it, modulo their number; default: dealt as above.
 
     Raises:
-        ConfigError: an unknown placement.
+        ConfigError: an unknown placement, or a negative rank.
     """
 
     default: str = "row_wise"
@@ -53,6 +53,9 @@ class Placement:
                 raise ConfigError(
                     f"the placement {value!r} is unknown", fix=f"use one of {', '.join(PLACEMENTS)}"
                 )
+        for table, rank in self.owners.items():
+            if rank < 0:
+                raise ConfigError(f"the owner of table {table!r} must be a rank >= 0, got {rank}")
 
     def of(self, table: str) -> str:
         """Return the placement of a table."""
@@ -60,7 +63,7 @@ class Placement:
 
     def check(self, tables: Sequence[str], store: StoreConfig) -> None:
         """Raise `ConfigError` if it names other tables, or does not go with the settings of the store."""
-        unknown = sorted(set(self.tables) - set(tables))
+        unknown = sorted((set(self.tables) | set(self.owners)) - set(tables))
         if unknown:
             raise ConfigError(
                 f"there is no table {unknown[0]!r} to place", fix=f"tables: {', '.join(sorted(tables))}"

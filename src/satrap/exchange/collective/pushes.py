@@ -1,0 +1,124 @@
+"""Gradients as messages from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange import kernels
+from satrap.exchange.collective.asks import Ask, by_rank, joined, unpack
+from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.lookup import Array, Request
+from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers.wire import gather_gradients, scale_of
+from satrap.store.types import address, check_rows, not_finite
+
+_NOTHING, _WITH_IDS = -1, -2
+"""In place of the number of the lookup that an update is for."""
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One rank's gradients for the rows of this rank.
+
+    Args:
+        number: of the lookup that they are for; None: of none.
+        asks: in place of a number: the ids of each table group.
+        rows: gradients of all groups as bytes: of each group in the order of the ids, then of the bags. Those
+            of ids are divided by the number of ranks.
+        scales: float64 per group: the gradients were multiplied by it.
+        code: their number format.
+    """
+
+    number: int | None = None
+    asks: Sequence[Ask | None] = ()
+    rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
+    scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    code: int = kernels.FLOAT32
+
+    def take(self, group: int, dim: int, first: int, count: int) -> Array:
+        """Return `count` gradients of a group, float32[count, dim], from byte `first` on."""
+        raw, out = self.rows[first:], np.empty((count, dim), np.float32)
+        kernels.widen(self.code, address(raw), address(out), np.uint64(out.size))
+        if self.scales[group] != 1.0:
+            out *= np.float32(1.0 / self.scales[group])
+        return out
+
+
+class Pushes:
+    """Packs and unpacks what each rank gets of an update: the number of its lookup or ids, then gradients.
+
+    Args:
+        groups: the table groups.
+        code: number format of gradients.
+        ranks: number of ranks.
+    """
+
+    def __init__(self, groups: Sequence[TableGroup], code: int, ranks: int) -> None:
+        self._groups, self._code, self._ranks = groups, code, ranks
+
+    def pack(
+        self,
+        number: int | None,
+        requests: Sequence[Request],
+        asks: Sequence[Sequence[Ask]],
+        gradients: Sequence[Array],
+    ) -> list[Bytes]:
+        """Return the message to each rank.
+
+        Args:
+            number: of the lookup; None: one that the owners do not know any more.
+            requests: of the lookup; without any, the messages say that this rank has no gradients.
+            asks: by request, what each rank was asked for.
+            gradients: float32[request.rows, dim] per request.
+
+        Raises:
+            StoreError: wrong shapes, or a gradient that is not finite on its way.
+        """
+        if not requests:
+            return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks
+        scales = np.ones(len(self._groups))
+        rows: list[list[Bytes]] = [[] for _ in range(self._ranks)]
+        given = sorted(zip(requests, asks, gradients, strict=True), key=lambda one: one[0].group)
+        for request, of_request, one in given:
+            group = self._groups[request.group]
+            own = check_rows(one, request.rows, group.dim, "gradients")
+            scales[group.index] = scale_of(own, self._code)
+            for message, ask in zip(rows, of_request, strict=True):
+                message.append(self._gathered(own, ask, group, scales[group.index]))
+        ids = [_NO_BYTES] * self._ranks
+        if number is None:
+            number, ids = _WITH_IDS, by_rank(self._groups, self._ranks, requests, asks)
+        head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
+        return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
+
+    def _gathered(self, rows: Array, ask: Ask, group: TableGroup, scale: float) -> Bytes:
+        """Return the gradients for a rank times a scale, those of rows divided by the number of ranks.
+
+        Those of vectors are divided by the owner, once it has summed them as this rank would.
+        """
+        positions, vectors = ask.gradients, sum(bag.size for bag in ask.bags)
+        found = []
+        if positions is not None and vectors:
+            cut = len(positions) - vectors
+            found.append(gather_gradients(rows, positions[cut:], self._code, scale))
+            positions = positions[:cut]
+        found.insert(0, gather_gradients(rows, positions, self._code, scale / self._ranks))
+        if not all(finite for _, finite in found):
+            raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
+        return joined(one for one, _ in found)
+
+    def unpack(self, message: Bytes) -> Push:
+        """Return what a rank sent as its part of an update."""
+        number, rest = int(message[:8].view(np.int64)[0]), message[8:]
+        if number == _NOTHING:
+            return Push()
+        scales, rest = rest[: 8 * len(self._groups)].view(np.float64), rest[8 * len(self._groups) :]
+        if number != _WITH_IDS:
+            return Push(number, (), rest, scales, self._code)
+        asks, rest = unpack(self._groups, rest)
+        return Push(None, asks, rest, scales, self._code)
