@@ -29,7 +29,7 @@ class Answer:
         assert len(error.strip().splitlines()) <= 4, error
         assert "Traceback" not in self.err
         for part in parts:
-            assert part in error, error
+            assert part in error, self.err
 
 
 def satrap(*arguments: object) -> Answer:

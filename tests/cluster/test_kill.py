@@ -80,7 +80,7 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["worker 1", "shard 0"])
 def test_a_stopped_role_ends_the_run_after_the_deadline(tmp_path: Path, name: str) -> None:
-    with Started(tmp_path, "cluster.deadline=4") as run:
+    with Started(tmp_path, "cluster.deadline=12") as run:
         os.kill(run.roles[name], signal.SIGSTOP)
         answer = run.answer()
         answer.assert_refused("stage: ", code=1)
@@ -124,10 +124,10 @@ def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) ->
 def test_a_stopped_server_of_workers_is_named_after_the_deadline(
     tmp_path: Path, role: str, asked: dict[str, int]
 ) -> None:
-    with Started(tmp_path, "cluster.deadline=4", **asked) as run:
+    with Started(tmp_path, "cluster.deadline=12", **asked) as run:
         os.kill(run.roles[role], signal.SIGSTOP)
         named = role.replace("-", " ")
-        run.answer().assert_refused(f"{named} at ", "has not answered for 4 s", "stage: ", code=1)
+        run.answer().assert_refused(f"{named} at ", "has not answered for 12 s", "stage: ", code=1)
         assert run.left() == []
 
 

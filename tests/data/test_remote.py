@@ -89,6 +89,13 @@ def test_a_pass_goes_on_from_a_position_of_either(rows: data.Dataset) -> None:
             assert_same(a, b)
 
 
+def test_the_end_of_a_pass_does_not_wait_for_a_loader_that_is_gone(rows: data.Dataset) -> None:
+    with loader({"train": rows}) as (server, _):
+        batches = remote(server, deadline=10_000).batches()
+        next(batches)
+    batches.close()  # type: ignore[attr-defined]
+
+
 def test_several_passes_at_once(rows: data.Dataset) -> None:
     with loader({"train": rows}) as (server, service):
         there = [remote(server, worker=w, workers=2) for w in range(2)]

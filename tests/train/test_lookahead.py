@@ -11,7 +11,7 @@ from satrap.exchange.states import counts_of
 from satrap.store import Admission, Eviction
 from satrap.train import Checkpointing
 from tests.train.plain import Batches, make_batches
-from tests.train.test_snapshots import KillAt, KilledError
+from tests.train.test_snapshots import KillAt, KilledError, StopAt
 from tests.train.test_workers import Answer, alone, assert_same, contents, distributed, make_trainer
 
 DATA = Batches([*make_batches(12, size=16, seed=0), *make_batches(1, size=3, seed=7)])
@@ -53,6 +53,21 @@ def test_a_killed_run_resumes_to_the_bit_whatever_its_lookahead(
         assert counts_of(again.exchange.shard) == counts_of(trainer.exchange.shard)
         trainer.close()
     again.close()
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["error", "request_stop"])
+def test_a_fit_that_was_interrupted_can_be_followed_by_another(stop: bool) -> None:
+    trainer = make_trainer(mode="sync", lookahead=3)
+    end = StopAt(trainer, 5) if stop else KillAt(5)
+    with pytest.raises(KeyboardInterrupt if stop else KilledError):
+        trainer.fit(DATA, epochs=2, observers=[end])
+    taken, sync = trainer.run.steps, make_trainer(mode="sync")
+    sync.fit(DATA, steps=taken)
+    one, other = (Answer(t, t.fit(DATA, epochs=1), contents(t)) for t in (trainer, sync))
+    assert taken in (5, 6)
+    assert_same(one, other)
+    trainer.close()
+    sync.close()
 
 
 def test_what_lookahead_does_not_go_with() -> None:

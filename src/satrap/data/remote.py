@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,9 @@ from satrap.schema import Schema
 
 REMEMBERED = 64
 """Number of latest batches whose place in the files is remembered."""
+
+GOODBYE_SECONDS = 2.0
+"""Longest wait at the end of a pass; a loader forgets clients that it hears no more of."""
 
 
 class RemoteData:
@@ -45,7 +48,7 @@ class RemoteData:
         workers: int = 1,
         options: ClientOptions = ClientOptions(),
     ) -> None:
-        self._connect = partial(Client, name, address, options=options)
+        self._connect, self._deadline = partial(Client, name, address, options=options), options.deadline
         share = {"worker": worker, "workers": workers}
         self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
@@ -59,8 +62,17 @@ class RemoteData:
         return self._about().get("rows")
 
     def _about(self) -> dict[str, Any]:
-        with closing(self._connect()) as client:
+        with self._connected() as client:
             return self._open(client, read=False)
+
+    @contextmanager
+    def _connected(self) -> Iterator[Client]:
+        client = self._connect()
+        try:
+            yield client
+        finally:
+            # The other workers wait for this one's next step, and give it up after the same deadline.
+            client.close(min(GOODBYE_SECONDS, self._deadline / 2))
 
     def _open(self, client: Client, **changes: Any) -> dict[str, Any]:
         [part] = client.ask(Kind.OPEN, [pack_text({**self._asked, **changes})]).result()
@@ -89,7 +101,7 @@ class RemoteData:
                 continue  # the loader has restarted: continue after the last batch it gave
 
     def _pass(self, epoch: int, position: Any) -> Generator[Batch]:
-        with closing(self._connect()) as client:
+        with self._connected() as client:
             self._open(client, epoch=epoch, position=position)
             asked = deque(client.ask(Kind.NEXT) for _ in range(AHEAD))
             while (batch := self._take(asked.popleft())) is not True:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
+from satrap.errors import SatrapError
+from satrap.exchange import Lookup
 from satrap.optim import Schedule as LearningRates
 from satrap.train.load import reading
 from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
 from satrap.train.merge import merged
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
-from satrap.train.schedule import lookahead
+from satrap.train.schedule import Sync, lookahead
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
 from satrap.train.turns import Turn, turns
 
 Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
+Array = npt.NDArray[np.float32]
 
 
 class Loop:
@@ -34,6 +41,7 @@ class Loop:
         self._state, self._loss, self._learning_rates = state, loss, learning_rates
         self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
+        self._unanswered = 0  # lookups whose update has not been issued yet
 
     def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
         """Train until the passes or steps are done, or patience has run out; see `Trainer.fit`."""
@@ -46,15 +54,35 @@ class Loop:
             waited = reading(batches, run.stages, run.progress)
             # Lookups that see all updates are issued anew after a resume: the position need not know them.
             ahead = position.ahead if self._schedule.staleness else None
-            for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead):
-                stop = self._step(turn, pending)
-                position.trained(turn)
-                snapshots.stepped(stop=stop)
+            with self._released():
+                for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead):
+                    stop = self._step(turn, pending)
+                    position.trained(turn)
+                    if stop:
+                        self._release()
+                    snapshots.stepped(stop=stop)
             snapshots.pass_trained()
             run.end_epoch()
             if validation is not None:
                 self._validate(validation)
             position.epoch_ended()
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        """Release lookups if an error, or Ctrl-C, ends the pass of a worker that is alone."""
+        try:
+            yield
+        except BaseException:
+            if self._state.workers.size == 1:  # others would have to do it, too
+                with suppress(SatrapError):
+                    self._release()
+            raise
+
+    def _release(self) -> None:
+        """End lookups that no step will use; in a later `fit`, others would wait behind them for ever."""
+        if isinstance(self._schedule, Sync):
+            for _ in range(self._unanswered):
+                self._update(None, [])
 
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
@@ -64,6 +92,7 @@ class Loop:
         return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
 
     def _look_up(self, turn: Turn) -> Pending | None:
+        self._unanswered += 1
         if turn.ticket is None:
             self._schedule.look_up_nothing(self._exchange)
             return None
@@ -101,11 +130,15 @@ class Loop:
         with run.stages.timed("push"):
             if stepped.accepted and pending is not None:
                 gradients = [*embeddings.gradients(leaves), *state.dense.push()]
-                self._exchange.update(pending.lookup, gradients, lr_scale=lr_scale, finite=True)
+                self._update(pending.lookup, gradients, lr_scale)
             else:  # in sync mode, shards wait for every worker
-                self._exchange.update(None, [], lr_scale=lr_scale)
+                self._update(None, [], lr_scale)
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
+
+    def _update(self, lookup: Lookup[Any] | None, gradients: Sequence[Array], lr_scale: float = 1.0) -> None:
+        self._unanswered -= 1
+        self._exchange.update(lookup, gradients, lr_scale=lr_scale, finite=True)
 
     def _validate(self, validation: Data) -> None:
         state = self._state

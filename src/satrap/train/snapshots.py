@@ -115,7 +115,7 @@ class Snapshots:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
         """On `StopRequested`, save and suppress it; always wait for the writer."""
-        self._state.fitting = False
+        self._state.fitting = self._state.stopping = False
         stopped = isinstance(error, StopRequested)
         if stopped:
             self._state.run.stopped = "stopped"

@@ -38,7 +38,7 @@ class TrainingState:
         series: its snapshots; None: it takes none.
         best: its best weights so far.
         fitting: whether a `fit` is running.
-        stopping: whether a stop was requested.
+        stopping: whether a stop was requested; the end of `fit` forgets it.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +102,16 @@ class Client:
             "waiting": self._peer.waiting,
         }
 
-    def close(self) -> None:
-        """Say goodbye, if the server still answers. Closing twice is fine."""
+    def close(self, wait: float | None = None) -> None:
+        """Say goodbye, if the server still answers. Closing twice is fine.
+
+        Args:
+            wait: longest time in seconds for all open requests and the goodbye; default as the deadline says.
+        """
         if self._closed:
             return
         goodbye = self.ask(Kind.BYE)
         self._closed = True
-        goodbye.exception()  # waits; a lost server need not hear it
+        with suppress(TimeoutError):
+            goodbye.exception(wait)  # a lost server need not hear it
         self._loop.stop()
