@@ -95,7 +95,8 @@ def resident(process: Process) -> int:
 
 
 @pytest.mark.parametrize("protected", [False, True], ids=["open", "key"])
-@pytest.mark.parametrize("kind", [*(pytest.param(name, marks=pytest.mark.chaos) for name in STREAMS), "all"])
+@pytest.mark.parametrize("kind", [*STREAMS, "all"])
+@pytest.mark.chaos
 def test_no_stranger_ends_a_shard_or_keeps_it_from_its_clients(
     tmp_path: Path, kind: str, *, protected: bool
 ) -> None:

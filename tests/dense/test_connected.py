@@ -43,6 +43,7 @@ def peers() -> Iterator[Peers]:
         yield Peers(processes)
 
 
+@pytest.mark.cluster
 def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one(peers: Peers) -> None:
     assert peers.both("sum") == ["[3.0, 1.0]"] * 2
     assert peers.both("count") == ["[2.0, 11.0]"] * 2

@@ -159,6 +159,7 @@ except DataError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["weights", "id"])
 def test_a_value_of_400_megabytes_is_refused_before_it_is_read(column: str, tmp_path: Path) -> None:
     """In a file of a few kilobytes; the process has less memory than the value needs."""
@@ -198,7 +199,21 @@ def test_weights_that_only_the_row_groups_name_are_missing(valid: Path) -> None:
         read_parquet(path, WANTED)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_damage_that_would_end_the_process_is_an_error(valid: Path) -> None:
+    """A histogram of three sizes in place of two: pyarrow throws where nobody catches."""
+    whole, path, said = valid.read_bytes(), valid.with_name("damaged.parquet"), set()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for at in range(footer, len(whole) - 8):
+        if whole[at] == 0x26:  # a list of two int64, in Thrift's compact protocol
+            longer = whole[footer:at] + b"\x36\x00" + whole[at + 1 : -8]
+            path.write_bytes(whole[:footer] + longer + len(longer).to_bytes(4, "little") + b"PAR1")
+            with pytest.raises(DataError, match="cannot be read: ") as caught:
+                read_parquet(path, WANTED)
+            said.add(caught.value.what)
+    assert any("its metadata is damaged: Repetition level histogram size" in what for what in said), said
+
+
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_changed_bytes_are_an_error_or_rows_that_fit(valid: Path, data: st.DataObject) -> None:
     whole = valid.read_bytes()

@@ -163,7 +163,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["plain", "lru", "tier"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(STEPS, st.integers(1, 400), st.booleans())
 def test_a_cut_equals_a_dict_whatever_happens_between_its_chunks(kind, steps, chunk_rows, delta):
     with tempfile.TemporaryDirectory() as folder:

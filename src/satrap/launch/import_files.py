@@ -1,5 +1,7 @@
 """Row files of other programs, Parquet or safetensors; unsuitable files are refused before they are read."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +26,14 @@ READ_ROWS = 16384
 """Rows of a Parquet file decoded at once."""
 ID_BYTES = 4096
 """Largest average size in bytes of an id of a Parquet file."""
+_LOOK = """
+import sys
+from pyarrow.parquet import read_metadata
+found = read_metadata(sys.argv[1])
+for group in map(found.row_group, range(found.num_row_groups)):
+    for number in range(group.num_columns):
+        group.column(number)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,8 @@ def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids,
     declares are decoded.
     """
     check_regular(path)
+    with _reading(path):
+        _try_metadata(path)
     with _reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
         _check_columns(file, path, wanted, raw=raw)
         names = [name for name in ("id", "weights", "state") if name in file.schema_arrow.names]
@@ -86,6 +98,18 @@ def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids,
     if state:
         _check_values(state[0], path)
     return ids, weights, state[0] if state else None
+
+
+def _try_metadata(path: Path) -> None:
+    """Raise a `ValueError` for damaged metadata at which pyarrow would end this process.
+
+    It does not catch its own C++ exceptions when it looks at a column chunk, so another process looks first.
+    Whatever that one can report, reading will.
+    """
+    done = subprocess.run([sys.executable, "-c", _LOOK, str(path)], capture_output=True, text=True)
+    if done.returncode < 0:
+        said = [line.partition("what():")[2] for line in done.stderr.splitlines() if "what():" in line]
+        raise ValueError(" ".join(["its metadata is damaged:", *(text.strip() for text in said)]))
 
 
 @contextmanager

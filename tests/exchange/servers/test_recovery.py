@@ -591,6 +591,7 @@ def lost(exchange: Exchange) -> int:
     return sum(table.evicted for table in exchange.telemetry.statistics().tables.values())
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("name", BOUNDS)
 def test_a_killed_shard_that_evicts_comes_back_after_a_snapshot(tmp_path: Path, name: str) -> None:
     """Its rows, and which of them go next, are those of a store that was never killed.

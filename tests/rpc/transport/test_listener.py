@@ -237,6 +237,7 @@ def test_a_place_that_is_taken_is_an_error() -> None:
         Listener(echo.address, on_message=lambda *_: None)
 
 
+@pytest.mark.cluster
 def test_a_process_without_free_descriptors_lives_and_does_not_spin() -> None:
     with Process() as process, ExitStack() as stack:
         exchange = connect([process.address])
