@@ -8,13 +8,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from satrap import launch
 from satrap.config import load
 from satrap.train import Observer, Progress
 from tests.cluster.runs import children
-from tests.launch.runs import frame, make_recipe
+from tests.launch.runs import RECIPE, frame, make_recipe
 from tests.launch.test_cluster import SERVERS, saved
 
 pytestmark = pytest.mark.cluster
@@ -46,6 +47,22 @@ def test_sync_leaves_the_model_of_a_run_with_shard_servers_to_the_bit(
     assert mine.test == servers.test
     assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
     assert launch.evaluate(mine.folder)["auc"] == pytest.approx(mine.test["auc"], abs=1e-6)
+
+
+def test_processes_pool_the_rows_they_hold_for_others_to_the_bit(tmp_path: Path) -> None:
+    random, rows = np.random.default_rng(3), frame(1001)
+    rows["tags"] = ["|".join(map(str, random.integers(0, 500, 12))) for _ in range(len(rows))]
+    text = RECIPE.replace("features:\n", "features:\n  tags: {dim: 4, multi: true, separator: '|'}\n")
+    path = make_recipe(tmp_path, text, rows)
+    common = ["training.mode=sync", "cluster.workers=2", "cluster.wire={forward: float32, backward: float32}"]
+    sent = []
+    for placement in ("row_wise", "table_wise"):  # only a whole table is pooled where it lies
+        folder = tmp_path / placement
+        recipe = load(path, [*COLLECTIVE, *common, f"cluster.placement={placement}"])
+        assert launch.train(recipe, str(folder)).result.steps > 0
+        sent.append(json.loads((folder / "metrics.json").read_text())["traffic"]["sent_bytes_per_sample"])
+    assert saved(tmp_path / "row_wise") == saved(tmp_path / "table_wise")
+    assert sent[1] < sent[0] / 2
 
 
 class KillWorker(Observer):
