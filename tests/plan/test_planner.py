@@ -39,6 +39,31 @@ def test_with_few_tables_nothing_is_faster(workload: Workload, workers: Topology
     assert place(workload, workers, pooled=pooled).cost.seconds == min(costs.of(p).seconds for p in every)
 
 
+@settings(max_examples=20, deadline=None)
+@given(workloads(), topologies(), st.data())
+def test_fixed_tables_stay_where_they_are_and_the_others_are_placed_for_them(
+    workload: Workload, workers: Topology, data: st.DataObject
+) -> None:
+    names = [table.name for table in workload.tables]
+    fixed = data.draw(st.dictionaries(st.sampled_from([*names, "another"]), st.sampled_from(PLACEMENTS)))
+    plan = place(workload, workers, fixed=fixed)
+    if workers.workers > 1:
+        assert {name: plan.placements[name] for name in names if name in fixed}.items() <= fixed.items()
+    for placement in PLACEMENTS:
+        other = dict.fromkeys(names, placement) | {n: p for n, p in fixed.items() if n in names}
+        assert plan.cost.seconds <= Costs(workload, workers).of(other).seconds
+
+
+def test_fixed_tables_that_do_not_fit_are_an_error() -> None:
+    workload = Workload((load("a", rows=1000), load("b", rows=1000)), 1, 1)
+    room = Costs(workload, topology(2)).uniform("row_wise").most_memory
+    assert place(workload, topology(2, room), fixed={"a": "row_wise"}).placements["b"] == "row_wise"
+    with pytest.raises(ConfigError) as caught:
+        place(workload, topology(2, room), fixed={"b": "replicated"})
+    assert caught.value.where == "with b: replicated"
+    assert caught.value.what.startswith("the rows need ")
+
+
 def test_a_small_table_in_every_batch_is_replicated_and_a_large_one_is_not() -> None:
     # All ids of a batch are in it: rows sent forth cost more than gradients to a second worker.
     small = load("small", rows=10, distinct=10, distinct_all=10, dim=4)

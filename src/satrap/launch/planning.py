@@ -63,6 +63,8 @@ class Facts:
 def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None] = lambda _: None) -> Plan:
     """Return the best placements for a recipe's tables; reads some batches of its training rows.
 
+    Tables that `cluster.placements` names stay where it says.
+
     Args:
         recipe: what is to be trained.
         facts: what is known besides.
@@ -84,6 +86,7 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
         _workload(recipe, schema, tables, workers, facts),
         _topology(recipe, tables, workers, facts),
         pooled=pools(recipe),
+        fixed=recipe.sections.cluster.placements,
     )
 
 
@@ -103,7 +106,7 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
         return Placement("row_wise", kept["tables"], kept["owners"])
     snapshots = folder.snapshots(recipe)
     found = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
-    chosen = {**found.placements, **cluster.placements}
+    chosen = found.placements
     names = {kind: [t for t, own in chosen.items() if own == kind] for kind in sorted(set(chosen.values()))}
     said = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
     notice(f"placement of tables (satrap plan says more): {said}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -20,7 +20,9 @@ EXHAUSTIVE = 3**5
 Placements = dict[str, str]
 
 
-def place(workload: Workload, topology: Topology, *, pooled: bool = False) -> Plan:
+def place(
+    workload: Workload, topology: Topology, *, pooled: bool = False, fixed: Mapping[str, str] | None = None
+) -> Plan:
     """Return the placements that make a step fastest, among those that fit in memory.
 
     With few tables all combinations are tried. With more, the search starts from each placement for all
@@ -32,20 +34,28 @@ def place(workload: Workload, topology: Topology, *, pooled: bool = False) -> Pl
         workload: what is asked of the tables.
         topology: the workers.
         pooled: see `Costs`, default False.
+        fixed: tables whose placement is not to be chosen, default none.
 
     Raises:
-        ConfigError: even rows that are spread over all workers do not fit.
+        ConfigError: the rows do not fit, even if all that may be are spread over all workers.
     """
     costs, names = Costs(workload, topology, pooled=pooled), [table.name for table in workload.tables]
+    own = {name: fixed[name] for name in names if fixed and name in fixed}
+    free = [name for name in names if name not in own]
     spread = dict.fromkeys(names, PLACEMENTS[0])
-    if not topology.evicts and not _fits(costs.of(spread), topology):
-        raise no_room(workload, topology)
+    if not topology.evicts:
+        if not _fits(costs.of(spread), topology):
+            raise no_room(workload, topology)
+        if not _fits(costs.of(spread | own), topology):
+            raise _no_room_as_placed(costs.of(spread | own), topology, own)
     if topology.workers == 1 or topology.bounded_by:
         return _plan(costs, spread)
-    if len(PLACEMENTS) ** len(names) <= EXHAUSTIVE:
-        candidates: Iterable[Placements] = map(dict, product(*[[(n, p) for p in PLACEMENTS] for n in names]))
+    if len(PLACEMENTS) ** len(free) <= EXHAUSTIVE:
+        choices = product(*[[(n, p) for p in PLACEMENTS] for n in free])
+        candidates: Iterable[Placements] = (spread | own | dict(choice) for choice in choices)
     else:
-        candidates = (_improved(costs, dict.fromkeys(names, placement)) for placement in PLACEMENTS)
+        starts = (dict.fromkeys(names, placement) | own for placement in PLACEMENTS)
+        candidates = (_improved(costs, start, free) for start in starts)
     return _plan(costs, _fastest(costs, candidates))
 
 
@@ -58,12 +68,12 @@ def _fastest(costs: Costs, candidates: Iterable[Placements]) -> Placements:
     return min((c.seconds, i, one) for i, (c, one) in enumerate(fitting) if _fits(c, costs.topology))[2]
 
 
-def _improved(costs: Costs, placements: Placements) -> Placements:
-    """Change one table at a time until no change helps. What does not fit is first made smaller."""
+def _improved(costs: Costs, placements: Placements, free: Iterable[str]) -> Placements:
+    """Change one free table at a time until no change helps. What does not fit is first made smaller."""
     best = _rank(costs, placements)
     while True:
         before = best
-        for name, placement in product(tuple(placements), PLACEMENTS):
+        for name, placement in product(free, PLACEMENTS):
             other = placements | {name: placement}
             if (rank := _rank(costs, other)) < best:
                 best, placements = rank, other
@@ -118,6 +128,15 @@ def no_room(workload: Workload, topology: Topology) -> ConfigError:
         f"{largest.name!r} with {largest.rows:,} rows",
         why="without replicas, and spread evenly, they need least; a row that does not fit ends the run",
         fix=f"use {', or '.join([*ways, 'more memory'])}; or set embedding.eviction",
+    )
+
+
+def _no_room_as_placed(cost: Cost, topology: Topology, fixed: Placements) -> ConfigError:
+    return ConfigError(
+        f"the rows need {size(cost.most_memory)} at one worker, which has {size(topology.memory)}",
+        where=f"with {', '.join(f'{name}: {placement}' for name, placement in fixed.items())}",
+        why="all other tables are spread over the workers already; a row that does not fit ends the run",
+        fix="let the planner place these tables, too",
     )
 
 
