@@ -1,11 +1,11 @@
-"""16-bit conversions and the split by owner, each against a plain version."""
+"""16-bit and 8-bit conversions and the split by owner, each against a plain version."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -19,7 +19,7 @@ ANY_FLOAT32 = arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**3
 
 def narrow(bits: np.ndarray, kind: int, scale: float = 1.0) -> tuple[np.ndarray, bool]:
     out = np.empty(len(bits), np.uint32 if kind == kernels.FLOAT32 else np.uint16)
-    finite = kernels.narrow(kind, address(bits), address(out), np.uint64(len(bits)), np.float32(scale))
+    finite = kernels.narrow(kind, address(bits), address(out), np.uint64(1), np.uint64(len(bits)), np.float32(scale))
     return out, bool(finite)
 
 
@@ -57,23 +57,63 @@ def test_float32_keeps_every_bit(bits: np.ndarray) -> None:
 @given(arrays(np.uint16, st.integers(0, 70), elements=st.integers(0, 2**16 - 1)))
 def test_widening_is_exact(bits: np.ndarray) -> None:
     out = np.empty(len(bits), np.float32)
-    kernels.widen(kernels.FLOAT16, address(bits), address(out), np.uint64(len(bits)))
+    kernels.widen(kernels.FLOAT16, address(bits), address(out), np.uint64(1), np.uint64(len(bits)))
     np.testing.assert_array_equal(out, bits.view(np.float16).astype(np.float32))
-    kernels.widen(kernels.BFLOAT16, address(bits), address(out), np.uint64(len(bits)))
+    kernels.widen(kernels.BFLOAT16, address(bits), address(out), np.uint64(1), np.uint64(len(bits)))
     np.testing.assert_array_equal(out.view(np.uint32), bits.astype(np.uint32) << np.uint32(16))
 
 
+NUMBERS = st.one_of(st.floats(width=32), st.floats(-1, 1, width=32), st.floats(-(2.0**-140), 2.0**-140, width=32))
+
+
+@settings(deadline=None)
+@given(
+    arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(1, 40)), elements=NUMBERS),
+    st.sampled_from([1.0, 0.5, np.finfo(np.float32).max]),
+)
+@example(np.full((1, 17), np.finfo(np.float32).max, np.float32), 1.0)
+@example(np.full((1, 17), 1e-44, np.float32), 1.0)
+@np.errstate(all="ignore")
+def test_int8_rounds_each_row_to_multiples_of_its_127th_part(rows: np.ndarray, scale: float) -> None:
+    count, dim = rows.shape
+    raw, back = np.empty((count, dim + 4), np.uint8), np.empty_like(rows)
+    shape, factor = (np.uint64(count), np.uint64(dim)), np.float32(scale)
+    assert kernels.row_bytes(kernels.INT8, dim) * count == raw.size
+    finite = kernels.narrow(kernels.INT8, address(rows), address(raw), *shape, factor)
+    kernels.widen(kernels.INT8, address(raw), address(back), *shape)
+    exact = rows * factor
+    known = np.isfinite(exact).all(1)
+    assert finite == known.all()
+    assert np.isnan(back[~known]).all()
+    assert np.isfinite(back[known]).all()
+    raw, back, exact = raw[known], back[known], exact[known]
+    tops = np.abs(exact).max(1, keepdims=True, initial=0)
+    largest = np.finfo(np.float32).max
+    steps = np.where(tops == largest, np.nextafter(largest, np.float32(0)), tops) / np.float32(127)
+    np.testing.assert_array_equal(np.ascontiguousarray(raw[:, :4]).view(np.float32), steps)
+    multiples = np.where(steps == 0, 0, np.rint(np.clip(exact / steps, -127, 127)))
+    np.testing.assert_array_equal(back, multiples * steps)
+    np.testing.assert_array_equal(raw[:, 4:].view(np.int8) * (steps > 0), multiples)
+    normal = steps[:, 0] >= np.finfo(np.float32).smallest_normal
+    error = np.abs(back.astype(np.float64) - exact)[normal]
+    assert (error <= tops[normal].astype(np.float64) / 254 * (1 + 1e-5)).all()
+
+
 @pytest.mark.parametrize("dim", [1, 7, 16, 40])
-def test_rows_are_gathered_and_placed_by_position(dim: int) -> None:
+@pytest.mark.parametrize("code", kernels.FORMATS)
+def test_rows_are_gathered_and_placed_by_position(dim: int, code: int) -> None:
     rows = np.random.default_rng(dim).standard_normal((9, dim)).astype(np.float32)
-    positions = np.array([4, 0, 8, 2], np.int32)
-    out = np.empty((4, dim), np.uint16)
-    code, width = kernels.FLOAT16, np.uint64(dim)
+    positions, width = np.array([4, 0, 8, 2], np.int32), np.uint64(dim)
+    chosen, one = rows[positions] * 2, np.float32(1)
+    out, expected = np.empty((2, 4, kernels.row_bytes(code, dim)), np.uint8)
     assert kernels.narrow_rows(code, address(rows), width, positions, address(out), np.float32(2.0))
-    np.testing.assert_array_equal(out.view(np.float16), (rows[positions] * 2).astype(np.float16))
-    back = np.zeros((9, dim), np.float32)
+    assert kernels.narrow(code, address(chosen), address(expected), np.uint64(4), width, one)
+    np.testing.assert_array_equal(out, expected)
+    back, plain = np.zeros((9, dim), np.float32), np.empty((4, dim), np.float32)
     kernels.widen_rows(code, address(out), width, positions, address(back))
-    np.testing.assert_array_equal(back[positions], out.view(np.float16).astype(np.float32))
+    kernels.widen(code, address(out), address(plain), np.uint64(4), width)
+    np.testing.assert_array_equal(back[positions], plain)
+    np.testing.assert_allclose(plain, chosen, atol=0.03)
     assert not back[[1, 3, 5, 6, 7]].any()
 
 

@@ -306,10 +306,10 @@ class Training(Keys):
 class Wire(Keys):
     """Number formats of rows and gradients between processes; the rows themselves have `embedding.dtype`."""
 
-    forward: Literal["float16", "float32"] = "float16"
-    """Format of rows that are looked up."""
-    backward: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Format of gradients."""
+    forward: Literal["int8", "float16", "float32"] = "float16"
+    """Format of rows that are looked up; int8: 8-bit numbers with a scale per row."""
+    backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
+    """Format of gradients; int8 as for rows."""
 
 
 class Cluster(Keys):

@@ -1,4 +1,4 @@
-"""The loops of the exchange: which shard owns an id, 16-bit numbers. They release the interpreter lock."""
+"""The loops of the exchange: which shard owns an id, 16-bit and 8-bit numbers. They release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -7,26 +7,49 @@ import numpy.typing as npt
 
 from satrap.exchange import vectors as v
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
-from satrap.store.kernels.jit import helper, kernel
+from satrap.store.kernels.jit import helper, kernel, shared
 
-FLOAT32, FLOAT16, BFLOAT16 = 0, 1, 2
+FLOAT32, FLOAT16, BFLOAT16, INT8 = FORMATS = 0, 1, 2, 3
 """Codes of number formats on the wire."""
 
-_TWO, _FOUR = np.uint64(2), np.uint64(4)
+_FOUR = np.uint64(4)
 _LANES = np.uint64(v.LANES)
+INFINITE = 0x7F800000
+"""Bits of an infinite float32; those of magnitudes from here on are not finite."""
 
 EVERYWHERE = np.uint16(0xFFFF)
 """In place of the shard of a bucket: all shards."""
 
 
+@shared
+def row_bytes(kind: int, dim: int) -> int:
+    """Return the bytes of a row on the wire; one of int8 begins with its step, a float32."""
+    if kind == INT8:
+        return dim + 4
+    return 4 * dim if kind == FLOAT32 else 2 * dim
+
+
 @helper
-def _item(kind: int) -> np.uint64:
-    return _FOUR if kind == FLOAT32 else _TWO
+def _row(kind: int, dim: np.uint64) -> np.uint64:
+    return np.uint64(row_bytes(kind, np.int64(dim)))
+
+
+@helper
+def _widen_bytes(source: np.uint64, target: np.uint64, n: np.uint64) -> None:
+    step, first = v.load_step(source), source + _FOUR
+    whole = n - n % _LANES
+    for i in range(np.uint64(0), whole, _LANES):
+        v.widen_byte(first + i, target + i * _FOUR, step)
+    for i in range(whole, n):
+        v.widen_byte_1(first + i, target + i * _FOUR, step)
 
 
 @helper
 def _widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> None:
-    item = _item(kind)
+    if kind == INT8:
+        _widen_bytes(source, target, n)
+        return
+    item = _row(kind, np.uint64(1))
     whole = n - n % _LANES
     for i in range(np.uint64(0), whole, _LANES):
         a, b = source + i * item, target + i * _FOUR
@@ -47,8 +70,28 @@ def _widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> Non
 
 
 @helper
+def _narrow_bytes(source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> np.uint32:
+    whole = n - n % _LANES
+    top = np.uint32(0)
+    for i in range(np.uint64(0), whole, _LANES):
+        top = max(top, v.top(source + i * _FOUR, scale))
+    for i in range(whole, n):
+        top = max(top, v.top_1(source + i * _FOUR, scale))
+    if top == INFINITE - 1:  # 127 times its 127th part would overflow
+        top = np.uint32(INFINITE - 2)
+    step, first = v.save_step(top, target), target + _FOUR
+    for i in range(np.uint64(0), whole, _LANES):
+        v.narrow_byte(source + i * _FOUR, first + i, scale, step)
+    for i in range(whole, n):
+        v.narrow_byte_1(source + i * _FOUR, first + i, scale, step)
+    return np.uint32(top >= INFINITE)
+
+
+@helper
 def _narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> np.uint32:
-    item = _item(kind)
+    if kind == INT8:
+        return _narrow_bytes(source, target, n, scale)
+    item = _row(kind, np.uint64(1))
     whole = n - n % _LANES
     bad = np.uint32(0)
     for i in range(np.uint64(0), whole, _LANES):
@@ -71,15 +114,27 @@ def _narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale
 
 
 @kernel
-def widen(kind: int, source: np.uint64, target: np.uint64, n: np.uint64) -> None:
-    """Convert n numbers at `source` to float32 at `target`."""
-    _widen(kind, source, target, n)
+def widen(kind: int, source: np.uint64, target: np.uint64, rows: np.uint64, dim: np.uint64) -> None:
+    """Convert rows at `source` to float32 at `target`."""
+    if kind != INT8:  # without steps between them, they are one long row
+        rows, dim = np.uint64(1), rows * dim
+    step, stride = _row(kind, dim), dim * _FOUR
+    for i in range(rows):
+        _widen(kind, source + i * step, target + i * stride, dim)
 
 
 @kernel
-def narrow(kind: int, source: np.uint64, target: np.uint64, n: np.uint64, scale: np.float32) -> bool:
-    """Convert n float32, times `scale`; return whether all results are finite."""
-    return bool(_narrow(kind, source, target, n, scale) == 0)
+def narrow(
+    kind: int, source: np.uint64, target: np.uint64, rows: np.uint64, dim: np.uint64, scale: np.float32
+) -> bool:
+    """Convert rows of float32, times `scale`; return whether all results are finite."""
+    if kind != INT8:
+        rows, dim = np.uint64(1), rows * dim
+    step, stride = _row(kind, dim), dim * _FOUR
+    bad = np.uint32(0)
+    for i in range(rows):
+        bad |= _narrow(kind, source + i * stride, target + i * step, dim, scale)
+    return bool(bad == 0)
 
 
 @kernel
@@ -87,7 +142,7 @@ def widen_rows(
     kind: int, source: np.uint64, dim: np.uint64, positions: npt.NDArray[np.int32], target: np.uint64
 ) -> None:
     """Convert row i of `source` to float32 row `positions[i]` of `target`."""
-    step, stride = dim * _item(kind), dim * _FOUR
+    step, stride = _row(kind, dim), dim * _FOUR
     for i in range(len(positions)):
         _widen(kind, source + np.uint64(i) * step, target + np.uint64(positions[i]) * stride, dim)
 
@@ -102,7 +157,7 @@ def narrow_rows(
     scale: np.float32,
 ) -> bool:
     """Convert float32 row `positions[i]` of `source`, times `scale`, to row i; return if all are finite."""
-    step, stride = dim * _item(kind), dim * _FOUR
+    step, stride = _row(kind, dim), dim * _FOUR
     bad = np.uint32(0)
     for i in range(len(positions)):
         row = source + np.uint64(positions[i]) * stride
@@ -112,7 +167,7 @@ def narrow_rows(
 
 @kernel
 def peak(bits: npt.NDArray[np.uint32]) -> np.uint32:
-    """Return the largest magnitude of float32 given as bits; from 0x7F800000 on, one is not finite."""
+    """Return the largest magnitude of float32 given as bits; from `INFINITE` on, one is not finite."""
     top = np.uint32(0)
     for i in range(len(bits)):
         top = max(top, bits[i] & np.uint32(0x7FFFFFFF))

@@ -20,9 +20,9 @@ from satrap.exchange.collective.placement import Holders, Placement
 from satrap.exchange.collective.pushes import Pushes
 from satrap.exchange.collective.ranks import Bytes, Ranks
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
+from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import CODES, Wire, to_wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
@@ -201,10 +201,10 @@ class CollectiveExchange:
             found[request.group] = out = np.empty((request.rows, dim), np.float32)
             for rank, ask in enumerate(of_request):
                 count = len(out) if ask.rows is None else len(ask.rows)
-                raw = given[rank][at[rank] : (end := at[rank] + ITEM[self._forward] * dim * count)]
+                raw = given[rank][at[rank] : (end := at[rank] + row_bytes(self._forward, dim) * count)]
                 at[rank] = end
                 if ask.rows is None:
-                    kernels.widen(self._forward, address(raw), address(out), np.uint64(out.size))
+                    kernels.widen(self._forward, address(raw), address(out), *map(np.uint64, out.shape))
                 else:
                     kernels.widen_rows(self._forward, address(raw), np.uint64(dim), ask.rows, address(out))
         return [found[request.group] for request in requests]

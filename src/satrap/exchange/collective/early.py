@@ -15,9 +15,9 @@ from satrap.exchange.collective.asks import Ask, joined
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Merged, Owner
 from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Lookup
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import to_wire
 from satrap.store.types import address
 
@@ -146,7 +146,7 @@ class EarlyLookups:
         for request, asks, found in sorted(answers, key=lambda one: one[0].group):
             dim, end = self._groups[request.group].dim, int(places[request.group])
             again = message[end - 4 * int(counts[request.group]) : end].view(np.int32)
-            size = ITEM[self._code] * dim * len(again)
+            size = row_bytes(self._code, dim) * len(again)
             raw, rows = rows[:size], rows[size:]
             positions = asks[rank].rows
             at = again.copy() if positions is None else positions[again]

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from satrap.exchange.collective.asks import Ask, Ids, Offsets, Positions, no_ids
 from satrap.exchange.collective.placement import Holders
 from satrap.exchange.collective.pushes import Push
+from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers.sections import ITEM
 from satrap.store import Shard, Slots, distinct, pool, pool_backward, segment_sum
 from satrap.store.shard import check_lookups
 
@@ -169,7 +169,7 @@ class Owner:
         Of bags they are made as the rank itself would make them: summed in the same order, then divided.
         """
         dim, count = self._groups[m.group].dim, len(m.places[rank])
-        item = ITEM[push.code] * dim
+        item = row_bytes(push.code, dim)
         if not m.bags[rank]:
             return push.take(m.group, dim, first, count), first + item * count
         ask, found = m.ask(rank), np.zeros((count, dim), np.float32)

@@ -43,7 +43,7 @@ class Push:
     def take(self, group: int, dim: int, first: int, count: int) -> Array:
         """Return `count` gradients of a group, float32[count, dim], from byte `first` on."""
         raw, out = self.rows[first:], np.empty((count, dim), np.float32)
-        kernels.widen(self.code, address(raw), address(out), np.uint64(out.size))
+        kernels.widen(self.code, address(raw), address(out), *map(np.uint64, out.shape))
         if self.scales[group] != 1.0:
             out *= np.float32(1.0 / self.scales[group])
         return out

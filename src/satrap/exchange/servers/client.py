@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
+from satrap.exchange.kernels import FLOAT32, row_bytes
 from satrap.exchange.lookup import Array, Lookup, Request, Seen, answered
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.answers import Answers
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts
 from satrap.exchange.servers.durability import ServersDurability
-from satrap.exchange.servers.sections import ITEM, Section, pack
+from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shards import Shards
 from satrap.exchange.servers.telemetry import ServersTelemetry
 from satrap.exchange.servers.wire import CODES, Wire, gather_gradients, scale_of
@@ -191,10 +192,9 @@ class ServersExchange:
 
     def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
         kind = Kind.LOOKUP if create else Kind.PEEK
-        item = ITEM[CODES[self.wire.forward]]
-        if not self._split(kind, lookup, call, lambda i: self.groups[lookup.requests[i].group].dim * item):
-            return
         widths = [self.groups[request.group].dim for request in lookup.requests]
+        if not self._split(kind, lookup, call, CODES[self.wire.forward], widths):
+            return
         answers = Answers(call, lookup, widths, self.map.shards)
         for shard in range(self.map.shards):
             on_answer: OnAnswer = partial(answers.answer, shard)
@@ -206,7 +206,7 @@ class ServersExchange:
     def _send_fetch(
         self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
     ) -> None:
-        if not self._split(Kind.FETCH, lookup, call, lambda i: widths[i] * ITEM[CODES["float32"]]):
+        if not self._split(Kind.FETCH, lookup, call, FLOAT32, widths):
             return
         answers = Answers(call, lookup, widths, self.map.shards)
 
@@ -241,16 +241,17 @@ class ServersExchange:
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
     def _split(
-        self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_bytes: Callable[[int], int]
+        self, kind: Kind, lookup: Lookup[Array], call: Call[Any], code: int, widths: Sequence[int]
     ) -> bool:
         """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails.
 
-        `row_bytes` returns the bytes of a row in the answer to the i-th request.
+        Rows of the answer to the i-th request are `widths[i]` numbers of the format `code`.
         """
         try:
             lookup.places = [self.splitter.split(r) for r in lookup.requests]
             for shard, peer in enumerate(self._shards.peers):
-                sizes = (len(parts[shard].ids) * row_bytes(i) for i, parts in enumerate(lookup.places))
+                parts = zip(lookup.places, widths, strict=True)
+                sizes = (len(part[shard].ids) * row_bytes(code, width) for part, width in parts)
                 if refusal := peer.refusal(kind, sum(sizes), answer=True):
                     raise refusal
         except StoreError as error:

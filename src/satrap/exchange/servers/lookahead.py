@@ -114,7 +114,7 @@ class ServersLookahead:
         """Return rows as they would come from a shard."""
         if self._forward != kernels.FLOAT32:
             raw = to_wire(rows, self._forward)
-            kernels.widen(self._forward, address(raw), address(rows), np.uint64(rows.size))
+            kernels.widen(self._forward, address(raw), address(rows), *map(np.uint64, rows.shape))
         return rows
 
     def prefetch(self, requests: Sequence[Request]) -> None:

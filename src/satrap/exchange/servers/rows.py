@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import SatrapError, StoreError
+from satrap.exchange.kernels import row_bytes
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.found import FoundRows
-from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
+from satrap.exchange.servers.sections import NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.rpc.server.handler import Work
@@ -59,7 +60,7 @@ class RowRequests:
     def lookup(self, session: Session, header: Header, parts: Sequence[Buffer], code: int) -> Work:
         """Check a LOOKUP or PEEK; `code`: number format of its answer."""
         sections = self._sections(parts)
-        self._check(sections, ITEM[code])
+        self._check(sections, code)
         if header.kind == Kind.LOOKUP:
             check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._look_up, session, header, sections, code))
@@ -92,7 +93,7 @@ class RowRequests:
     def fetch(self, parts: Sequence[Buffer]) -> Work:
         """Check a FETCH: a LOOKUP of rows with their optimizer state, in float32, to go on with elsewhere."""
         sections = self._sections(parts)
-        self._check(sections, ITEM[CODES["float32"]], state=True)
+        self._check(sections, CODES["float32"], state=True)
         check_lookups(self.store, ((s.group, s.ids, s.splits) for s in sections if s.ids is not None))
         return Work(partial(self._fetch, sections))
 
@@ -109,7 +110,7 @@ class RowRequests:
     def update(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """Check an UPDATE: it is applied whole or not at all."""
         sections = self._sections(parts)
-        self._check(sections, 0)
+        self._check(sections, None)
         rates = [self.store.groups[s.group].optimizer.lr for s in sections]
         if not abs(header.lr_scale) * max(rates, default=1.0) <= _LARGEST:
             raise StoreError(f"lr_scale must be finite, also times the learning rate, got {header.lr_scale}")
@@ -153,12 +154,12 @@ class RowRequests:
         """Return the sections of a message, at most one per table group."""
         return unpack(parts, most=len(self.store.groups))
 
-    def _check(self, sections: Sequence[Section], item: int, *, state: bool = False) -> None:
+    def _check(self, sections: Sequence[Section], code: int | None, *, state: bool = False) -> None:
         """Refuse what does not fit the tables.
 
         Args:
             sections: of the request.
-            item: bytes per number of the answer, 0 for an update.
+            code: number format of the answer, None for an update.
             state: the answer holds the optimizer's state, too.
         """
         groups, size = self.store.groups, 0
@@ -166,10 +167,11 @@ class RowRequests:
             if s.group >= len(groups) or s.ids is None:
                 raise StoreError(f"there is no group {s.group} with ids: there are {len(groups)}")
             group = groups[s.group]
-            size += s.count * (group.dim + state * group.plan.width) * item
+            if code is not None:
+                size += s.count * row_bytes(code, group.dim + state * group.plan.width)
             if len(s.splits) != len(group.tables) + 1:
                 raise StoreError(f"group {s.group} has {len(group.tables)} tables")
-            if not item and (s.format == NO_ROWS or s.dim != group.dim):
+            if code is None and (s.format == NO_ROWS or s.dim != group.dim):
                 raise StoreError(f"group {s.group} needs gradients of width {group.dim}")
         if size > self._max_bytes:
             raise StoreError(

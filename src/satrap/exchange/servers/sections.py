@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.kernels import BFLOAT16, FLOAT16, FLOAT32
+from satrap.exchange.kernels import FORMATS, row_bytes
 from satrap.rpc.wire.frames import MAX_PARTS, Buffer, FrameError, as_bytes
 
 Ids = npt.NDArray[np.uint64]
@@ -26,8 +26,6 @@ _COUNT = struct.Struct("<I")
 _SECTION = struct.Struct("<HBBIIIf")
 _NO_IDS, _IDS64, _IDS32 = 0, 8, 4
 NO_ROWS = 255
-ITEM = {FLOAT32: 4, FLOAT16: 2, BFLOAT16: 2, NO_ROWS: 0}
-"""Bytes of a number, by format code."""
 
 MAX_SECTIONS = (MAX_PARTS - 1) // 2
 """Most table groups of a message; each takes a part for its ids and one for its rows."""
@@ -43,10 +41,10 @@ class Section:
         group: index of the table group.
         splits: int64[tables + 1]; `ids[splits[t]:splits[t + 1]]` belong to the group's table t.
         ids: uint64[n], or None in answers.
-        format: FLOAT32, FLOAT16, BFLOAT16, or NO_ROWS.
+        format: one of `FORMATS`, or NO_ROWS.
         dim: numbers per row.
         scale: the rows were multiplied by it before they were rounded.
-        rows: uint8[n * dim * item], raw; empty without rows.
+        rows: uint8[n * row_bytes(format, dim)], raw; empty without rows.
     """
 
     group: int
@@ -120,13 +118,13 @@ def _section(descriptor: tuple[Any, ...], index: bytes, start: int, arrays: Any)
     splits = np.frombuffer(index, "<u4", tables + 1, start).astype(np.int64)
     if splits[0] != 0 or splits[-1] != count or (splits[1:] < splits[:-1]).any():
         raise FrameError("splits do not ascend from 0 to the number of ids")
-    if kind not in ITEM or width not in (_NO_IDS, _IDS32, _IDS64) or not 0 < scale < float("inf"):
+    if kind not in (*FORMATS, NO_ROWS) or width not in (_NO_IDS, _IDS32, _IDS64) or not 0 < scale < float("inf"):
         raise FrameError("a section has an unknown format")
     ids = None
     if width != _NO_IDS:
         raw = _take(arrays, count * width)
         ids = raw.view(np.uint64) if width == _IDS64 else raw.view(np.uint32).astype(np.uint64)
-    rows = _take(arrays, count * dim * ITEM[kind]) if kind != NO_ROWS else np.empty(0, np.uint8)
+    rows = _take(arrays, count * row_bytes(kind, dim)) if kind != NO_ROWS else np.empty(0, np.uint8)
     return Section(group, splits, ids, kind, dim, scale, rows)
 
 

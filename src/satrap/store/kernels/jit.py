@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.extending import register_jitable
 
 from satrap.machine_code import compiled, tell
 
@@ -64,6 +65,12 @@ def kernel(function: F) -> F:
 def helper(function: F) -> F:
     """Compile a function called from kernels only; it becomes part of their machine code."""
     made: F = _numba.njit(**_OPTIONS)(function)
+    return made
+
+
+def shared(function: F) -> F:
+    """Let kernels call a function of Python, too, which stays as it is."""
+    made: F = register_jitable(**_OPTIONS)(function)
     return made
 
 
