@@ -19,7 +19,9 @@ ANY_FLOAT32 = arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**3
 
 def narrow(bits: np.ndarray, kind: int, scale: float = 1.0) -> tuple[np.ndarray, bool]:
     out = np.empty(len(bits), np.uint32 if kind == kernels.FLOAT32 else np.uint16)
-    finite = kernels.narrow(kind, address(bits), address(out), np.uint64(1), np.uint64(len(bits)), np.float32(scale))
+    finite = kernels.narrow(
+        kind, address(bits), address(out), np.uint64(1), np.uint64(len(bits)), np.float32(scale)
+    )
     return out, bool(finite)
 
 
@@ -63,7 +65,9 @@ def test_widening_is_exact(bits: np.ndarray) -> None:
     np.testing.assert_array_equal(out.view(np.uint32), bits.astype(np.uint32) << np.uint32(16))
 
 
-NUMBERS = st.one_of(st.floats(width=32), st.floats(-1, 1, width=32), st.floats(-(2.0**-140), 2.0**-140, width=32))
+NUMBERS = st.one_of(
+    st.floats(width=32), st.floats(-1, 1, width=32), st.floats(-(2.0**-140), 2.0**-140, width=32)
+)
 
 
 @settings(deadline=None)

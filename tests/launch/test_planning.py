@@ -10,6 +10,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.collective import Placement
+from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.launch.folder import RunFolder
 from satrap.launch.planning import Facts, placement_of, plan
 from satrap.plan import Rates, measure
@@ -34,7 +35,7 @@ def test_a_model_may_widen_rows_and_the_wire_may_be_wider(tmp_path: Path) -> Non
     text = RECIPE.replace("{name: dnn, hidden: [8]}", "{name: lr}") + "cluster: {wire: {forward: float32}}\n"
     found = plan(load(make_recipe(tmp_path, text))).workload
     assert [table.dim for table in found.tables] == [1, 1]
-    assert (found.forward_bytes, found.backward_bytes) == (4, 2)
+    assert (found.forward, found.backward) == (FLOAT32, BFLOAT16)
 
 
 def test_at_least_one_step_is_counted(tmp_path: Path) -> None:

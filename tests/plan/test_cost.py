@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from satrap.exchange.kernels import FLOAT32, INT8
 from satrap.exchange.shard_map import ShardMap
 from satrap.plan import PLACEMENTS, Costs, Rates, TableLoad, Workload
 from satrap.plan.cost import deal
@@ -17,7 +18,7 @@ from satrap.store import bucket_of
 from tests.plan.loads import load, topologies, topology, workloads
 
 RATES = Rates(lookups=1e6, updates=4e5)
-BATCH, FORWARD, BACKWARD = 50, 2, 4
+BATCH = 50
 
 
 class Table:
@@ -64,13 +65,13 @@ def simulate(
     for rank, asked in enumerate(table.asked):
         for holder in (holder for one in asked for holder in holders[one]):
             sent[0, rank, holder] += 8
-            sent[1, holder, rank] += table.dim * FORWARD * (not everywhere and not at_holder)
-            sent[2, rank, holder] += table.dim * BACKWARD * (not at_holder)
+            sent[1, holder, rank] += (table.dim + 4) * (not everywhere and not at_holder)
+            sent[2, rank, holder] += 4 * table.dim * (not at_holder)
         if at_holder:
             sent[0, rank, owner] += beside
             for _ in range(vectors):
-                sent[1, owner, rank] += table.dim * FORWARD
-                sent[2, rank, owner] += table.dim * BACKWARD
+                sent[1, owner, rank] += table.dim + 4
+                sent[2, rank, owner] += 4 * table.dim
     sent[:, range(workers), range(workers)] = 0
     return sent, held, stepped
 
@@ -83,7 +84,7 @@ def test_costs_are_those_of_a_simulation(data: st.DataObject, workers: int, pool
     ]
     placements = {t.load.name: data.draw(st.sampled_from(PLACEMENTS)) for t in tables}
     place = topology(workers, rates={t.dim: RATES for t in tables}, bandwidth=1e6, latency=1e-3)
-    workload = Workload(tuple(t.load for t in tables), BATCH, 1, FORWARD, BACKWARD)
+    workload = Workload(tuple(t.load for t in tables), BATCH, 1, INT8, FLOAT32)
     cost = Costs(workload, place, pooled=pooled).of(placements)
     sent, held, memory = np.zeros((3, workers, workers)), np.zeros(workers), np.zeros(workers)
     compute = np.zeros(workers)

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
+from satrap.exchange.kernels import FLOAT32
 from satrap.plan import PLACEMENTS, Costs, Rates, Topology, Workload, place
 from tests.plan.loads import load, topologies, topology, workloads
 
-FAST = {4: Rates(1e9, 1e9)}
+FAST = dict.fromkeys([4, 64], Rates(1e9, 1e9))
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,11 +67,11 @@ def test_fixed_tables_that_do_not_fit_are_an_error() -> None:
 
 def test_a_small_table_in_every_batch_is_replicated_and_a_large_one_is_not() -> None:
     # All ids of a batch are in it: rows sent forth cost more than gradients to a second worker.
-    small = load("small", rows=10, distinct=10, distinct_all=10, dim=4)
+    small = load("small", rows=10, distinct=10, distinct_all=10, dim=64)
     large = load("large", rows=10**6, distinct=1000, distinct_all=2000)
     plan = place(Workload((small, large), 1000, 1), topology(2, 25_000_000, rates=FAST, bandwidth=1e6))
     assert plan.placements == {"small": "row_wise", "large": "row_wise"}
-    costly = replace(plan.workload, forward_bytes=40)
+    costly = replace(plan.workload, forward=FLOAT32)
     plan = place(costly, topology(2, 25_000_000, rates=FAST, bandwidth=1e6))
     assert plan.placements == {"small": "replicated", "large": "row_wise"}
 

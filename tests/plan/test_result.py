@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+from satrap.exchange.kernels import FLOAT32
 from satrap.plan import Plan, Rates, Workload, place
 from satrap.plan.result import columns
 from tests.plan.loads import load, topology
@@ -9,10 +10,10 @@ from tests.plan.loads import load, topology
 
 def plan(workers: int = 2, **changes: object) -> Plan:
     """Table b is in every batch and cheap to keep; of a there are too many rows for replicas."""
-    tables = (load("a", rows=10**6, rows_from="run"), load("b", distinct_all=10))
-    rates = {4: Rates(1e6, 1e6)}
+    tables = (load("a", dim=8, rows=10**6, rows_from="run"), load("b", dim=8, distinct_all=10))
+    rates = {8: Rates(1e6, 1e6)}
     return place(
-        Workload(tables, 30, 7, forward_bytes=40),
+        Workload(tables, 30, 7, forward=FLOAT32),
         topology(workers, 60_000_000 / workers, rates=rates, bandwidth=1e6, **changes),  # type: ignore[arg-type]
     )
 
@@ -30,7 +31,7 @@ def test_the_report_shows_each_table_and_what_other_placements_cost() -> None:
     lines = found.report().splitlines()
     assert lines[0] == "2 tables, 2 workers; counted over 7 steps of 2 x 30 samples"
     a, b = lines[3:5]
-    assert a.split()[:5] == ["a", found.placements["a"], "4", "1,000,000", "15"]
+    assert a.split()[:5] == ["a", found.placements["a"], "8", "1,000,000", "15"]
     assert a.endswith("replicated no room")
     assert ">= 100" in b
     assert b.split()[1] == "replicated"
@@ -62,4 +63,4 @@ def test_the_plain_form_holds_the_same() -> None:
     assert plain["planned"]["seconds"] == found.cost.seconds
     assert plain["planned"]["sent_bytes"] == found.cost.sent.tolist()
     assert sorted(plain["uniform"]) == ["replicated", "row_wise", "table_wise"]
-    assert plain["speeds"]["rows_per_second"] == {"4": {"lookups": 1e6, "updates": 1e6}}
+    assert plain["speeds"]["rows_per_second"] == {"8": {"lookups": 1e6, "updates": 1e6}}

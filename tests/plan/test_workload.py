@@ -5,6 +5,7 @@ import pytest
 
 from satrap.batch import Batch, Jagged
 from satrap.errors import ConfigError, DataError
+from satrap.exchange.kernels import BFLOAT16, INT8
 from satrap.optim import Adagrad
 from satrap.plan import Workload
 from satrap.plan.workload import measure
@@ -46,8 +47,8 @@ def ids_of(batch: Batch, *features: str) -> list[int]:
 
 def test_counts_are_those_of_sets() -> None:
     given = batches(6)
-    found = measure(SCHEMA, TABLES, given, 3, forward_bytes=4)
-    assert (found.batch_size, found.steps, found.forward_bytes, found.backward_bytes) == (30, 2, 4, 2)
+    found = measure(SCHEMA, TABLES, given, 3, forward=INT8)
+    assert (found.batch_size, found.steps, found.forward, found.backward) == (30, 2, INT8, BFLOAT16)
     for load, features in zip(found.tables, (["user"], ["seen", "item"], ["tags"]), strict=True):
         every = [ids_of(batch, *features) for batch in given]
         assert load.ids == pytest.approx(np.mean([len(ids) for ids in every]))

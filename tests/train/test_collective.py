@@ -157,7 +157,8 @@ def test_rows_that_their_owner_pools_give_the_same_to_the_bit(
 
 
 @pytest.mark.parametrize(
-    ("placement", "wire"), [("row_wise", EXACT), ("row_wise", Wire()), ("replicated", EXACT)]
+    ("placement", "wire"),
+    [("row_wise", EXACT), ("row_wise", Wire()), ("row_wise", Wire("int8", "int8")), ("replicated", EXACT)],
 )
 @pytest.mark.parametrize(("world", "lookahead"), [(1, 2), (2, 1), (4, 3)])
 def test_lookahead_changes_nothing(world: int, lookahead: int, placement: str, wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""The loops of the exchange: which shard owns an id, 16-bit and 8-bit numbers. They release the interpreter lock."""
+"""The loops of the exchange: which shard owns an id, short numbers. They release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def row_bytes(kind: int, dim: int) -> int:
 
 @helper
 def _row(kind: int, dim: np.uint64) -> np.uint64:
-    return np.uint64(row_bytes(kind, np.int64(dim)))
+    return np.uint64(row_bytes(kind, int(np.int64(dim))))
 
 
 @helper

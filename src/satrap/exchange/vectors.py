@@ -1,8 +1,8 @@
 """Unaligned memory access and conversions of 16 numbers at once, for Numba kernels.
 
-`half` is float16, `brain` bfloat16, `single` float32, `byte` int8. Arrays from a socket lie at any address, so nothing
-here assumes alignment. LLVM turns `fpext` and `fptrunc` into the CPU's own conversions (F16C, AVX-512, NEON):
-round to nearest, ties to even.
+`half` is float16, `brain` bfloat16, `single` float32, `byte` int8. Arrays from a socket lie at any address,
+so nothing here assumes alignment. LLVM turns `fpext` and `fptrunc` into the CPU's own conversions (F16C,
+AVX-512, NEON): round to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+_cgutils: Any = cgutils
 LANES = 16
 _EXPONENT32 = 0x7F800000
 _EXPONENT16 = 0x7C00
@@ -137,7 +138,7 @@ def _top(builder: Any, source: Any, scale: Any, lanes: int) -> Any:
     if lanes == 1:
         return bits
     kind = ir.FunctionType(_I32, [bits.type])
-    reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.umax.v{lanes}i32")
+    reduce = _cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.umax.v{lanes}i32")
     return builder.call(reduce, [bits])
 
 

@@ -16,7 +16,6 @@ from satrap.config import Recipe
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
 from satrap.exchange.collective import Placement
-from satrap.exchange.servers.sections import ITEM
 from satrap.exchange.servers.wire import CODES
 from satrap.launch.build import make_model, pools, store_of, wire_of
 from satrap.launch.datasets import open_part
@@ -126,8 +125,8 @@ def _workload(
         tables,
         _batches(recipe, ids, max(workers, facts.batches // workers * workers)),
         workers,
-        forward_bytes=ITEM[CODES[wire.forward]],
-        backward_bytes=ITEM[CODES[wire.backward]],
+        forward=CODES[wire.forward],
+        backward=CODES[wire.backward],
     )
     known = {} if facts.run is None else _rows(newest(facts.run))
     names = {table.name for table in tables}

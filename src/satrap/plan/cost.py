@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.embedding.pooled import bag_bytes, sends_less
+from satrap.exchange.kernels import row_bytes
 from satrap.plan.topology import Topology
 from satrap.plan.workload import TableLoad, Workload
 
@@ -53,16 +54,16 @@ class Cost:
 class Costs:
     """Computes what placements cost.
 
-    Bytes of a step, for W workers and a table of width d with u distinct ids in a batch; f and b are bytes
-    per number of rows and gradients. What a worker sends itself does not count.
+    Bytes of a step, for W workers and a table with u distinct ids in a batch; f and b are the bytes of one of
+    its rows and gradients on their way. What a worker sends itself does not count.
 
-    - row_wise: each worker sends (W-1)/W u (8 + d b) to the holders, and as holder (W-1)/W u d f. Rows are
+    - row_wise: each worker sends (W-1)/W u (8 + b) to the holders, and as holder (W-1)/W u f. Rows are
       spread by hash, so these are averages.
-    - table_wise: all but the holder send u (8 + d b); the holder sends (W-1) u d f.
+    - table_wise: all but the holder send u (8 + b); the holder sends (W-1) u f.
     - table_wise with `pooled`, for tables whose holder can pool all features, where that sends less, see
       `satrap.embedding.pooled.sends_less`: all others send 8 u + n b and the bytes that say how to pool, the
-      holder sends (W-1) n f, where n is batch size * features * d.
-    - replicated: each worker sends (W-1) u (8 + d b).
+      holder sends (W-1) n f, where n is batch size * features.
+    - replicated: each worker sends (W-1) u (8 + b).
 
     Lookups and updates are those of the distinct ids of all workers: a W-th at each for row_wise, all at the
     holder for table_wise, all at each for replicated. Ids, rows and gradients travel one after the other, so
@@ -143,13 +144,14 @@ class Costs:
 
     def _bytes(self, table: TableLoad, placement: str) -> tuple[float, float, float]:
         """Return the bytes of ids, rows and gradients between one worker and a holder of the whole table."""
-        load, ids, count = self.workload, table.distinct * ID_BYTES, table.distinct * table.dim
+        load, ids, count = self.workload, table.distinct * ID_BYTES, table.distinct
         if placement == "table_wise" and self.pooled and table.pooled_features:
             vectors = load.batch_size * table.pooled_features
             beside = bag_bytes(table.ids, vectors + table.pooled_features)
             if sends_less(table.distinct, vectors, table.dim, beside):
-                ids, count = ids + beside, vectors * table.dim
-        return ids, count * load.forward_bytes, count * load.backward_bytes
+                ids, count = ids + beside, vectors
+        forward, backward = (row_bytes(code, table.dim) for code in (load.forward, load.backward))
+        return ids, count * forward, count * backward
 
     def _held(self, table: TableLoad, rows: int, merged: float) -> tuple[float, float, float]:
         """Return rows, their bytes, and the seconds for `merged` distinct ids of a step."""

@@ -13,6 +13,7 @@ from satrap.embedding import EmbeddingPlan
 from satrap.embedding.pooled import POOLS
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import TableGroup
+from satrap.exchange.kernels import BFLOAT16, FLOAT16
 from satrap.schema import Schema, Table
 from satrap.store.directory import PLAIN_OVERHEAD
 from satrap.store.steps import plan as row_plan
@@ -62,15 +63,15 @@ class Workload:
         tables: by order of first use.
         batch_size: samples of one worker in a step.
         steps: steps that the averages are over; each is a batch of every worker.
-        forward_bytes: bytes per number of a row between workers, default 2 (float16).
-        backward_bytes: bytes per number of a gradient, default 2 (bfloat16).
+        forward: code of the number format of rows between workers, default FLOAT16.
+        backward: code of that of gradients, default BFLOAT16.
     """
 
     tables: tuple[TableLoad, ...]
     batch_size: int
     steps: int
-    forward_bytes: int = 2
-    backward_bytes: int = 2
+    forward: int = FLOAT16
+    backward: int = BFLOAT16
 
     def with_rows(self, rows: Mapping[str, int], origin: str) -> Workload:
         """Return the same with other numbers of rows; `origin`: "run" or "given".
@@ -96,8 +97,8 @@ def measure(
     batches: Iterable[Batch],
     workers: int,
     *,
-    forward_bytes: int = 2,
-    backward_bytes: int = 2,
+    forward: int = FLOAT16,
+    backward: int = BFLOAT16,
 ) -> Workload:
     """Count what batches ask of tables.
 
@@ -106,8 +107,8 @@ def measure(
         tables: those of the schema, each with an optimizer.
         batches: `workers` in a row make a step. A shorter last batch is left out unless it is the only step.
         workers: number of workers.
-        forward_bytes: see `Workload`, default 2.
-        backward_bytes: see `Workload`, default 2.
+        forward: see `Workload`, default FLOAT16.
+        backward: see `Workload`, default BFLOAT16.
 
     Raises:
         DataError: there are fewer batches than workers.
@@ -126,7 +127,7 @@ def measure(
             fix="use fewer workers, or a smaller data.batch_size",
         )
     loads = (c.load(t, _pooled(schema, t), steps, workers) for c, t in zip(counters, tables, strict=True))
-    return Workload(tuple(loads), size, steps, forward_bytes, backward_bytes)
+    return Workload(tuple(loads), size, steps, forward, backward)
 
 
 def _steps(batches: Iterable[Batch], workers: int) -> Iterator[list[Batch]]:

@@ -34,6 +34,16 @@ def test_16_bits_round(form: str, error: float) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=error, atol=1e-7)
 
 
+def test_int8_has_a_step_per_vector() -> None:
+    tensors = drawn()
+    tensors[0] *= np.array([[[1e-9], [1]], [[1e9], [2]], [[3], [1e-3]]], np.float32)
+    for pack in (pack_tensors, pack_gradients):
+        found = unpack_tensors(pack(tensors, "int8"), SHAPES)
+        for mine, theirs in zip(tensors, found, strict=True):
+            error = np.abs(mine - theirs)
+            assert (error <= np.abs(mine).max(-1, keepdims=True) / 253.9).all()
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e6])
 def test_gradients_in_float16_are_scaled_into_its_range(scale: float) -> None:
     tensors = drawn(scale)
@@ -44,7 +54,7 @@ def test_gradients_in_float16_are_scaled_into_its_range(scale: float) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("form", ["float32", "float16", "bfloat16", "int8"])
 def test_gradients_that_are_not_finite_are_refused(value: float, form: str) -> None:
     tensors = drawn()
     tensors[1][3, 0] = value

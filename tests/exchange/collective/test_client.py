@@ -204,9 +204,11 @@ def test_ranks_that_want_different_rows_are_refused(
     ]
 
 
-@pytest.mark.parametrize("backward", ["bfloat16", "float16", "float32"])
-def test_numbers_of_16_bits_on_the_way_are_those_of_shard_servers(backward: str) -> None:
-    wire = Wire("float16", backward)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "wire",
+    [Wire(), Wire("float16", "float16"), Wire("float16", "float32"), Wire("int8", "int8")],
+)
+def test_short_numbers_on_the_way_are_those_of_shard_servers(wire: Wire) -> None:
     main, aside, world = Meeting(2), Meeting(2), 2
     works = [batches(seed) for seed in range(world)]
 

@@ -24,13 +24,13 @@ from tests.exchange.collective.parties import EXACT, MIXED, Meeting, ThreadRanks
 from tests.exchange.collective.test_client import STORE, batches, run
 from tests.exchange.collective.test_durability import change, write
 
-SIXTEEN = Wire("float16", "bfloat16")
+SIXTEEN, EIGHT = Wire("float16", "bfloat16"), Wire("int8", "int8")
 UNIFORM = [Placement(kind) for kind in PLACEMENTS[1:]]
 GROUPS = [TableGroup(0, ("a", "b"), 4), TableGroup(1, ("c",), 17), TableGroup(2, ("d", "e"), 8)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("wire", [EXACT, SIXTEEN])
+@pytest.mark.parametrize("wire", [EXACT, SIXTEEN, EIGHT])
 @pytest.mark.parametrize("placement", [*UNIFORM, MIXED])
 @pytest.mark.parametrize("world", [2, 3])
 def test_lookups_and_rows_do_not_depend_on_the_placement(

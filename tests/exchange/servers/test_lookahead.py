@@ -11,7 +11,9 @@ from tests.contract.parties import TABLES, assert_equal_contents, connect, reque
 from tests.contract.test_lookahead import HALF, ahead, opened
 
 
-@pytest.mark.parametrize("wire", [Wire(), Wire("float16", "float16"), Wire("float32", "bfloat16")], ids=str)
+@pytest.mark.parametrize(
+    "wire", [Wire(), Wire("float16", "float16"), Wire("float32", "bfloat16"), Wire("int8", "int8")], ids=str
+)
 def test_rows_and_gradients_are_rounded_as_on_the_wire(wire: Wire) -> None:
     with opened("servers-3", TABLES, wire) as sync, ahead("servers-3", TABLES, wire) as early:
         for x, y in zip(train(sync, steps=25, seed=3), train(early, steps=25, seed=3, ahead=3), strict=True):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from satrap.exchange.kernels import BFLOAT16, FLOAT16, FLOAT32
-from satrap.exchange.servers.sections import ITEM, NO_ROWS, Section, pack, unpack
+from satrap.exchange.kernels import FORMATS, row_bytes
+from satrap.exchange.servers.sections import NO_ROWS, Section, pack, unpack
 from satrap.rpc.wire.frames import FrameError, as_bytes
 
 
@@ -19,10 +19,10 @@ def sections(draw: st.DrawFn) -> Section:
     n, dim = sum(counts), draw(st.integers(1, 5))
     top = draw(st.sampled_from([2**32 - 1, 2**64 - 1]))
     ids = draw(st.lists(st.integers(0, top), min_size=n, max_size=n))
-    kind = draw(st.sampled_from([FLOAT32, FLOAT16, BFLOAT16, NO_ROWS]))
+    kind = draw(st.sampled_from([*FORMATS, NO_ROWS]))
     if kind == NO_ROWS:
         dim = 0
-    rows = np.arange(n * dim * ITEM[kind], dtype=np.uint8)
+    rows = np.arange(n * row_bytes(kind, dim), dtype=np.uint8)
     return Section(
         draw(st.integers(0, 9)),
         np.cumsum([0, *counts]).astype(np.int64),
@@ -73,7 +73,7 @@ def test_altered_indexes_are_refused_or_consistent(made: list[Section], data: st
         assert s.splits[0] == 0
         assert (np.diff(s.splits) >= 0).all()
         assert s.ids is None or len(s.ids) == s.count
-        assert len(as_bytes(s.rows)) == s.count * s.dim * ITEM[s.format]
+        assert len(as_bytes(s.rows)) == (s.format != NO_ROWS) * s.count * row_bytes(s.format, s.dim)
 
 
 def test_small_ids_take_half_the_bytes() -> None:

@@ -1,4 +1,4 @@
-"""Rows and gradients as 16-bit numbers: what is lost and what is not."""
+"""Rows and gradients as 16-bit and 8-bit numbers: what is lost and what is not."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ def test_rows_come_back_within_half_a_unit(name: str, error: float) -> None:
     code = CODES[name]
     back = from_wire(section(to_wire(rows, code), code, 50, 12), np.empty_like(rows))
     np.testing.assert_allclose(back, rows, rtol=error, atol=0)
+
+
+def test_int8_rows_come_back_within_a_254th_of_their_largest() -> None:
+    rows = np.random.default_rng(1).standard_normal((50, 12)).astype(np.float32)
+    rows *= np.logspace(-20, 20, 50, dtype=np.float32)[:, None]
+    raw = to_wire(rows, CODES["int8"])
+    assert raw.size == 50 * 16
+    error = np.abs(from_wire(section(raw, CODES["int8"], 50, 12), np.empty_like(rows)) - rows)
+    assert (error <= np.abs(rows).max(1, keepdims=True) / 253.9).all()
+    assert error.any()
 
 
 @settings(deadline=None)
@@ -65,5 +75,5 @@ def test_gradients_that_are_not_finite_are_noticed(name: str, value: float) -> N
 def test_unknown_formats_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"wire\.forward: 'bfloat16' is unknown"):
         Wire(forward="bfloat16")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"use one of bfloat16, float16, float32"):
-        Wire(backward="int8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"use one of int8, bfloat16, float16, float32"):
+        Wire(backward="int4")  # type: ignore[arg-type]

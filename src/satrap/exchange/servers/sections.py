@@ -118,7 +118,11 @@ def _section(descriptor: tuple[Any, ...], index: bytes, start: int, arrays: Any)
     splits = np.frombuffer(index, "<u4", tables + 1, start).astype(np.int64)
     if splits[0] != 0 or splits[-1] != count or (splits[1:] < splits[:-1]).any():
         raise FrameError("splits do not ascend from 0 to the number of ids")
-    if kind not in (*FORMATS, NO_ROWS) or width not in (_NO_IDS, _IDS32, _IDS64) or not 0 < scale < float("inf"):
+    if (
+        kind not in (*FORMATS, NO_ROWS)
+        or width not in (_NO_IDS, _IDS32, _IDS64)
+        or not 0 < scale < float("inf")
+    ):
         raise FrameError("a section has an unknown format")
     ids = None
     if width != _NO_IDS:
