@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from satrap.exchange import Lookup, Request
-from satrap.exchange.traffic import Answers, Meter, Traffic
+from satrap.exchange.kernels import FORMATS, INT8
+from satrap.exchange.servers.wire import gather_gradients
+from satrap.exchange.traffic import Answers, Meter, Rounding, Traffic
 
 
 def lookup() -> Lookup[np.ndarray]:
@@ -87,3 +90,26 @@ def test_a_second_update_of_a_lookup_counts_nothing() -> None:
 
 def test_what_others_count_is_reported_along() -> None:
     assert Meter().report(sent=3, resent=1) == Traffic({}, {}, Answers(), Answers(), sent=3, resent=1)
+
+
+@pytest.mark.parametrize("code", FORMATS)
+def test_rounding_is_that_of_the_first_message_and_of_some_later_ones(code: int) -> None:
+    rounding, squares = Rounding(), []
+    assert rounding.error is None
+    for seed in range(62):
+        rows = np.random.default_rng(seed).standard_normal((9, 5)).astype(np.float32) * np.float32(seed + 1)
+        places, scale = np.array([3, 8, 5], np.int32), 2.0**-seed / 4
+        raw, _ = gather_gradients(rows, places, code, scale)
+        rounding.note(rows, raw, code, places, scale)
+        rounding.note(rows[:0], raw[:0], code)
+        if seed in (0, 61):
+            exact = rows[places]
+            tops = np.abs(exact).max(1, keepdims=True).astype(np.float64) / 127
+            squares.append((np.square(np.rint(exact / tops) * tops - exact).sum(), np.square(exact).sum()))
+    error, exact = np.sum(squares, 0)
+    assert rounding.error is not None
+    if code == INT8:
+        assert rounding.error == pytest.approx((error / exact) ** 0.5, rel=1e-4)
+    else:
+        least, most = {4: (0, 0), 2: (2**-14, 2**-8)}[len(raw) // 15]
+        assert least <= rounding.error <= most

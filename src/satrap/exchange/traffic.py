@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from satrap.exchange.lookup import Lookup, Seen
+import numpy as np
+import numpy.typing as npt
+
+from satrap.exchange import kernels
+from satrap.exchange.lookup import Array, Lookup, Seen
+from satrap.store.types import address
+
+_LOOKS = 61
+"""Of so many messages one is looked at; a prime, so that it is not always that of the same table group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Traffic:
         sent, received: bytes of payload.
         resent: requests that were sent again.
         waiting: requests without an answer.
+        rounding_forward, rounding_backward: relative root-mean-square error of rows and gradients that were
+            sent in their number format, from a sample; None: unknown.
     """
 
     own: Mapping[int, int]
@@ -47,6 +57,42 @@ class Traffic:
     received: int = 0
     resent: int = 0
     waiting: int = 0
+    rounding_forward: float | None = None
+    rounding_backward: float | None = None
+
+
+class Rounding:
+    """Measures how far numbers are rounded on their way: in the first message, then now and then."""
+
+    def __init__(self) -> None:
+        self._messages, self._squares = 0, np.zeros(2)
+
+    def note(
+        self,
+        rows: Array,
+        raw: npt.NDArray[np.uint8],
+        code: int,
+        positions: npt.NDArray[np.int32] | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """Note that rows `positions` (None: all) times `scale` were sent as `raw`."""
+        if not len(raw):
+            return
+        self._messages += 1
+        if self._messages % _LOOKS == 1:
+            exact = (rows if positions is None else rows[positions]) * np.float32(scale)
+            sent = np.empty_like(exact)
+            kernels.widen(code, address(raw), address(sent), *map(np.uint64, exact.shape))
+            both = np.stack([sent - exact, exact]).astype(np.float64) / scale
+            squares = np.square(both).sum((1, 2))
+            if np.isfinite(squares).all():
+                self._squares += squares
+
+    @property
+    def error(self) -> float | None:
+        """The relative root-mean-square error, None if nothing but zeros was looked at."""
+        error, exact = self._squares.tolist()
+        return None if exact == 0 else float((error / exact) ** 0.5)
 
 
 class Meter:
@@ -56,6 +102,9 @@ class Meter:
     shard applied between the lookup and its own update. Of several shards the largest number counts.
 
     One thread issues, one takes answers, and any may call `report`.
+
+    Attributes:
+        forward, backward: how far rows and gradients that the caller sends are rounded.
     """
 
     def __init__(self) -> None:
@@ -64,6 +113,7 @@ class Meter:
         self._seconds = {"lookup": 0.0, "push": 0.0}
         self._issued = {"lookup": 0, "push": 0}
         self._answered = {"lookup": 0, "push": 0}
+        self.forward, self.backward = Rounding(), Rounding()
 
     def issue(self, kind: str, lookup: Lookup[Any] | None = None) -> Callable[..., None]:
         """Count a "lookup", or a "push" with its lookup; return what to call when it is done."""
@@ -102,4 +152,12 @@ class Meter:
             for kind in ("lookup", "push")
         )
         waiting = {"waiting": lookups.in_flight + pushes.in_flight}
-        return Traffic(dict(self._own), dict(self._others), lookups, pushes, **(waiting | transfer))
+        return Traffic(
+            dict(self._own),
+            dict(self._others),
+            lookups,
+            pushes,
+            rounding_forward=self.forward.error,
+            rounding_backward=self.backward.error,
+            **(waiting | transfer),
+        )

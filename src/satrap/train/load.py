@@ -80,4 +80,6 @@ def summary(traffic: Traffic, samples: int) -> dict[str, Any]:
         "received_bytes_per_sample": traffic.received / max(samples, 1),
         "resent": traffic.resent,
         "waiting": traffic.waiting,
+        "rounding_forward": traffic.rounding_forward,
+        "rounding_backward": traffic.rounding_backward,
     }

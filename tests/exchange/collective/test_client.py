@@ -225,6 +225,16 @@ def test_short_numbers_on_the_way_are_those_of_shard_servers(wire: Wire) -> None
         for mine, others in zip(seen, theirs, strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(mine, others, strict=True))
         assert_equal_contents(Together(ranks), clients[0])  # type: ignore[arg-type]
+        mine, others = ranks[0].telemetry.traffic(), clients[0].telemetry.traffic()
+        assert others.rounding_forward is None
+        for error, form in (
+            (mine.rounding_forward, wire.forward),
+            (mine.rounding_backward, wire.backward),
+            (others.rounding_backward, wire.backward),
+        ):
+            assert error is not None
+            assert error < 0.01
+            assert (error > 0) == (form != "float32")
         for client in clients:
             client.close()
     Together(ranks).close()

@@ -8,6 +8,7 @@ from satrap.exchange import Request
 from satrap.exchange.collective.asks import Ask
 from satrap.exchange.collective.pushes import Pushes
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
+from satrap.exchange.traffic import Rounding
 from tests.contract.parties import request
 from tests.exchange.collective.test_asks import GROUPS
 
@@ -30,7 +31,7 @@ def asks(one: Request) -> list[Ask]:
 @pytest.mark.parametrize("number", [5, None])
 @pytest.mark.parametrize("code", [FLOAT32, BFLOAT16])
 def test_gradients_arrive_in_order_of_groups_divided_by_the_ranks(number: int | None, code: int) -> None:
-    pushes = Pushes(GROUPS, code, 2)
+    pushes = Pushes(GROUPS, code, 2, Rounding())
     messages = pushes.pack(number, WANTED, [asks(one) for one in WANTED], GIVEN)
     for rank, count in ((0, 2), (1, 1)):
         push = pushes.unpack(messages[rank])
@@ -47,7 +48,7 @@ def test_gradients_arrive_in_order_of_groups_divided_by_the_ranks(number: int | 
 
 
 def test_a_rank_without_gradients_says_so() -> None:
-    pushes = Pushes(GROUPS, FLOAT32, 3)
+    pushes = Pushes(GROUPS, FLOAT32, 3, Rounding())
     for message in pushes.pack(None, [], [], []):
         assert pushes.unpack(message).number is None
         assert not pushes.unpack(message).asks
@@ -55,5 +56,6 @@ def test_a_rank_without_gradients_says_so() -> None:
 
 @pytest.mark.parametrize("wrong", [np.full((3, 17), np.nan, np.float32), np.ones((2, 17), np.float32)])
 def test_what_is_wrong_with_gradients_is_said(wrong: np.ndarray) -> None:
+    pushes = Pushes(GROUPS, FLOAT32, 2, Rounding())
     with pytest.raises(StoreError, match=r"NaN|float32"):
-        Pushes(GROUPS, FLOAT32, 2).pack(1, WANTED, [asks(one) for one in WANTED], [wrong, GIVEN[1]])
+        pushes.pack(1, WANTED, [asks(one) for one in WANTED], [wrong, GIVEN[1]])

@@ -89,12 +89,13 @@ class CollectiveExchange:
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())
         self._owner = Owner(self.shard, self.groups, self._holders)
-        self._pushes = Pushes(self.groups, CODES[wire.backward], ranks.size)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._looked = self._applied = 0
         self._early: EarlyLookups | None = None
         self.telemetry = CollectiveTelemetry(self.shard, self._channel, self._holders)
+        rounding = self.telemetry.meter.backward
+        self._pushes = Pushes(self.groups, CODES[wire.backward], ranks.size, rounding)
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
@@ -186,9 +187,14 @@ class CollectiveExchange:
         wanted = merge(self.groups, asked)
         try:
             answers = self._owner.look_up(self._looked, wanted, create=create)
-            return [joined(to_wire(one, self._forward) for one in rows) for rows in answers]
+            return [joined(map(self._sent, rows)) for rows in answers]
         except StoreError as error:
             return error
+
+    def _sent(self, rows: Array) -> Bytes:
+        raw = to_wire(rows, self._forward)
+        self.telemetry.meter.forward.note(rows, raw, self._forward)
+        return raw
 
     def _placed(
         self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]], given: Sequence[Bytes]

@@ -14,6 +14,7 @@ from satrap.exchange.collective.ranks import Bytes
 from satrap.exchange.lookup import Array, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.wire import gather_gradients, scale_of
+from satrap.exchange.traffic import Rounding
 from satrap.store.types import address, check_rows, not_finite
 
 _NOTHING, _WITH_IDS = -1, -2
@@ -56,10 +57,11 @@ class Pushes:
         groups: the table groups.
         code: number format of gradients.
         ranks: number of ranks.
+        rounding: measures how far gradients are rounded.
     """
 
-    def __init__(self, groups: Sequence[TableGroup], code: int, ranks: int) -> None:
-        self._groups, self._code, self._ranks = groups, code, ranks
+    def __init__(self, groups: Sequence[TableGroup], code: int, ranks: int, rounding: Rounding) -> None:
+        self._groups, self._code, self._ranks, self._rounding = groups, code, ranks, rounding
 
     def pack(
         self,
@@ -102,15 +104,16 @@ class Pushes:
         Those of vectors are divided by the owner, once it has summed them as this rank would.
         """
         positions, vectors = ask.gradients, sum(bag.size for bag in ask.bags)
-        found = []
+        parts = [(positions, scale / self._ranks)]
         if positions is not None and vectors:
             cut = len(positions) - vectors
-            found.append(gather_gradients(rows, positions[cut:], self._code, scale))
-            positions = positions[:cut]
-        found.insert(0, gather_gradients(rows, positions, self._code, scale / self._ranks))
+            parts = [(positions[:cut], scale / self._ranks), (positions[cut:], scale)]
+        found = [gather_gradients(rows, places, self._code, factor) for places, factor in parts]
         if not all(finite for _, finite in found):
             raise not_finite(f"{len(rows)} rows of {', '.join(group.tables)}")
-        return joined(one for one, _ in found)
+        for (places, factor), (raw, _) in zip(parts, found, strict=True):
+            self._rounding.note(rows, raw, self._code, places, factor)
+        return joined(raw for raw, _ in found)
 
     def unpack(self, message: Bytes) -> Push:
         """Return what a rank sent as its part of an update."""

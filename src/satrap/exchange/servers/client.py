@@ -288,6 +288,7 @@ class ServersExchange:
                 rows, finite = gather_gradients(found, part.positions, code, scale / self.world)
                 if not finite:
                     raise not_finite(f"{len(request.ids)} rows of {', '.join(group.tables)}")
+                self.telemetry.meter.backward.note(found, rows, code, part.positions, scale / self.world)
                 message.append(Section(request.group, part.splits, part.ids, code, group.dim, scale, rows))
         return messages
 
