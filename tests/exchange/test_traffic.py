@@ -98,7 +98,7 @@ def test_rounding_is_that_of_the_first_message_and_of_some_later_ones(code: int)
     assert rounding.error is None
     for seed in range(62):
         rows = np.random.default_rng(seed).standard_normal((9, 5)).astype(np.float32) * np.float32(seed + 1)
-        places, scale = np.array([3, 8, 5], np.int32), 2.0**-seed / 4
+        places, scale = np.array([3, 8, 5], np.int32), 0.25 * (seed + 1)
         raw, _ = gather_gradients(rows, places, code, scale)
         rounding.note(rows, raw, code, places, scale)
         rounding.note(rows[:0], raw[:0], code)

@@ -219,7 +219,7 @@ def _answerable(job: Job) -> AbstractContextManager[None]:
 def _too_large(size: int) -> ExchangeError:
     return ExchangeError(
         f"the pooled tensors of a batch take {size} bytes, a message holds {MAX_BYTES}",
-        fix="use smaller batches, or 16-bit numbers on the wire",
+        fix="use smaller batches, or shorter numbers on the wire",
     )
 
 

@@ -129,7 +129,7 @@ class Peer:
             f"the {what} {size} bytes, the limit is {self.message_bytes}",
             where=self.name,
             why="it is executed as a whole, so it was not sent at all",
-            fix="use smaller batches, more shards, or 16-bit numbers on the wire",
+            fix="use smaller batches, more shards, or shorter numbers on the wire",
         )
 
     @property
