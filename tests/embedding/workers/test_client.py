@@ -105,14 +105,17 @@ def test_two_workers_train_the_same_model(mode: str, tiers: int) -> None:
         through.close()
 
 
-@pytest.mark.parametrize("wire", [Wire(), Wire("float16", "float16"), Wire("int8", "int8")])
-def test_with_short_numbers_on_the_wire_the_model_is_close(wire: Wire) -> None:
+# In int8 a small gradient may become 0, and Adagrad's first steps are as long as the rate.
+@pytest.mark.parametrize(
+    ("wire", "far"), [(Wire(), 0.02), (Wire("float16", "float16"), 0.02), (Wire("int8", "int8"), 0.4)]
+)
+def test_with_short_numbers_on_the_wire_the_model_is_close(wire: Wire, far: float) -> None:
     data = tier.Listed(tier.batches(STEPS))
     with tier.servers(1, 0) as (addresses, _), tier.servers(1, 1) as (others, middle):
         alone, through = tier.trainer(addresses), tier.trainer(others, middle, wire=wire)
         alone.fit(data)
         through.fit(data)
-        assert 0 < tier.difference(alone, through) < 0.02
+        assert 0 < tier.difference(alone, through) < far
         alone.close()
         through.close()
 
