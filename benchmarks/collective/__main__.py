@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.record import write
 
-SIDES = ("collective", "collective-float32", "collective-hybrid", "torchrec")
+SIDES = ("collective", "collective-lookahead", "collective-float32", "collective-hybrid", "torchrec")
 
 
 def free_port() -> int:

@@ -47,6 +47,7 @@ def satrap_side(options: argparse.Namespace) -> Side:
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=DENSE_LR),
         mode="hybrid" if hybrid else "sync",
         staleness=4 if hybrid else 0,
+        lookahead=2 if "lookahead" in options.side else 0,
         place=satrap.train.Place(connect, workers, threads=1),
     )
 
