@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -192,9 +192,11 @@ class ServersExchange:
 
     def _send_lookup(self, lookup: Lookup[Array], create: bool, call: Call[list[Array]], step: int) -> None:
         kind = Kind.LOOKUP if create else Kind.PEEK
-        widths = [self.groups[request.group].dim for request in lookup.requests]
-        if not self._split(kind, lookup, call, CODES[self.wire.forward], widths):
+        code = CODES[self.wire.forward]
+        sizes = (row_bytes(code, self.groups[request.group].dim) for request in lookup.requests)
+        if not self._split(kind, lookup, call, sizes):
             return
+        widths = [self.groups[request.group].dim for request in lookup.requests]
         answers = Answers(call, lookup, widths, self.map.shards)
         for shard in range(self.map.shards):
             on_answer: OnAnswer = partial(answers.answer, shard)
@@ -206,7 +208,7 @@ class ServersExchange:
     def _send_fetch(
         self, lookup: Lookup[Array], widths: Sequence[int], call: Call[list[Array]], updates: list[list[int]]
     ) -> None:
-        if not self._split(Kind.FETCH, lookup, call, FLOAT32, widths):
+        if not self._split(Kind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
             return
         answers = Answers(call, lookup, widths, self.map.shards)
 
@@ -240,18 +242,16 @@ class ServersExchange:
             on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
-    def _split(
-        self, kind: Kind, lookup: Lookup[Array], call: Call[Any], code: int, widths: Sequence[int]
-    ) -> bool:
+    def _split(self, kind: Kind, lookup: Lookup[Array], call: Call[Any], row_sizes: Iterable[int]) -> bool:
         """Split a lookup among the shards; if it is wrong, or too large for an answer, `call` fails.
 
-        Rows of the answer to the i-th request are `widths[i]` numbers of the format `code`.
+        `row_sizes` are the bytes of a row in the answer to each request; read once these are checked.
         """
         try:
             lookup.places = [self.splitter.split(r) for r in lookup.requests]
+            answers = list(zip(lookup.places, row_sizes, strict=True))
             for shard, peer in enumerate(self._shards.peers):
-                parts = zip(lookup.places, widths, strict=True)
-                sizes = (len(part[shard].ids) * row_bytes(code, width) for part, width in parts)
+                sizes = (len(parts[shard].ids) * size for parts, size in answers)
                 if refusal := peer.refusal(kind, sum(sizes), answer=True):
                     raise refusal
         except StoreError as error:
