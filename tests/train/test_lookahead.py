@@ -61,10 +61,9 @@ def test_a_fit_that_was_interrupted_can_be_followed_by_another(stop: bool) -> No
     end = StopAt(trainer, 5) if stop else KillAt(5)
     with pytest.raises(KeyboardInterrupt if stop else KilledError):
         trainer.fit(DATA, epochs=2, observers=[end])
-    taken, sync = trainer.run.steps, make_trainer(mode="sync")
-    sync.fit(DATA, steps=taken)
+    sync = make_trainer(mode="sync")
+    sync.fit(DATA, steps=5 + stop)  # a stop takes effect after the step that follows
     one, other = (Answer(t, t.fit(DATA, epochs=1), contents(t)) for t in (trainer, sync))
-    assert taken in (5, 6)
     assert_same(one, other)
     trainer.close()
     sync.close()

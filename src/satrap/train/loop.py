@@ -92,16 +92,18 @@ class Loop:
         return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
 
     def _look_up(self, turn: Turn) -> Pending | None:
-        self._unanswered += 1
         if turn.ticket is None:
             self._schedule.look_up_nothing(self._exchange)
+            self._unanswered += 1
             return None
         dense, known, seen = self._state.dense.requests, None, self._run.updates
         if self._position.replays:
             distinct = [*self._predictor.plan.distinct(turn.ticket), *dense]
             known, seen = self._position.replayed(distinct, self._run.steps + 1)
         requests = [*turn.ticket.requests, *dense]
-        return Pending(self._exchange.lookup(requests, create=True, known=known), seen)
+        lookup = self._exchange.lookup(requests, create=True, known=known)
+        self._unanswered += 1  # only now: an update without its lookup would answer another one
+        return Pending(lookup, seen)
 
     def _step(self, turn: Turn, pending: Pending | None) -> bool:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""

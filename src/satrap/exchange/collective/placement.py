@@ -32,8 +32,8 @@ class Placement:
       all others, and all take the same steps. For small tables whose ids occur in nearly every batch.
 
     Results do not depend on it, bit for bit, whatever the number formats on the wire. Only where a rank that
-    holds a whole table pools its rows (`CollectiveExchange`), formats other than float32 round
-    the vectors in place of the rows.
+    holds a whole table pools its rows (`CollectiveExchange`), formats other than float32 round the vectors in
+    place of the rows.
 
     Args:
         default: for all tables but those of `tables`.
