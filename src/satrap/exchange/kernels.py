@@ -166,6 +166,24 @@ def narrow_rows(
 
 
 @kernel
+def add_rows(
+    kind: int,
+    source: np.uint64,
+    positions: npt.NDArray[np.int32],
+    out: npt.NDArray[np.float32],
+    scratch: npt.NDArray[np.float32],
+    scale: np.float32,
+) -> None:
+    """Add row i of `source`, times `scale`, to row `positions[i]` of `out`; `scratch` has room for one."""
+    dim = np.uint64(out.shape[1])
+    step, row = _row(kind, dim), np.uint64(scratch.ctypes.data)
+    for i in range(len(positions)):
+        _widen(kind, source + np.uint64(i) * step, row, dim)
+        for k in range(out.shape[1]):
+            out[positions[i], k] += scratch[k] * scale
+
+
+@kernel
 def peak(bits: npt.NDArray[np.uint32]) -> np.uint32:
     """Return the largest magnitude of float32 given as bits; from `INFINITE` on, one is not finite."""
     top = np.uint32(0)

@@ -87,8 +87,8 @@ def probe(store: str, rank: int, size: int) -> tuple[float, float]:
         ranks = TorchRanks()
 
         def send(count: int) -> Callable[[], object]:
-            given = [np.zeros(count, np.uint8)] * size
-            return lambda: ranks.all_to_all(given, [count] * size)
+            given = np.zeros(count * size, np.uint8)
+            return lambda: ranks.all_to_all(given, [count] * size, [count] * size)
 
         return _seconds(send(SMALL)), _seconds(send(LARGE))
 

@@ -114,9 +114,9 @@ class Group:
         check_room(self, ids, splits, new)
         self.backend.create(ids, splits, places, new)
 
-    def peek(self, ids: Ids, splits: Offsets, out: Floats) -> Found:
+    def peek(self, ids: Ids, splits: Offsets, out: Floats, known: Slots | None = None) -> Found:
         """Write the rows of the ids, or their initial rows; return which ids have a row."""
-        places = self.backend.find(ids, splits)
+        places = self.backend.find(ids, splits, known=self._present(known))
         self.backend.gather(ids, splits, places, out)
         found = np.ones(len(ids), np.bool_)
         found[places.absent] = False
@@ -126,14 +126,17 @@ class Group:
         self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
     ) -> None:
         """Take one optimizer step per id that has a row; the others are counted as dropped."""
-        known = known if known is not None and known.epoch == self._epoch else None
-        places = self.backend.find(ids, splits, known=known)
+        places = self.backend.find(ids, splits, known=self._present(known))
         if len(places.missing):
             self._count("dropped", per_table(places.absent, splits))
         self.backend.announce(ids, splits, places)
         self.updates += 1
         noise = np.uint64((int(self._kind.noise) + self.updates * _GOLDEN) % 2**64)
         self.backend.step(ids, places, gradients, lr_scale, noise)
+
+    def _present(self, slots: Slots | None) -> Slots | None:
+        """Return slots of the rows that are here now; None if the store has been cleared since."""
+        return slots if slots is not None and slots.epoch == self._epoch else None
 
     def write(self, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
         """Insert or overwrite rows, ignoring admission; ids are distinct inside each table.

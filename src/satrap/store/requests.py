@@ -103,13 +103,23 @@ class GroupRequests:
             return g.fetch(ids, splits)
 
     def peek_group(
-        self, group: int, ids: Ids, splits: Offsets, out: Floats | None = None
+        self,
+        group: int,
+        ids: Ids,
+        splits: Offsets,
+        out: Floats | None = None,
+        *,
+        slots: Slots | None = None,
     ) -> tuple[Floats, Found]:
-        """Return (rows float32[n, dim], found bool[n]); see `peek`; arguments, errors as `lookup_group`."""
+        """Return (rows float32[n, dim], found bool[n]); see `peek`.
+
+        Arguments and errors are those of `lookup_group`; `slots` is as in `update_group`.
+        """
         g, ids, splits = self._request(group, ids, splits)
+        _check_slots(slots, g, ids)
         out = check_out(out, len(ids), g.dim)
         with self._lock:
-            return out, g.peek(ids, splits, out)
+            return out, g.peek(ids, splits, out, slots)
 
     def update_group(
         self,
@@ -139,8 +149,7 @@ class GroupRequests:
                 NaN or infinite (counted in `Statistics.refused`).
         """
         g, ids, splits = self._request(group, ids, splits)
-        if slots is not None and (slots.group != g.index or len(slots.numbers) != len(ids)):
-            raise StoreError("slots are those of another request", fix="give what lookup_slots returned")
+        _check_slots(slots, g, ids)
         gradients = check_rows(gradients, len(ids), g.dim, "gradients")
         with self._lock:
             if not checked:
@@ -183,3 +192,8 @@ class GroupRequests:
         g = self._group(group)
         ids = plain(ids, np.uint64, 1, "ids")
         return g, ids, check_splits(splits, len(g.tables), len(ids))
+
+
+def _check_slots(slots: Slots | None, group: Group, ids: Ids) -> None:
+    if slots is not None and (slots.group != group.index or len(slots.numbers) != len(ids)):
+        raise StoreError("slots are those of another request", fix="give what lookup_slots returned")

@@ -37,9 +37,10 @@ class ThreadRanks:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.rank, self.size, self._meeting = rank, meeting.size, meeting
 
-    def all_to_all(self, given: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:
+    def all_to_all(self, given: np.ndarray, lengths: Sequence[int], sizes: Sequence[int]) -> list[np.ndarray]:
+        assert sum(lengths) == len(given)
         try:
-            self._meeting.slots[self.rank] = given
+            self._meeting.slots[self.rank] = np.split(given, np.cumsum(lengths)[:-1])
             self._meeting.barrier.wait()
             found = [self._meeting.slots[r][self.rank].copy() for r in range(self.size)]
             self._meeting.barrier.wait()

@@ -23,7 +23,10 @@ def sizes(turn, a, b):
     return 0 if (turn + a + b) % 3 == 0 else 1000 * a + 10 * b + turn
 for turn in range(20):
     given = [np.full(sizes(turn, rank, to), 16 * rank + to, np.uint8) for to in range(world)]
-    found = ranks.all_to_all(given, [sizes(turn, other, rank) for other in range(world)])
+    lengths = [len(part) for part in given]
+    found = ranks.all_to_all(
+        np.concatenate(given), lengths, [sizes(turn, other, rank) for other in range(world)]
+    )
     for other, part in enumerate(found):
         assert len(part) == sizes(turn, other, rank), (turn, other)
         assert (part == 16 * other + rank).all()
@@ -31,7 +34,7 @@ print("exchanged", flush=True)
 if dies:
     try:
         while True:
-            ranks.all_to_all([np.zeros(9, np.uint8)] * world, [9] * world)
+            ranks.all_to_all(np.zeros(9 * world, np.uint8), [9] * world, [9] * world)
     except ExchangeError as error:
         print(f"lost: {error.what}", flush=True)
         os._exit(7)

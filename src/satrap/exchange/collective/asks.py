@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.collective.ranks import Bytes, joined
 from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
 
@@ -49,11 +49,6 @@ class Ask:
 def no_ids(group: TableGroup) -> Ask:
     """Return a request of nothing."""
     return Ask(np.empty(0, np.uint64), np.zeros(len(group.tables) + 1, np.int64))
-
-
-def joined(parts: Iterable[Bytes]) -> Bytes:
-    """Return bytes one after the other."""
-    return np.concatenate([np.empty(0, np.uint8), *parts])
 
 
 def pack(groups: Sequence[TableGroup], asks: Sequence[Ask | None]) -> Bytes:

@@ -7,26 +7,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from satrap.errors import ConfigError, StoreError
-from satrap.exchange import kernels
-from satrap.exchange.collective.asks import Ask, by_rank, joined, unpack
+from satrap.exchange.collective.answers import Answers
+from satrap.exchange.collective.asks import Ask, by_rank, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
 from satrap.exchange.collective.early import EarlyLookups
 from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Owner, merge
+from satrap.exchange.collective.owner import Merged, Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
 from satrap.exchange.collective.pushes import Pushes
-from satrap.exchange.collective.ranks import Bytes, Ranks
+from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
-from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import TableGroup
-from satrap.exchange.servers.wire import CODES, Wire, to_wire
+from satrap.exchange.servers.wire import CODES, Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
-from satrap.store.types import address
 
 _SHARED = 20
 """Updates between two times that the ranks tell each other their counters."""
@@ -99,7 +95,7 @@ class CollectiveExchange:
         self.durability = CollectiveDurability(
             self.shard, self._holders, self._run, self._channel, Channel(aside), self.flush
         )
-        self._forward = CODES[wire.forward]
+        self._answers = Answers(self.groups, CODES[wire.forward], self.telemetry.meter.forward)
         self._greet(tables, store, wire, placement, pools)
 
     def _greet(
@@ -121,7 +117,7 @@ class CollectiveExchange:
     def look_ahead(self) -> None:
         """From now on, let lookups see the updates of all lookups before them; see `with_lookahead`."""
         assert not self.pooled
-        self._early = EarlyLookups(self._owner, self._channel, self.groups, self._forward)
+        self._early = EarlyLookups(self._owner, self._channel, self._answers)
 
     def _run(self, work: Callable[[], Any]) -> Any:
         return self._thread.submit(work).result()
@@ -145,17 +141,17 @@ class CollectiveExchange:
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            rows, _ = self._found(lookup, create=create)
+            asks, given = self._found(lookup, self._answer, create=create)
             self._seen(lookup)
-            return rows
+            return self._answers.place(given, lookup.requests, asks)
         finally:
             done()
 
     def _look_ahead(self, lookup: Lookup[Array], done: Callable[[], None]) -> None:
         try:
             assert self._early is not None
-            rows, asks = self._found(lookup, create=True)
-            if self._early.add(lookup, rows, asks, self._looked):
+            asks, given = self._found(lookup, self._early.answer, create=True)
+            if self._early.add(lookup, asks, given):
                 self._seen(lookup)
                 self._early.hand_out()
         finally:
@@ -164,8 +160,20 @@ class CollectiveExchange:
     def _seen(self, lookup: Lookup[Array]) -> None:
         self.telemetry.meter.looked_up(lookup, 0, (self._applied, self._applied))
 
-    def _found(self, lookup: Lookup[Array], *, create: bool) -> tuple[list[Array], list[list[Ask]]]:
-        """Return the rows of a lookup as they are now, and of each request what each rank was asked for."""
+    def _found(
+        self,
+        lookup: Lookup[Array],
+        answer: Callable[[Sequence[tuple[Merged, Array]]], Sequence[Bytes]],
+        *,
+        create: bool,
+    ) -> tuple[list[list[Ask]], Sequence[Bytes]]:
+        """Return, of each request, what each rank was asked for, and what each rank has sent.
+
+        Args:
+            lookup: of this rank.
+            answer: makes what is sent to each rank of the rows that all have asked this one for.
+            create: see `lookup`.
+        """
         asks: list[list[Ask]] = []
         try:
             asks = [self._holders.asks(request, everywhere=create) for request in lookup.requests]
@@ -178,42 +186,25 @@ class CollectiveExchange:
         requests = [unpack(self.groups, message)[0] for message in asked]
         lookup.active = sum(any(ask is not None for ask in one) for one in requests)
         self._looked += 1
-        given = self._channel.talk(Operation.ROWS, self._serve(requests, create=create))
         lookup.places = (self._looked, asks) if create else ()
-        return self._placed(lookup.requests, asks, given), asks
-
-    def _serve(self, asked: Sequence[Sequence[Ask | None]], *, create: bool) -> Sequence[Bytes] | StoreError:
-        """Return the rows that each rank asks this one for."""
-        wanted = merge(self.groups, asked)
         try:
-            answers = self._owner.look_up(self._looked, wanted, create=create)
-            return [joined(map(self._sent, rows)) for rows in answers]
+            wanted = merge(self.groups, requests)
+            messages = answer(self._owner.look_up(self._looked, wanted, create=create))
         except StoreError as error:
-            return error
+            messages = error
+        return asks, self._channel.talk(Operation.ROWS, messages)
 
-    def _sent(self, rows: Array) -> Bytes:
-        raw = to_wire(rows, self._forward)
-        self.telemetry.meter.forward.note(rows, raw, self._forward)
-        return raw
-
-    def _placed(
-        self, requests: Sequence[Request], asks: Sequence[Sequence[Ask]], given: Sequence[Bytes]
-    ) -> list[Array]:
-        """Return the rows of each request from what the ranks have sent, which is in order of groups."""
-        found: dict[int, Array] = {}
-        at = [0] * len(given)
-        for request, of_request in sorted(zip(requests, asks, strict=True), key=lambda pair: pair[0].group):
-            dim = self.groups[request.group].dim
-            found[request.group] = out = np.empty((request.rows, dim), np.float32)
-            for rank, ask in enumerate(of_request):
-                count = len(out) if ask.rows is None else len(ask.rows)
-                raw = given[rank][at[rank] : (end := at[rank] + row_bytes(self._forward, dim) * count)]
-                at[rank] = end
-                if ask.rows is None:
-                    kernels.widen(self._forward, address(raw), address(out), *map(np.uint64, out.shape))
-                else:
-                    kernels.widen_rows(self._forward, address(raw), np.uint64(dim), ask.rows, address(out))
-        return [found[request.group] for request in requests]
+    def _answer(self, found: Sequence[tuple[Merged, Array]]) -> list[Bytes]:
+        """Return the rows that each rank has asked this one for."""
+        return [
+            joined(
+                self._answers.pack(self._owner.pooled(rank, m, rows), None)
+                if m.bags[rank]
+                else self._answers.pack(rows, self._owner.sent(rank, m))
+                for m, rows in found
+            )
+            for rank in range(self._ranks.size)
+        ]
 
     def prefetch(self, requests: Sequence[Request]) -> None:
         """See `Exchange.prefetch`; only rows of this rank are read ahead."""
@@ -260,12 +251,12 @@ class CollectiveExchange:
             pushed = self._channel.talk(Operation.UPDATE, messages)
             received = [self._pushes.unpack(message) for message in pushed]
             if self.pooled:  # sums that an owner makes of vectors may overflow there alone
-                stepped = self._owner.update(received, lr_scale, self._agreed)
+                self._owner.update(received, lr_scale, self._agreed)
             else:
-                stepped = self._owner.update(received, lr_scale)
+                self._owner.update(received, lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
-            if self._early is not None and (following := self._early.updated(stepped)) is not None:
+            if self._early is not None and (following := self._early.updated()) is not None:
                 self._seen(following)
                 self._early.hand_out()
             if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains

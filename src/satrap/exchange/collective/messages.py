@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.errors import ExchangeError, SatrapError, error_of, error_values
-from satrap.exchange.collective.ranks import Bytes, Ranks
+from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 
-_OPERATION, _NUMBER, _SIZE, _FAILED = range(4)
+_OPERATION, _NUMBER, _SIZE, _FAILED, _MORE = _HEAD = range(5)
+_HEAD_BYTES = 8 * len(_HEAD)
+_SMALL, _SPARE = 64, 64
+"""A message has room for so many bytes, and for one in so many more than the one before had."""
+
+Lengths = npt.NDArray[np.int64]
 
 
 class Operation(IntEnum):
@@ -33,17 +39,25 @@ class Operation(IntEnum):
 class Channel:
     """Exchanges messages with all ranks, one operation after another; used by one thread.
 
+    An operation is one all-to-all: a message has room for about as many bytes as followed the last time that
+    the operation before was the same. If one message is longer, all ranks send their rests in a second one.
+    Both ends know the room beforehand, whatever operation either is at, so that ranks which are not in step
+    find out.
+
     After an `ExchangeError` it is closed to further operations: the ranks are no longer in step.
 
     Attributes:
         ranks: who talks.
-        sent, received: bytes to and from other ranks, without the heads of messages.
+        sent, received: bytes to and from other ranks, without the heads of messages and unused room.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self._count = ranks, 0
         self.sent = self.received = 0
         self._lost: ExchangeError | None = None
+        self._before = -1
+        self._lengths: dict[int, Lengths] = {}
+        """Operation -> the lengths of the messages after it, to and from each rank, int64[2, ranks]."""
 
     def talk(self, operation: Operation, parts: Sequence[Bytes] | SatrapError) -> list[Bytes]:
         """Send part r to rank r and return what each rank sent; an error goes to all, who raise it.
@@ -61,22 +75,38 @@ class Channel:
             raise
 
     def _talk(self, operation: Operation, parts: Sequence[Bytes] | SatrapError) -> list[Bytes]:
-        size, failed = self.ranks.size, isinstance(parts, SatrapError)
+        size, own, failed = self.ranks.size, self.ranks.rank, isinstance(parts, SatrapError)
         given = [as_text(error_values(parts))] * size if isinstance(parts, SatrapError) else list(parts)
-        head = np.zeros((size, 4), np.int64)
-        head[:, _OPERATION], head[:, _NUMBER], head[:, _FAILED] = operation, self._count, failed
-        head[:, _SIZE] = [len(part) for part in given]
-        told = self.ranks.all_to_all(list(head.view(np.uint8).reshape(size, -1)), [head[0].nbytes] * size)
-        heads = np.stack([one.view(np.int64) for one in told])
+        lengths, others = np.array([len(part) for part in given]), np.arange(size) != own
+        last = self._lengths.setdefault(self._before, np.zeros((2, size), np.int64))
+        room, coming = (last + last // _SPARE + _SMALL) * others
+        heads = np.zeros((size, len(_HEAD)), np.int64)
+        heads[:, _OPERATION], heads[:, _NUMBER], heads[:, _FAILED] = operation, self._count, failed
+        heads[:, _SIZE], heads[:, _MORE] = lengths, bool((lengths > room)[others].any())
+        framed = [piece for r in np.flatnonzero(others) for piece in _framed(heads[r], given[r], room[r])]
+        found = self._sent(framed, (room + _HEAD_BYTES) * others, (coming + _HEAD_BYTES) * others)
+        for rank in np.flatnonzero(others):
+            heads[rank] = found[rank][:_HEAD_BYTES].view(np.int64)
+            found[rank] = found[rank][_HEAD_BYTES:][: heads[rank, _SIZE]]
         self._check(operation, heads)
-        self._count += 1
-        found = self.ranks.all_to_all(given, heads[:, _SIZE].tolist())
-        own = self.ranks.rank
-        self.sent += sum(map(len, given)) - len(given[own])
-        self.received += sum(map(len, found)) - len(found[own])
+        sizes = heads[:, _SIZE].copy()
+        if heads[:, _MORE].any():
+            rests = [given[r][room[r] :] for r in np.flatnonzero(others)]
+            more = self._sent(rests, (lengths - room).clip(0) * others, (sizes - coming).clip(0) * others)
+            found = [joined(pair) for pair in zip(found, more, strict=True)]
+        found[own] = given[own]
+        self._lengths[self._before] = np.stack([lengths, sizes])
+        self._count, self._before = self._count + 1, operation
+        self.sent += int(lengths[others].sum())
+        self.received += int(sizes[others].sum())
         for rank in np.flatnonzero(heads[:, _FAILED]):
             raise _named(error_of(of_text(found[rank])), int(rank))
         return found
+
+    def _sent(self, pieces: Sequence[Bytes], lengths: Lengths, sizes: Lengths) -> list[Bytes]:
+        if self.ranks.size == 1:
+            return [np.empty(0, np.uint8)]
+        return self.ranks.all_to_all(np.concatenate(pieces), lengths.tolist(), sizes.tolist())
 
     def _check(self, operation: Operation, heads: np.ndarray) -> None:
         for rank, (other, number, *_) in enumerate(heads.tolist()):
@@ -99,6 +129,12 @@ class Channel:
         except SatrapError as error:
             said = error
         return [of_text(part) for part in self.talk(operation, said)]
+
+
+def _framed(head: Lengths, part: Bytes, room: int) -> Iterator[Bytes]:
+    yield head.view(np.uint8)
+    yield part[:room]
+    yield np.zeros(max(room - len(part), 0), np.uint8)
 
 
 def as_text(content: Mapping[str, Any]) -> Bytes:

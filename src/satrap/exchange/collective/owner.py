@@ -14,7 +14,8 @@ from satrap.exchange.collective.pushes import Push
 from satrap.exchange.kernels import row_bytes
 from satrap.exchange.lookup import Array, Bags
 from satrap.exchange.protocol import TableGroup
-from satrap.store import Shard, Slots, distinct, pool, pool_backward, segment_sum
+from satrap.store import Shard, Slots, distinct, pool, pool_backward
+from satrap.store.buffers import floats
 from satrap.store.shard import check_lookups
 
 KEPT = 64
@@ -66,34 +67,26 @@ class Owner:
         self.shard, self._groups, self._holders = shard, groups, holders
         self._kept: dict[int, list[Merged]] = {}
 
-    def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[list[Array]]:
-        """Return the rows for each rank, one array per group of `wanted`; `number` names the lookup.
+    def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[tuple[Merged, Array]]:
+        """Return the rows of each group; `number` names the lookup.
 
         Raises:
             StoreError: there is no room for a new row. Then none of them has been created.
         """
-        answers: list[list[Array]] = [[] for _ in range(self._holders.ranks)]
         # By number, and before anything can be refused, so that all ranks know the same lookups.
         self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
-        if create:
-            check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
-        kept = []
+        if not create:
+            return [(m, self.shard.peek_group(m.group, m.ids, m.splits)[0]) for m in wanted]
+        check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
+        found = []
         for m in wanted:
-            if create:
-                rows, slots = self.shard.lookup_slots(m.group, m.ids, m.splits)
-                kept.append(replace(m, slots=slots))
-            else:
-                rows, _ = self.shard.peek_group(m.group, m.ids, m.splits)
-            for rank, answer in enumerate(answers):
-                answer.append(self._answer(rank, m, rows))
-        if create:
-            self._kept[number] = kept
-        return answers
+            rows, slots = self.shard.lookup_slots(m.group, m.ids, m.splits)
+            found.append((replace(m, slots=slots), rows))
+        self._kept[number] = [m for m, _ in found]
+        return found
 
-    def _answer(self, rank: int, m: Merged, rows: Array) -> Array:
-        """Return what a rank gets of the rows of a group: those that have no replica there, and vectors."""
-        if not m.bags[rank]:
-            return rows[self.sent(rank, m)]
+    def pooled(self, rank: int, m: Merged, rows: Array) -> Array:
+        """Return what a rank that has asked for bags gets: the rows without a replica there, and vectors."""
         ask, own = m.ask(rank), rows[m.places[rank]]
         copied = self._holders.copied(rank, m.group, ask.splits)
         kept = ask.single if copied is None else ask.single & ~copied
@@ -108,10 +101,12 @@ class Owner:
         copied = self._holders.copied(rank, m.group, m.splits_of(rank))
         return m.places[rank] if copied is None else m.places[rank][~copied]
 
-    def read(self, m: Merged, at: npt.NDArray[np.int64]) -> Array:
+    def read(self, m: Merged, at: Positions) -> Array:
         """Return some rows as they are now."""
+        assert m.slots is not None
         splits = np.searchsorted(at, m.splits).astype(np.int64)
-        return self.shard.peek_group(m.group, m.ids[at], splits)[0]
+        slots = replace(m.slots, numbers=m.slots.numbers[at])
+        return self.shard.peek_group(m.group, m.ids[at], splits, slots=slots)[0]
 
     def kept(self, number: int) -> Sequence[Merged]:
         """Return what all ranks asked for in a lookup."""
@@ -126,8 +121,8 @@ class Owner:
         pushed: Sequence[Push],
         lr_scale: float,
         agree: Callable[[Callable[[], None]], object] = lambda check: check(),
-    ) -> Sequence[Merged]:
-        """Take one step per row for the gradients of all ranks; return the rows that it may have changed.
+    ) -> None:
+        """Take one step per row for the gradients of all ranks.
 
         Args:
             pushed: of each rank; all owners get something of the same ranks.
@@ -139,7 +134,7 @@ class Owner:
         """
         numbers = {push.number for push in pushed if push.number is not None}
         if not numbers and not any(push.asks for push in pushed):
-            return ()
+            return
         if len(numbers) == 1 and not any(push.asks for push in pushed):
             wanted = self._kept[max(numbers)]
             given = [push.number is not None for push in pushed]
@@ -148,12 +143,13 @@ class Owner:
             wanted, given = merge(self._groups, asked), [True] * len(pushed)
         at, summed = [0] * len(pushed), []
         for m in wanted:
-            dim, rows = self._groups[m.group].dim, list[tuple[Positions, Array]]()
+            total, used = floats(len(m.ids), self._groups[m.group].dim), np.full(len(m.ids), all(given))
+            total[:] = 0
             for rank, places in enumerate(m.places):
                 if given[rank] and (len(places) or m.bags[rank]):
-                    own, at[rank] = self._gradients(m, rank, pushed[rank], at[rank])
-                    rows.append((places, own))
-            summed.append(_sum(m, rows or [(np.empty(0, np.int32), np.empty((0, dim), np.float32))]))
+                    at[rank] = self._add(m, rank, pushed[rank], at[rank], total)
+                    used[places] = True
+            summed.append((m, total) if used.all() else _only(np.flatnonzero(used), m, total))
         agree(lambda: self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed]))
         # Updates come in the order of their lookups: earlier ones will get none.
         self._kept = {n: kept for n, kept in self._kept.items() if n > max(numbers, default=0)}
@@ -161,28 +157,31 @@ class Owner:
             self.shard.update_group(
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
             )
-        return wanted
 
-    def _gradients(self, m: Merged, rank: int, push: Push, first: int) -> tuple[Array, int]:
-        """Return the gradient of each row that a rank asked for, and where those of the next group begin.
+    def _add(self, m: Merged, rank: int, push: Push, first: int, total: Array) -> int:
+        """Add the gradients of a rank to those of all; return where those of the next group begin.
 
         Of bags they are made as the rank itself would make them: summed in the same order, then divided.
         """
-        dim, count = self._groups[m.group].dim, len(m.places[rank])
+        dim, places = self._groups[m.group].dim, m.places[rank]
         item = row_bytes(push.code, dim)
         if not m.bags[rank]:
-            return push.take(m.group, dim, first, count), first + item * count
-        ask, found = m.ask(rank), np.zeros((count, dim), np.float32)
+            push.add(m.group, first, places, total)
+            return first + item * len(places)
+        ask, found = m.ask(rank), np.zeros((len(places), dim), np.float32)
         single = ask.single
         rest, begin = int(np.count_nonzero(single)), first
         first += item * rest
         for bag, inverse in _spread(ask):
             own = push.take(m.group, dim, first, bag.size)
-            pool_backward(own, inverse, bag.offsets, count, mode=bag.mode, weights=bag.weights, into=found)
+            pool_backward(
+                own, inverse, bag.offsets, len(places), mode=bag.mode, weights=bag.weights, into=found
+            )
             first += item * bag.size
         found *= np.float32(1.0 / self._holders.ranks)
         found[single] = push.take(m.group, dim, begin, rest)
-        return found, first
+        total[places] += found
+        return first
 
     def _asks(self, rank: int, push: Push) -> Sequence[Ask | None]:
         """Return what a rank pushes of each group."""
@@ -206,6 +205,10 @@ def merge(groups: Sequence[TableGroup], asked: Sequence[Sequence[Ask | None]]) -
 
 def _merge(group: int, parts: Sequence[Ask]) -> Merged:
     """Return the ids of several ranks as one request, table after table, rank after rank."""
+    if len(parts) == 1:
+        [part] = parts
+        every = np.arange(len(part.ids), dtype=np.int32)
+        return Merged(group, part.ids, part.splits, [every], [part.bags])
     tables = len(parts[0].splits) - 1
     cuts = [part.ids[part.splits[t] : part.splits[t + 1]] for t in range(tables) for part in parts]
     splits = np.sum([part.splits for part in parts], axis=0).astype(np.int64)
@@ -221,14 +224,7 @@ def _spread(ask: Ask) -> Iterator[tuple[Bags, Positions]]:
         yield bag, bag.inverse + np.int32(ask.splits[bag.table])
 
 
-def _sum(wanted: Merged, given: Sequence[tuple[Positions, Array]]) -> tuple[Merged, Array]:
-    """Return the rows that get gradients, and these, summed in order of rank."""
-    inverse, rows = (np.concatenate(one) for one in zip(*given, strict=True))
-    used = np.zeros(len(wanted.ids), bool)
-    used[inverse] = True
-    if used.all():
-        return wanted, segment_sum(rows, inverse, len(used))
-    kept = np.flatnonzero(used)
-    splits = np.searchsorted(kept, wanted.splits).astype(np.int64)
-    inverse = (np.cumsum(used) - 1).astype(np.int32)[inverse]
-    return Merged(wanted.group, wanted.ids[kept], splits, (), ()), segment_sum(rows, inverse, len(kept))
+def _only(kept: npt.NDArray[np.int64], m: Merged, gradients: Array) -> tuple[Merged, Array]:
+    """Return some rows, and their gradients."""
+    splits = np.searchsorted(kept, m.splits).astype(np.int64)
+    return Merged(m.group, m.ids[kept], splits, (), ()), gradients[kept]

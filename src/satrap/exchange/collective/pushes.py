@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.exchange import kernels
-from satrap.exchange.collective.asks import Ask, by_rank, joined, unpack
-from satrap.exchange.collective.ranks import Bytes
+from satrap.exchange.collective.asks import Ask, Positions, by_rank, unpack
+from satrap.exchange.collective.ranks import Bytes, joined
 from satrap.exchange.lookup import Array, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.wire import gather_gradients, scale_of
@@ -48,6 +48,11 @@ class Push:
         if self.scales[group] != 1.0:
             out *= np.float32(1.0 / self.scales[group])
         return out
+
+    def add(self, group: int, first: int, places: Positions, total: Array) -> None:
+        """Add the gradients of a group, from byte `first` on, to rows of `total`, float32[n, dim]."""
+        scratch, scale = np.empty(total.shape[1], np.float32), np.float32(1.0 / self.scales[group])
+        kernels.add_rows(self.code, address(self.rows[first:]), places, total, scratch, scale)
 
 
 class Pushes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,8 +25,17 @@ class Ranks(Protocol):
     rank: int
     size: int
 
-    def all_to_all(self, given: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
-        """Send `given[r]` to rank r; return what each rank sent to this one, `sizes[r]` bytes from rank r."""
+    def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
+        """Send bytes to all ranks.
+
+        Args:
+            given: what is sent, in order of rank.
+            lengths: bytes to each rank.
+            sizes: bytes from each rank.
+
+        Returns:
+            What each rank has sent to this one.
+        """
 
     def close(self) -> None:
         """Leave the others."""
@@ -37,9 +46,15 @@ class Alone:
 
     rank, size = 0, 1
 
-    def all_to_all(self, given: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
+    def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
         """Return what was given."""
-        return list(given)
+        return [given]
 
     def close(self) -> None:
         """Nobody is there to be left."""
+
+
+def joined(parts: Iterable[Bytes]) -> Bytes:
+    """Return bytes one after the other; a part that is alone is not copied."""
+    filled = [part for part in parts if len(part)]
+    return filled[0] if len(filled) == 1 else np.concatenate([np.empty(0, np.uint8), *filled])

@@ -29,13 +29,11 @@ class TorchRanks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline))
 
-    def all_to_all(self, given: Sequence[Bytes], sizes: Sequence[int]) -> list[Bytes]:
+    def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
         """See `Ranks.all_to_all`."""
-        sent = torch.from_numpy(np.concatenate(given))
-        received = torch.empty(sum(sizes), dtype=torch.uint8)
-        lengths = [len(part) for part in given]
+        sent, received = torch.from_numpy(given), torch.empty(sum(sizes), dtype=torch.uint8)
         try:
-            dist.all_to_all_single(received, sent, list(sizes), lengths, group=self._group)
+            dist.all_to_all_single(received, sent, list(sizes), list(lengths), group=self._group)
         except RuntimeError as error:  # closed connections, time-outs
             raise ExchangeError(
                 f"rank {self.rank} lost {self._named()}: {str(error).splitlines()[0][-160:]}",
