@@ -148,6 +148,21 @@ def test_split_keeps_order_inside_owner_and_table(
             np.testing.assert_array_equal(positions[bounds[s, t] : bounds[s, t + 1]], expected)
 
 
+@pytest.mark.parametrize("dim", [1, 16, 21])
+@pytest.mark.parametrize("code", kernels.FORMATS)
+def test_rows_are_added_by_position(dim: int, code: int) -> None:
+    rng = np.random.default_rng(dim)
+    rows, out = rng.standard_normal((9, dim), dtype=np.float32), np.ones((20, dim), np.float32)
+    places = rng.permutation(20)[:9].astype(np.int32)
+    raw = np.empty(9 * kernels.row_bytes(code, dim), np.uint8)
+    kernels.narrow(code, address(rows), address(raw), np.uint64(9), np.uint64(dim), np.float32(1))
+    wide, wanted = np.empty_like(rows), out.copy()
+    kernels.widen(code, address(raw), address(wide), np.uint64(9), np.uint64(dim))
+    wanted[places] += wide * np.float32(0.25)
+    kernels.add_rows(code, address(raw), places, out, np.empty(dim, np.float32), np.float32(0.25))
+    np.testing.assert_array_equal(out, wanted)
+
+
 def test_peak_is_the_largest_magnitude() -> None:
     values = np.array([1.5, -7.25, 3.0], np.float32)
     assert np.uint32(kernels.peak(values.view(np.uint32))).view(np.float32) == 7.25

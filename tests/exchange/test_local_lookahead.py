@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from satrap.exchange.local_lookahead import LocalLookahead
-from satrap.store import Shard
+from satrap.store import Shard, Slots
 from tests.contract.parties import SEED, TABLES, request
 
 
@@ -16,9 +16,9 @@ def test_rows_that_changed_after_a_lookup_are_read_again_and_no_others(
     again: list[list[int]] = []
     peek = Shard.peek_group
 
-    def watched(self: Shard, group: int, ids: np.ndarray, splits: np.ndarray) -> object:
+    def watched(self: Shard, group: int, ids: np.ndarray, splits: np.ndarray, *, slots: Slots) -> object:
         again.append(ids.tolist())
-        return peek(self, group, ids, splits)
+        return peek(self, group, ids, splits, slots=slots)
 
     monkeypatch.setattr(Shard, "peek_group", watched)
     exchange = LocalLookahead(Shard(TABLES, seed=SEED))

@@ -98,7 +98,7 @@ def test_costs_are_those_of_a_simulation(data: st.DataObject, workers: int, pool
     assert cost.rows.tolist() == held.tolist()
     assert cost.memory.tolist() == memory.tolist()
     wire = np.maximum(sent.sum(2), sent.sum(1)).sum(0) / 1e6
-    assert cost.seconds == pytest.approx((compute + wire).max() + (6e-3 if workers > 1 else 0))
+    assert cost.seconds == pytest.approx((compute + wire).max() + (3e-3 if workers > 1 else 0))
 
 
 def test_real_buckets_spread_ids_as_the_averages_say() -> None:

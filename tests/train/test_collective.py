@@ -170,6 +170,24 @@ def test_lookahead_changes_nothing(world: int, lookahead: int, placement: str, w
     assert mine.result.staleness == {0: 26}
 
 
+@pytest.mark.parametrize("arguments", [{}, {"lookahead": 2}, {"clip_norm": 0.5}], ids=str)
+def test_a_step_that_one_rank_refuses_is_refused_by_all(arguments: dict[str, Any]) -> None:
+    def data(rank: int, *, bad: bool) -> Batches:
+        batches = make_batches(8, size=16, seed=rank)
+        if bad and rank == 1:
+            batches[3].numeric[2] = np.nan  # type: ignore[index]
+        return Batches(batches if bad else batches[:3] + batches[4:])
+
+    mine = trained(2, lambda r: data(r, bad=True), mode="sync", **arguments)
+    without = trained(2, lambda r: data(r, bad=False), mode="sync", **arguments)
+    assert (mine.result.refused, without.result.refused) == (1, 0)
+    for table, columns in without.rows.items():  # of the refused batch, new rows have their initial values
+        kept = np.isin(mine.rows[table][0], columns[0])
+        for one, other in zip(mine.rows[table], columns, strict=True):
+            np.testing.assert_array_equal(one[kept], other)
+    assert mine.digest == without.digest
+
+
 def test_pooling_by_the_owner_is_refused_where_rows_must_be_seen() -> None:
     wrong: dict[str, dict[str, Any]] = {
         "hybrid": {"mode": "hybrid"},

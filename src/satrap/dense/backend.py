@@ -106,6 +106,7 @@ class DenseBackend(ABC):
         share: float = 1.0,
         stop: bool = False,
         finite: Callable[[], bool] | None = None,
+        ready: Callable[[bool], None] | None = None,
     ) -> Stepped:
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
@@ -117,6 +118,8 @@ class DenseBackend(ABC):
             stop: whether this worker was asked to stop.
             finite: returns, after the backward pass, whether the gradients of `rows` are finite; default:
                 checked here.
+            ready: called once the gradients of `rows` are final, with whether this worker accepts the step,
+                or whether all do. So they can be sent while the workers sum the other gradients.
         """
 
     @abstractmethod

@@ -64,6 +64,7 @@ class DataParallel(DenseBackend):
         share: float = 1.0,
         stop: bool = False,
         finite: Callable[[], bool] | None = None,
+        ready: Callable[[bool], None] | None = None,
     ) -> Stepped:
         """See `DenseBackend.step`."""
         for parameter in self.parameters:
@@ -74,7 +75,11 @@ class DataParallel(DenseBackend):
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (_finite(loss, gradients) and (finite is None or finite()))
         mean = 0.0 if loss is None else loss.item() * share
+        if ready is not None and self.clip_norm is None:
+            ready(right)
         stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])
+        if ready is not None and self.clip_norm is not None:
+            ready(stepped.accepted)
         if stepped.accepted and self.optimizer is not None:
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale

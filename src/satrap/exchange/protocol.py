@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -142,6 +142,17 @@ class Exchange(Protocol):
 
     def close(self) -> None:
         """Apply what was issued and release everything. Further calls are errors."""
+
+
+@runtime_checkable
+class Unanimous(Protocol):
+    """An exchange in which the updates of all processes are one, which each of them may refuse.
+
+    So a process need not know whether the others accept a step before it issues the update.
+    """
+
+    def refuse(self) -> None:
+        """Issue, in place of an update, that no process's gradients are to be applied."""
 
 
 class Durability(Protocol):

@@ -18,7 +18,7 @@ from satrap.plan.workload import TableLoad, Workload
 PLACEMENTS = ("row_wise", "table_wise", "replicated")
 ID_BYTES = 8
 MESSAGES = 3
-"""All-to-alls of a step: ids, rows and gradients, each after their sizes."""
+"""All-to-alls of a step: ids, rows and gradients."""
 
 _SENT, _RECEIVED, _HELD, _MEMORY, _COMPUTE = slice(0, 3), slice(3, 6), 6, 7, 8
 _NUMBERS = 9

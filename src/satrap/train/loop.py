@@ -17,6 +17,7 @@ from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
 from satrap.errors import SatrapError
 from satrap.exchange import Lookup
+from satrap.exchange.protocol import Unanimous
 from satrap.optim import Schedule as LearningRates
 from satrap.train.load import reading
 from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
@@ -41,6 +42,7 @@ class Loop:
         self._state, self._loss, self._learning_rates = state, loss, learning_rates
         self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
+        self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
         self._unanswered = 0  # lookups whose update has not been issued yet
 
     def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
@@ -121,22 +123,37 @@ class Loop:
                 loss = self._loss(logits, batch)
                 logits = as_matrix(logits.detach(), len(self._predictor.schema.labels))
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
+        push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
+        early = self._unanimous is not None
         with run.stages.timed("dense"):
-            finite = partial(embeddings.finite, leaves)
             stepped = state.dense.step(
-                loss, leaves, lr_scale, share=turn.share, stop=state.stopping, finite=finite
+                loss,
+                leaves,
+                lr_scale,
+                share=turn.share,
+                stop=state.stopping,
+                finite=finite,
+                ready=push if early else None,
             )
         missed = (
             None if pending is None else min(run.updates - pending.updates_seen, self._schedule.staleness)
         )
-        with run.stages.timed("push"):
-            if stepped.accepted and pending is not None:
-                gradients = [*embeddings.gradients(leaves), *state.dense.push()]
-                self._update(pending.lookup, gradients, lr_scale)
-            else:  # in sync mode, shards wait for every worker
-                self._update(None, [], lr_scale)
+        if not early:
+            with run.stages.timed("push"):
+                push(stepped.accepted)
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
+
+    def _push(self, pending: Pending | None, leaves: list[Tensor], lr_scale: float, accepted: bool) -> None:
+        """Issue the update of a step; `accepted`: by this worker, and if it must be, by all."""
+        if not accepted and self._unanimous is not None:
+            self._unanswered -= 1
+            self._unanimous.refuse()
+        elif accepted and pending is not None:
+            gradients = [*self._predictor.embeddings.gradients(leaves), *self._state.dense.push()]
+            self._update(pending.lookup, gradients, lr_scale)
+        else:  # in sync mode, shards wait for every worker
+            self._update(None, [], lr_scale)
 
     def _update(self, lookup: Lookup[Any] | None, gradients: Sequence[Array], lr_scale: float = 1.0) -> None:
         self._unanswered -= 1

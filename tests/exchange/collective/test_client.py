@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from satrap.errors import ConfigError, ExchangeError, StoreError
 from satrap.exchange import Lookup, Request
 from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.lookahead import with_lookahead
 from satrap.exchange.servers import Wire
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
 from satrap.optim import SGD
@@ -164,6 +166,36 @@ def test_bad_gradients_of_one_rank_are_refused_on_all() -> None:
     after = [rank.lookup([request(0, [1], [])], create=False) for rank in ranks]
     np.testing.assert_array_equal(after[0].result()[0], before)
     Together(ranks).close()
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_update_that_one_rank_refuses_changes_nothing_and_all_go_on(ahead: int) -> None:
+    found = []
+    for refused in (False, True):  # first without that step
+        ranks = members(2, TABLES, STORE)
+        for rank in ranks if ahead else ():
+            with_lookahead(rank)
+
+        def work(r: int, ranks: Any = ranks, refused: bool = refused) -> None:
+            steps = [s for s in range(6) if refused or s != 2]
+            waiting: list[Any] = []
+            for turn in range(len(steps) + ahead):
+                if turn < len(steps):
+                    waiting.append(ranks[r].lookup([request(0, [1, 2 + steps[turn] % 2], [3])], create=True))
+                if turn >= ahead:
+                    lookup = waiting.pop(0)
+                    ones = [np.ones_like(rows) for rows in lookup.result()]
+                    if steps[turn - ahead] == 2 and r == 1:
+                        ranks[r].refuse()
+                    else:
+                        ranks[r].update(lookup, ones, lr_scale=1.0)
+            ranks[r].flush()
+
+        together([lambda r=r: work(r) for r in range(2)])  # type: ignore[misc]
+        found.append(Together(ranks))
+    assert_equal_contents(*found)  # type: ignore[arg-type]
+    for everybody in found:
+        everybody.close()
 
 
 def test_a_rank_that_does_something_else_is_named_on_all_and_nothing_goes_on() -> None:

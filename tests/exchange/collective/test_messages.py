@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from satrap.errors import CheckpointError, ExchangeError, StoreError
 from satrap.exchange.collective import Alone
@@ -26,6 +28,48 @@ def test_each_rank_gets_what_the_others_sent_to_it() -> None:
     found = together([lambda r=r: one(r) for r in range(3)])  # type: ignore[misc]
     assert found == [[[10 * rank + to] * (rank + to) for rank in range(3)] for to in range(3)]
     assert [(end.sent, end.received) for end in ends] == [(3, 3), (4, 4), (5, 5)]  # without what stays here
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 4), st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(0, 2**32))
+def test_messages_of_any_length_arrive_whole_in_one_or_two_rounds(
+    size: int, lengths: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    turns = [(Operation(int(rng.integers(1, 6))), rng.poisson(n, (size, size))) for n in lengths]
+    ends = channels(size)
+
+    def one(rank: int) -> None:
+        for turn, (operation, sizes) in enumerate(turns):
+            parts = [np.full(sizes[rank, to], (rank + 5 * to + turn) % 256, np.uint8) for to in range(size)]
+            for other, part in enumerate(ends[rank].talk(operation, parts)):
+                assert len(part) == sizes[other, rank]
+                assert (part == (other + 5 * rank + turn) % 256).all()
+
+    together([lambda r=r: one(r) for r in range(size)])  # type: ignore[misc]
+
+
+def test_a_message_like_the_one_before_takes_one_round() -> None:
+    ends, rounds = channels(2), [0]
+    send = ends[0].ranks.all_to_all
+
+    def counted(*arguments: Any) -> Any:
+        rounds[0] += 1
+        return send(*arguments)
+
+    ends[0].ranks.all_to_all = counted  # type: ignore[method-assign]
+
+    def one(rank: int) -> list[int]:
+        after = []
+        for size in (1000, 1010, 1500, 100, 1000):
+            for operation in (Operation.LOOKUP, Operation.ROWS):
+                ends[rank].talk(operation, [np.zeros(size, np.uint8)] * 2)
+            after.append(rounds[0])
+        return after
+
+    # The first two messages and the first after ROWS need two rounds; 1010 bytes fit where 1000 were sent;
+    # 1500 do not, nor do 1000 after 100.
+    assert together([lambda: one(0), lambda: one(1)])[0] == [4, 7, 11, 13, 17]
 
 
 def test_an_error_of_one_is_raised_by_all_with_its_rank_and_they_go_on() -> None:

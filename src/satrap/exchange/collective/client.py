@@ -15,7 +15,7 @@ from satrap.exchange.collective.early import EarlyLookups
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.owner import Merged, Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
-from satrap.exchange.collective.pushes import Pushes
+from satrap.exchange.collective.pushes import Push, Pushes
 from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 from satrap.exchange.collective.telemetry import CollectiveTelemetry
 from satrap.exchange.lookup import Array, Lookup, Request
@@ -223,11 +223,18 @@ class CollectiveExchange:
         finite: bool = False,
     ) -> None:
         """See `Exchange.update`. If the gradients of one rank are refused, so are those of all."""
-        self._raise_failed()
         lookup = Lookup.given(lookup, self)
+        self._issue(lookup, lambda: self._pushed(lookup, gradients), lr_scale)
+
+    def refuse(self) -> None:
+        """See `Unanimous.refuse`."""
+        self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
+
+    def _issue(self, lookup: Lookup[Any], packed: Callable[[], list[Bytes]], lr_scale: float) -> None:
+        self._raise_failed()
         done = self.telemetry.meter.issue("push", lookup)
         self._last_update = self._thread.submit(
-            self._update, lookup, gradients, lr_scale, self._last_update, done
+            self._update, lookup, packed, lr_scale, self._last_update, done
         )
         if self._early is not None:
             self._last_update.add_done_callback(self._early.refuse)
@@ -235,7 +242,7 @@ class CollectiveExchange:
     def _update(
         self,
         lookup: Lookup[Any],
-        gradients: Sequence[Array],
+        packed: Callable[[], list[Bytes]],
         lr_scale: float,
         before: Future[None] | None,
         done: Callable[[], None],
@@ -244,16 +251,12 @@ class CollectiveExchange:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, on all ranks
             try:
-                messages: Sequence[Bytes] | StoreError = self._pushed(lookup, gradients)
+                messages: Sequence[Bytes] | StoreError = packed()
             except StoreError as error:
                 self.telemetry.refused += 1
                 messages = error
             pushed = self._channel.talk(Operation.UPDATE, messages)
-            received = [self._pushes.unpack(message) for message in pushed]
-            if self.pooled:  # sums that an owner makes of vectors may overflow there alone
-                self._owner.update(received, lr_scale, self._agreed)
-            else:
-                self._owner.update(received, lr_scale)
+            self._apply([self._pushes.unpack(message) for message in pushed], lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
             if self._early is not None and (following := self._early.updated()) is not None:
@@ -263,6 +266,14 @@ class CollectiveExchange:
                 self.telemetry.share()
         finally:
             done()
+
+    def _apply(self, pushed: Sequence[Push], lr_scale: float) -> None:
+        if any(push.refused for push in pushed):
+            return
+        if self.pooled:  # sums that an owner makes of vectors may overflow there alone
+            self._owner.update(pushed, lr_scale, self._agreed)
+        else:
+            self._owner.update(pushed, lr_scale)
 
     def _agreed(self, check: Callable[[], None]) -> None:
         """Check something on all ranks; raise what it raised on any."""

@@ -17,7 +17,7 @@ from satrap.exchange.servers.wire import gather_gradients, scale_of
 from satrap.exchange.traffic import Rounding
 from satrap.store.types import address, check_rows, not_finite
 
-_NOTHING, _WITH_IDS = -1, -2
+_NOTHING, _WITH_IDS, _REFUSED = -1, -2, -3
 """In place of the number of the lookup that an update is for."""
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -33,6 +33,7 @@ class Push:
             of ids are divided by the number of ranks.
         scales: float64 per group: the gradients were multiplied by it.
         code: their number format.
+        refused: the rank wants no gradients to be applied, of any rank.
     """
 
     number: int | None = None
@@ -40,6 +41,7 @@ class Push:
     rows: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
     scales: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     code: int = kernels.FLOAT32
+    refused: bool = False
 
     def take(self, group: int, dim: int, first: int, count: int) -> Array:
         """Return `count` gradients of a group, float32[count, dim], from byte `first` on."""
@@ -87,7 +89,7 @@ class Pushes:
             StoreError: wrong shapes, or a gradient that is not finite on its way.
         """
         if not requests:
-            return [np.array([_NOTHING], np.int64).view(np.uint8)] * self._ranks
+            return self._said(_NOTHING)
         scales = np.ones(len(self._groups))
         rows: list[list[Bytes]] = [[] for _ in range(self._ranks)]
         given = sorted(zip(requests, asks, gradients, strict=True), key=lambda one: one[0].group)
@@ -102,6 +104,13 @@ class Pushes:
             number, ids = _WITH_IDS, by_rank(self._groups, self._ranks, requests, asks)
         head = joined([np.array([number], np.int64).view(np.uint8), scales.view(np.uint8)])
         return [joined([head, asked, *own]) for asked, own in zip(ids, rows, strict=True)]
+
+    def refusal(self) -> list[Bytes]:
+        """Return the messages that refuse an update."""
+        return self._said(_REFUSED)
+
+    def _said(self, number: int) -> list[Bytes]:
+        return [np.array([number], np.int64).view(np.uint8)] * self._ranks
 
     def _gathered(self, rows: Array, ask: Ask, group: TableGroup, scale: float) -> Bytes:
         """Return the gradients for a rank times a scale, those of rows divided by the number of ranks.
@@ -123,8 +132,8 @@ class Pushes:
     def unpack(self, message: Bytes) -> Push:
         """Return what a rank sent as its part of an update."""
         number, rest = int(message[:8].view(np.int64)[0]), message[8:]
-        if number == _NOTHING:
-            return Push()
+        if number in (_NOTHING, _REFUSED):
+            return Push(refused=number == _REFUSED)
         scales, rest = rest[: 8 * len(self._groups)].view(np.float64), rest[8 * len(self._groups) :]
         if number != _WITH_IDS:
             return Push(number, (), rest, scales, self._code)
