@@ -9,13 +9,25 @@ import socket
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record import write
 
-SIDES = ("collective", "collective-lookahead", "collective-float32", "collective-hybrid", "torchrec")
+COMMON = ("rows", "batch_size", "warm_up", "steps", "passes", "delay")
+SIDES = (
+    "collective",
+    "collective-lookahead",
+    "collective-hybrid",
+    "collective-float32",
+    "collective-int8",
+    "servers",
+    "servers-hybrid",
+    "torchrec",
+)
 
 
 def free_port() -> int:
@@ -25,8 +37,27 @@ def free_port() -> int:
         return port
 
 
-def run(options: dict[str, Any]) -> list[int]:
-    """Run the ranks of one side; return the samples per second of each pass."""
+@contextmanager
+def shards(count: int) -> Iterator[list[str]]:
+    """Run shard servers; yield their addresses."""
+    command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0"]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    try:
+        yield [one.stdout.readline().split()[4] for one in started if one.stdout is not None]
+    finally:
+        for one in started:
+            one.terminate()
+            one.wait(20)
+
+
+def run(options: dict[str, Any]) -> dict[str, Any]:
+    """Run the ranks of one side; return samples per second of each pass, and where a step's time went."""
+    with shards(options["world"] if options["side"].startswith("servers") else 0) as addresses:
+        return run_ranks(options | {"shards": addresses})
+
+
+def run_ranks(options: dict[str, Any]) -> dict[str, Any]:
+    """Run the ranks of one side; see `run`."""
     store = f"127.0.0.1:{free_port()}"
     script = [sys.executable, "-m", "benchmarks.collective.ranks"]
     serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
@@ -46,23 +77,34 @@ def run(options: dict[str, Any]) -> list[int]:
         meeting.communicate("")
     if any(rank.returncode for rank in ranks):
         raise SystemExit(f"a rank of {options['side']} failed")
-    found: list[int] = json.loads(said[0].strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(said[0].strip().splitlines()[-1])
     return found
 
 
 def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[str, Any]:
     """Run all sides in turn, several times."""
     speeds: dict[str, list[int]] = {side: [] for side in sides}
+    steps: dict[str, Any] = {}
     for repeat in range(options.repeats):
         for side in sides:
-            common = {name: getattr(options, name) for name in ("rows", "batch_size", "steps", "passes")}
-            speeds[side] += run({**common, **case, "side": side, "seed": repeat})
-            print(case, side, speeds[side], flush=True)
+            common = {name: getattr(options, name) for name in COMMON}
+            found = run({**common, **case, "side": side, "seed": repeat})
+            speeds[side] += found["speeds"]
+            steps[side] = told(found["of_a_step"], options.batch_size)
+            print(case, side, speeds[side], steps[side], flush=True)
     median = {side: statistics.median(found) for side, found in speeds.items()}
     peer = median.get("torchrec")
     ratios = {} if peer is None else {s: round(m / peer, 3) for s, m in median.items() if s != "torchrec"}
     print(case, "over torchrec:", ratios, flush=True)
-    return {"samples_per_second": speeds, "median": median, "over_torchrec": ratios}
+    return {"samples_per_second": speeds, "median": median, "over_torchrec": ratios, "last_run": steps}
+
+
+def told(step: dict[str, float], batch_size: int) -> dict[str, float]:
+    """Return the milliseconds of each stage of a step, and the bytes sent per sample."""
+    if not step:
+        return {}
+    stages = {f"{name}_ms": round(1e3 * value, 2) for name, value in step.items() if name != "sent"}
+    return {**stages, "sent_bytes_per_sample": round(step["sent"] / batch_size, 1)}
 
 
 def main() -> None:
@@ -72,6 +114,8 @@ def main() -> None:
     parser.add_argument("--towers", nargs="+", default=["tiny", "dlrm"])
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--batch-size", type=int, default=4096, help="of each worker")
+    parser.add_argument("--warm-up", type=int, default=160, help="steps before the measured passes")
+    parser.add_argument("--delay", type=float, default=0, help="milliseconds; sides of satrap only")
     parser.add_argument("--steps", type=int, default=40, help="of a pass")
     parser.add_argument("--passes", type=int, default=2, help="measured passes of each run")
     parser.add_argument("--repeats", type=int, default=2)
@@ -79,6 +123,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
     options = parser.parse_args()
     sides = [side for side in options.sides if side != "torchrec" or find_spec("torchrec")]
+    if options.delay and any(side == "torchrec" or side.startswith("servers") for side in sides):
+        parser.error("--delay is for the sides collective...")
     load, results = os.getloadavg()[0], {}
     for tower in options.towers:
         for dim in options.dims:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
@@ -20,26 +20,60 @@ from satrap.dense import ConnectedWorkers, Workers
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange
 from satrap.exchange.collective.torch_ranks import TorchRanks
-from satrap.exchange.servers import Wire
+from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 
 LR, DENSE_LR = 0.01, 1e-3
-Side = tuple[Callable[[Samples], object], Callable[[], object]]
-"""What trains on samples, and what waits for all ranks."""
+Side = tuple[Callable[[Samples], object], Callable[[], object], Callable[[], dict[str, Any]]]
+"""What trains on samples, what waits for all ranks, and what tells where time and bytes went until now."""
+WIRES = {"float32": Wire("float32", "float32"), "int8": Wire("int8", "int8")}
+
+
+class FarRanks(TorchRanks):
+    """Ranks that are further apart: what they send arrives later."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(deadline=300.0)
+        self._delay = delay
+
+    def another(self) -> FarRanks:
+        """See `Ranks.another`."""
+        return FarRanks(self._delay)
+
+    def all_to_all(self, given: Any, lengths: Sequence[int], sizes: Sequence[int]) -> list[Any]:
+        """See `Ranks.all_to_all`."""
+        time.sleep(self._delay)
+        return super().all_to_all(given, lengths, sizes)
+
+
+class FarWorkers(ConnectedWorkers):
+    """Workers that are further apart; their sum is a ring, in which every part travels 2 (W - 1) times."""
+
+    delay = 0.0
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """See `Group.sum`."""
+        time.sleep(2 * (self.size - 1) * self.delay)
+        super().sum(tensor)
 
 
 def satrap_side(options: argparse.Namespace) -> Side:
-    """Ranks that hold the rows together; any 64-bit id gets a row when it is first seen."""
+    """Ranks that hold the rows together, or shard servers; any 64-bit id gets a row when it is first seen."""
     described, workers = schema(options.dim), Workers()
     if options.world > 1:
-        workers = ConnectedWorkers(options.store, options.rank, options.world, deadline=300.0)
+        workers = FarWorkers(options.store, options.rank, options.world, deadline=300.0)
+        workers.delay = options.delay / 1e3
+    hybrid = "hybrid" in options.side
 
     def connect(tables: Any) -> Exchange:
+        wire = WIRES.get(options.side.rpartition("-")[2], Wire())
+        if options.side.startswith("servers"):
+            worker = WorkerId(rank=options.rank, world=options.world, run="benchmark")
+            mode = "hybrid" if hybrid else "sync"
+            return ServersExchange(options.shards, tables, wire=wire, mode=mode, worker=worker)
         alone = options.world == 1
-        ranks = [Alone() if alone else TorchRanks(deadline=300.0) for _ in range(2)]
-        wire = Wire("float32", "float32") if options.side.endswith("32") else Wire()
+        ranks = [Alone() if alone else FarRanks(options.delay / 1e3) for _ in range(2)]
         return CollectiveExchange(ranks[0], ranks[1], tables, wire=wire)
 
-    hybrid = "hybrid" in options.side
     trainer = satrap.Trainer(
         network(options.tower, described),
         described,
@@ -55,7 +89,11 @@ def satrap_side(options: argparse.Namespace) -> Side:
         data = satrap.data.read(samples.columns(), described, batch_size=options.batch_size, shuffle=False)
         trainer.fit(data)
 
-    return fit, lambda: workers.meet("pass")
+    def report() -> dict[str, Any]:
+        stages, traffic = trainer.run.stages.seconds, trainer.exchange.telemetry.traffic()
+        return {**stages, "sent": traffic.sent}
+
+    return fit, lambda: workers.meet("pass"), report
 
 
 def torchrec_side(options: argparse.Namespace) -> Side:
@@ -121,23 +159,33 @@ def torchrec_side(options: argparse.Namespace) -> Side:
             loss.backward()
             optimizer.step()
 
-    return fit, dist.barrier
+    return fit, dist.barrier, dict
 
 
 def main() -> None:
-    """Train; rank 0 prints the samples per second of each measured pass, all ranks together, as JSON."""
+    """Train; rank 0 prints the samples per second of each measured pass, all ranks together, as JSON.
+
+    It also prints the milliseconds of its stages and the bytes that it sent, per step and per sample, of the
+    measured passes.
+    """
     options = argparse.Namespace(**json.loads(os.environ["RANK_OPTIONS"]))
-    fit, meet = (torchrec_side if options.side == "torchrec" else satrap_side)(options)
-    count, sizes, speeds = options.steps * options.batch_size, cardinalities(options.rows), []
+    fit, meet, report = (torchrec_side if options.side == "torchrec" else satrap_side)(options)
+    sizes, speeds = cardinalities(options.rows), []
+    before: dict[str, Any] = {}
     for number in range(1 + options.passes):  # the first compiles and warms up
+        steps = options.steps if number else options.warm_up
+        count = steps * options.batch_size
         samples = generate(count, sizes, seed=1000 * options.seed + 100 * options.rank + number)
         meet()
         start = time.perf_counter()
         fit(samples)
         meet()
         speeds.append(round(options.world * count / (time.perf_counter() - start)))
+        before = before or report()
     if options.rank == 0:
-        print(json.dumps(speeds[1:]), flush=True)
+        steps = options.steps * options.passes
+        spent = {name: round((value - before[name]) / steps, 6) for name, value in report().items()}
+        print(json.dumps({"speeds": speeds[1:], "of_a_step": spent}), flush=True)
     os._exit(0)  # TorchRec's threads may not end
 
 

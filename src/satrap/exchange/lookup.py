@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -116,9 +117,10 @@ class Lookup(Generic[R]):
         return self.rows.result(timeout)
 
     def told(self, future: Future[Any]) -> None:
-        """Raise what a future raised to whoever waits for the rows."""
+        """Raise what a future raised to whoever waits for the rows, unless they know more already."""
         if (error := future.exception()) is not None:
-            self.rows.set_exception(error)
+            with suppress(InvalidStateError):
+                self.rows.set_exception(error)
 
     def distinct(self) -> list[R]:
         """Wait for the rows of the distinct ids behind the requests; here the same as `result`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,13 +30,20 @@ class Meeting:
     def __init__(self, size: int) -> None:
         self.size, self.slots = size, dict[int, Sequence[np.ndarray]]()
         self.barrier = threading.Barrier(size, timeout=60)
+        self.others = defaultdict[int, Meeting](lambda: Meeting(size))
+        self.lock = threading.Lock()
 
 
 class ThreadRanks:
     """One of several ranks that are threads."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
-        self.rank, self.size, self._meeting = rank, meeting.size, meeting
+        self.rank, self.size, self._meeting, self._others = rank, meeting.size, meeting, 0
+
+    def another(self) -> ThreadRanks:
+        self._others += 1
+        with self._meeting.lock:
+            return ThreadRanks(self._meeting.others[self._others], self.rank)
 
     def all_to_all(self, given: np.ndarray, lengths: Sequence[int], sizes: Sequence[int]) -> list[np.ndarray]:
         assert sum(lengths) == len(given)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.collective.answers import Answers
 from satrap.exchange.collective.asks import Ask, by_rank, unpack
 from satrap.exchange.collective.durability import CollectiveDurability
-from satrap.exchange.collective.early import EarlyLookups
+from satrap.exchange.collective.early import Early, EarlyLookups, Found
 from satrap.exchange.collective.messages import Channel, Operation
-from satrap.exchange.collective.owner import Merged, Owner, merge
+from satrap.exchange.collective.owner import Owner, merge
 from satrap.exchange.collective.placement import Holders, Placement
 from satrap.exchange.collective.pushes import Push, Pushes
 from satrap.exchange.collective.ranks import Bytes, Ranks, joined
@@ -117,9 +118,13 @@ class CollectiveExchange:
     def look_ahead(self) -> None:
         """From now on, let lookups see the updates of all lookups before them; see `with_lookahead`."""
         assert not self.pooled
-        self._early = EarlyLookups(self._owner, self._channel, self._answers)
+        ahead = Channel(self._ranks.another())
+        self.telemetry.channels.append(ahead)
+        self._early = EarlyLookups(self._owner, ahead, self._channel, self._answers, self._seen)
 
     def _run(self, work: Callable[[], Any]) -> Any:
+        if self._early is not None:
+            self._early.settle()
         return self._thread.submit(work).result()
 
     def lookup(
@@ -129,7 +134,9 @@ class CollectiveExchange:
         lookup = Lookup[Array](requests, exchange=self)
         done = self.telemetry.meter.issue("lookup")
         if create and self._early is not None:
-            self._thread.submit(self._look_ahead, lookup, done).add_done_callback(lookup.told)
+            look_up = partial(self._found, lookup, create=True)
+            here = self._early.issue(lookup, look_up, self._last_update)
+            here.add_done_callback(lambda _: done())
             return lookup
         asked = lookup if known is None else Lookup[Array](())
         rows = self._thread.submit(self._look_up, asked, create, done)
@@ -141,19 +148,9 @@ class CollectiveExchange:
 
     def _look_up(self, lookup: Lookup[Array], create: bool, done: Callable[[], None]) -> list[Array]:
         try:
-            asks, given = self._found(lookup, self._answer, create=create)
+            asks, given = self._found(lookup, self._channel, self._answer, create=create)
             self._seen(lookup)
             return self._answers.place(given, lookup.requests, asks)
-        finally:
-            done()
-
-    def _look_ahead(self, lookup: Lookup[Array], done: Callable[[], None]) -> None:
-        try:
-            assert self._early is not None
-            asks, given = self._found(lookup, self._early.answer, create=True)
-            if self._early.add(lookup, asks, given):
-                self._seen(lookup)
-                self._early.hand_out()
         finally:
             done()
 
@@ -163,7 +160,8 @@ class CollectiveExchange:
     def _found(
         self,
         lookup: Lookup[Array],
-        answer: Callable[[Sequence[tuple[Merged, Array]]], Sequence[Bytes]],
+        channel: Channel,
+        answer: Callable[[Callable[[], Found]], list[Bytes]],
         *,
         create: bool,
     ) -> tuple[list[list[Ask]], Sequence[Bytes]]:
@@ -171,7 +169,8 @@ class CollectiveExchange:
 
         Args:
             lookup: of this rank.
-            answer: makes what is sent to each rank of the rows that all have asked this one for.
+            channel: to the other ranks.
+            answer: given what finds the rows that all have asked this one for, makes what each rank gets.
             create: see `lookup`.
         """
         asks: list[list[Ask]] = []
@@ -182,20 +181,21 @@ class CollectiveExchange:
             )
         except StoreError as error:  # the others must hear of it: they wait
             messages = error
-        asked = self._channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
+        asked = channel.talk(Operation.LOOKUP if create else Operation.PEEK, messages)
         requests = [unpack(self.groups, message)[0] for message in asked]
         lookup.active = sum(any(ask is not None for ask in one) for one in requests)
-        self._looked += 1
+        self._looked += create
         lookup.places = (self._looked, asks) if create else ()
         try:
             wanted = merge(self.groups, requests)
-            messages = answer(self._owner.look_up(self._looked, wanted, create=create))
+            messages = answer(lambda: self._owner.look_up(self._looked, wanted, create=create))
         except StoreError as error:
             messages = error
-        return asks, self._channel.talk(Operation.ROWS, messages)
+        return asks, channel.talk(Operation.ROWS, messages)
 
-    def _answer(self, found: Sequence[tuple[Merged, Array]]) -> list[Bytes]:
+    def _answer(self, find: Callable[[], Found]) -> list[Bytes]:
         """Return the rows that each rank has asked this one for."""
+        found = find()
         return [
             joined(
                 self._answers.pack(self._owner.pooled(rank, m, rows), None)
@@ -233,8 +233,9 @@ class CollectiveExchange:
     def _issue(self, lookup: Lookup[Any], packed: Callable[[], list[Bytes]], lr_scale: float) -> None:
         self._raise_failed()
         done = self.telemetry.meter.issue("push", lookup)
+        early = (None, None) if self._early is None else self._early.take()
         self._last_update = self._thread.submit(
-            self._update, lookup, packed, lr_scale, self._last_update, done
+            self._update, lookup, packed, lr_scale, self._last_update, early, done
         )
         if self._early is not None:
             self._last_update.add_done_callback(self._early.refuse)
@@ -245,23 +246,28 @@ class CollectiveExchange:
         packed: Callable[[], list[Bytes]],
         lr_scale: float,
         before: Future[None] | None,
+        early: tuple[Early | None, Early | None],
         done: Callable[[], None],
     ) -> None:
         try:
             if before is not None:
                 before.result()  # a refused update stops the ones behind it, on all ranks
+            for waits in early:
+                if waits is not None:
+                    wait([waits.here])
             try:
                 messages: Sequence[Bytes] | StoreError = packed()
             except StoreError as error:
                 self.telemetry.refused += 1
                 messages = error
             pushed = self._channel.talk(Operation.UPDATE, messages)
-            self._apply([self._pushes.unpack(message) for message in pushed], lr_scale)
+            received = [self._pushes.unpack(message) for message in pushed]
+            with nullcontext() if self._early is None else self._early.lock:
+                self._apply(received, lr_scale)
             self.telemetry.meter.applied(lookup, 0, (self._applied, self._applied))
             self._applied += 1
-            if self._early is not None and (following := self._early.updated()) is not None:
-                self._seen(following)
-                self._early.hand_out()
+            if self._early is not None:
+                self._early.updated(*early)
             if self._applied % _SHARED == 0:  # so that rank 0 can report them while it trains
                 self.telemetry.share()
         finally:
@@ -306,6 +312,8 @@ class CollectiveExchange:
 
     def close(self) -> None:
         """Apply what was issued, then release the store and leave the other ranks."""
+        if self._early is not None:
+            self._early.close()
         self._thread.shutdown(wait=True)
         self.shard.close()
         self._ranks.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,56 +18,107 @@ from satrap.exchange.collective.owner import Merged, Owner
 from satrap.exchange.collective.ranks import Bytes, joined
 from satrap.exchange.lookup import Array, Lookup
 
+Found = Sequence[tuple[Merged, Array]]
+"""What all ranks have asked this one for, and the rows as they are."""
+Answer = Callable[[Callable[[], Found]], list[Bytes]]
+"""Given what finds the rows, makes what each rank gets of them."""
+LookUp = Callable[[Channel, Answer], tuple[list[list[Ask]], Sequence[Bytes]]]
+"""Looks up; returns, of each request, what each rank was asked for, and what each rank has sent."""
+
 
 @dataclass(slots=True)
-class _Early:
+class Early:
     """A lookup that waits for its turn.
 
     Args:
+        lookup: of this rank; its rows are set in its turn.
+        first: no other waited when it was issued: its turn is at once.
         wanted: what all ranks have asked this one for.
         later: which of these rows are sent in its turn.
-        lookup: of this rank; its rows are set in its turn.
         rows: of the lookup, but for those that are missing.
         missing: of each request, the positions of the rows that each rank sends in its turn.
+        here: done once `rows` are here.
     """
 
-    wanted: Sequence[Merged]
-    later: Sequence[Mask]
-    lookup: Lookup[Array] = field(default_factory=lambda: Lookup[Array](()))
+    lookup: Lookup[Array]
+    first: bool
+    wanted: Sequence[Merged] = ()
+    later: Sequence[Mask] = ()
     rows: list[Array] = field(default_factory=list)
     missing: Sequence[Sequence[Positions]] = ()
+    here: Future[None] = field(default_factory=Future)
 
 
 class EarlyLookups:
     """The lookups of all ranks that wait, on each rank in the same order.
 
-    Rows are sent when a lookup is issued, beside everybody's own work, but for those that lookups before it
-    ask for, too, on any rank: these will change, and are sent once its turn has come, that is after the
-    updates of all lookups before it. So every row is sent once, and is that of a lookup in its turn, to the
-    bit.
+    Rows are sent when a lookup is issued, in a thread of its own, beside everybody's steps and updates, but
+    for those that lookups before it ask for, too, on any rank: these will change, and are sent once its turn
+    has come, that is after the updates of all lookups before it. So every row is sent once, and is that of a
+    lookup in its turn, to the bit.
+
+    An owner may have applied an update that another one has yet to apply. So each decides for itself which
+    rows it sends later, and tells it with the rows.
 
     Args:
         owner: of the rows of this rank.
-        channel: to the other ranks.
+        ahead: to the other ranks, for the thread that looks up.
+        channel: the same, for the thread that updates.
         answers: packs and places rows.
+        seen: called with each lookup whose turn has come.
+
+    Attributes:
+        lock: holds back the other thread while one reads or changes rows.
     """
 
-    def __init__(self, owner: Owner, channel: Channel, answers: Answers) -> None:
-        self._owner, self._channel, self._answers = owner, channel, answers
-        self._awaited, self._waiting = Awaited(owner.shard), deque[_Early]()
-        self._next = _Early((), ())
+    def __init__(
+        self,
+        owner: Owner,
+        ahead: Channel,
+        channel: Channel,
+        answers: Answers,
+        seen: Callable[[Lookup[Array]], None],
+    ) -> None:
+        self._owner, self._ahead, self._channel, self._answers = owner, ahead, channel, answers
+        self._seen, self._awaited, self.lock = seen, Awaited(owner.shard), threading.Lock()
+        self._waiting = deque[Early]()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-lookahead")
 
-    def answer(self, found: Sequence[tuple[Merged, Array]]) -> list[Bytes]:
-        """Return what each rank gets now of a lookup.
+    def issue(self, lookup: Lookup[Array], look_up: LookUp, last_update: Future[None] | None) -> Future[None]:
+        """Look up in the other thread; return what is done once all rows are here that are sent early.
 
         Args:
-            found: what all ranks have asked this one for, and the rows as they are now.
+            lookup: of this rank.
+            look_up: does it.
+            last_update: the update that was issued last.
         """
-        later = [self._awaited.among(m.slots) for m, _ in found if m.slots is not None]
-        self._next = _Early([m for m, _ in found], later)
+        early = Early(lookup, first=not self._waiting)
+        self._waiting.append(early)
+        early.here = self._thread.submit(self._look_up, early, look_up, last_update)
+        early.here.add_done_callback(lookup.told)
+        return early.here
+
+    def _look_up(self, early: Early, look_up: LookUp, last_update: Future[None] | None) -> None:
+        if early.first and last_update is not None:
+            last_update.result()  # its turn is after it
+        asks, given = look_up(self._ahead, lambda find: self._answer(early, find))
+        early.rows, early.missing = self._answers.place_early(given, early.lookup.requests, asks)
+        with self.lock:
+            for m in early.wanted:
+                if m.slots is not None:
+                    self._awaited.add(m.slots)
+        if early.first:
+            self._hand_out(early)
+
+    def _answer(self, early: Early, find: Callable[[], Found]) -> list[Bytes]:
+        """Return what each rank gets now of a lookup."""
+        with self.lock:
+            found = find()
+            later = [self._awaited.among(m.slots) for m, _ in found if m.slots is not None]
+        early.wanted, early.later = [m for m, _ in found], later
         return [self._now(rank, found, later) for rank in range(self._channel.ranks.size)]
 
-    def _now(self, rank: int, found: Sequence[tuple[Merged, Array]], later: Sequence[Mask]) -> Bytes:
+    def _now(self, rank: int, found: Found, later: Sequence[Mask]) -> Bytes:
         parts = []
         for (m, rows), mask in zip(found, later, strict=True):
             sent = self._owner.sent(rank, m)
@@ -74,52 +126,50 @@ class EarlyLookups:
             parts += [owed(bits), self._answers.pack(rows, sent[~bits])]
         return joined(parts)
 
-    def add(self, lookup: Lookup[Array], asks: Sequence[Sequence[Ask]], given: Sequence[Bytes]) -> bool:
-        """Take the lookup that was just answered on all ranks; return whether it is its turn at once.
-
-        Args:
-            lookup: of this rank.
-            asks: of each request, what each rank was asked for.
-            given: what each rank has sent.
-        """
-        early = self._next
-        early.lookup = lookup
-        early.rows, early.missing = self._answers.place_early(given, lookup.requests, asks)
-        for m in early.wanted:
-            if m.slots is not None:
-                self._awaited.add(m.slots)
-        self._waiting.append(early)
-        return len(self._waiting) == 1
+    def _hand_out(self, early: Early) -> None:
+        self._seen(early.lookup)
+        early.lookup.rows.set_result(early.rows)
 
     def refuse(self, update: Future[None]) -> None:
         """Tell all who wait that an update has failed, if it has."""
-        for early in self._waiting:
-            if not early.lookup.rows.done():
-                early.lookup.told(update)
+        for early in tuple(self._waiting):
+            early.lookup.told(update)
 
-    def updated(self) -> Lookup[Array] | None:
-        """Go on to the next lookup after the update of the first; return it once its rows are up to date."""
-        for m in self._waiting.popleft().wanted:
-            if m.slots is not None:
-                self._awaited.remove(m.slots)
-        if not self._waiting:
-            return None
-        early = self._waiting[0]
-        given = self._channel.talk(Operation.PATCH, self._rest(early))
-        self._answers.place_owed(given, early.lookup.requests, early.missing, early.rows)
-        return early.lookup
+    def settle(self) -> None:
+        """Wait until all lookups that were issued have been executed."""
+        self._thread.submit(lambda: None).result()
 
-    def _rest(self, early: _Early) -> list[Bytes]:
+    def take(self) -> tuple[Early | None, Early | None]:
+        """Return the lookup that is to have its update now, and the next one, if they have been issued."""
+        done = self._waiting.popleft() if self._waiting else None
+        return done, self._waiting[0] if self._waiting else None
+
+    def updated(self, done: Early | None, following: Early | None) -> None:
+        """Complete the next lookup after the update of the first, of which `take` told."""
+        if done is not None and not done.here.exception():
+            with self.lock:
+                for m in done.wanted:
+                    if m.slots is not None:
+                        self._awaited.remove(m.slots)
+        if following is not None and not following.here.exception():
+            given = self._channel.talk(Operation.PATCH, self._rest(following))
+            self._answers.place_owed(given, following.lookup.requests, following.missing, following.rows)
+            self._hand_out(following)
+
+    def _rest(self, early: Early) -> list[Bytes]:
         """Return, for each rank, the rows of a lookup that it is still owed."""
         parts: list[list[Bytes]] = [[] for _ in range(self._channel.ranks.size)]
         for m, later in zip(early.wanted, early.later, strict=True):
             at = np.flatnonzero(later).astype(np.int32)
-            rows, number = self._owner.read(m, at), (np.cumsum(later) - 1).astype(np.int32)
+            with self.lock:
+                rows = self._owner.read(m, at)
+            number = (np.cumsum(later) - 1).astype(np.int32)
             for rank, own in enumerate(parts):
                 sent = self._owner.sent(rank, m)
                 own.append(self._answers.pack(rows, number[sent[later[sent]]]))
         return [joined(own) for own in parts]
 
-    def hand_out(self) -> None:
-        """Set the rows of the first lookup."""
-        self._waiting[0].lookup.rows.set_result(self._waiting[0].rows)
+    def close(self) -> None:
+        """Execute what was issued, then leave the other ranks."""
+        self._thread.shutdown(wait=True)
+        self._ahead.ranks.close()

@@ -74,7 +74,8 @@ class Owner:
             StoreError: there is no room for a new row. Then none of them has been created.
         """
         # By number, and before anything can be refused, so that all ranks know the same lookups.
-        self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
+        if create:
+            self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
         if not create:
             return [(m, self.shard.peek_group(m.group, m.ids, m.splits)[0]) for m in wanted]
         check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))

@@ -37,6 +37,9 @@ class Ranks(Protocol):
             What each rank has sent to this one.
         """
 
+    def another(self) -> Ranks:
+        """Return the same processes for another thread."""
+
     def close(self) -> None:
         """Leave the others."""
 
@@ -49,6 +52,10 @@ class Alone:
     def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
         """Return what was given."""
         return [given]
+
+    def another(self) -> Alone:
+        """Return this."""
+        return self
 
     def close(self) -> None:
         """Nobody is there to be left."""

@@ -23,11 +23,12 @@ class CollectiveTelemetry:
     Attributes:
         meter: of this rank's requests.
         refused: updates that this rank refused before it sent them.
+        channels: whose bytes count.
     """
 
     def __init__(self, shard: Shard, channel: Channel, holders: Holders) -> None:
         self._shard, self._channel, self._holders, self.meter = shard, channel, holders, Meter()
-        self.refused = 0
+        self.refused, self.channels = 0, [channel]
         self._shards = [ShardStatistics(**merged([shard.statistics()]))] * channel.ranks.size
 
     def share(self) -> None:
@@ -44,4 +45,5 @@ class CollectiveTelemetry:
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""
-        return self.meter.report(sent=self._channel.sent, received=self._channel.received)
+        sent, received = (sum(getattr(c, way) for c in self.channels) for way in ("sent", "received"))
+        return self.meter.report(sent=sent, received=received)

@@ -25,7 +25,7 @@ class TorchRanks:
     """
 
     def __init__(self, deadline: float = 30.0, silent: Callable[[], list[int]] = list) -> None:
-        self._silent = silent
+        self._silent, self._deadline = silent, deadline
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline))
 
@@ -46,6 +46,10 @@ class TorchRanks:
     def _named(self) -> str:
         found = self._silent()
         return f"rank {', '.join(map(str, found))}" if found else "another rank"
+
+    def another(self) -> TorchRanks:
+        """See `Ranks.another`; a collective call."""
+        return TorchRanks(self._deadline, self._silent)
 
     def close(self) -> None:
         """See `Ranks.close`."""
