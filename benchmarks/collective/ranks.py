@@ -24,7 +24,8 @@ from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 
 LR, DENSE_LR = 0.01, 1e-3
 Side = tuple[Callable[[Samples], object], Callable[[], object], Callable[[], dict[str, Any]]]
-"""What trains on samples, what waits for all ranks, and what tells where time and bytes went until now."""
+"""What trains on samples; what waits for all ranks; what tells the seconds of the last training by stage,
+and the bytes sent until now."""
 WIRES = {"float32": Wire("float32", "float32"), "int8": Wire("int8", "int8")}
 
 
@@ -170,8 +171,7 @@ def main() -> None:
     """
     options = argparse.Namespace(**json.loads(os.environ["RANK_OPTIONS"]))
     fit, meet, report = (torchrec_side if options.side == "torchrec" else satrap_side)(options)
-    sizes, speeds = cardinalities(options.rows), []
-    before: dict[str, Any] = {}
+    sizes, speeds, seen = cardinalities(options.rows), [], list[dict[str, Any]]()
     for number in range(1 + options.passes):  # the first compiles and warms up
         steps = options.steps if number else options.warm_up
         count = steps * options.batch_size
@@ -181,10 +181,13 @@ def main() -> None:
         fit(samples)
         meet()
         speeds.append(round(options.world * count / (time.perf_counter() - start)))
-        before = before or report()
+        seen.append(report())
     if options.rank == 0:
-        steps = options.steps * options.passes
-        spent = {name: round((value - before[name]) / steps, 6) for name, value in report().items()}
+        first, *others = seen
+        spent = {name: sum(one[name] for one in others) for name in first if name != "sent"}
+        if first:
+            spent["sent"] = others[-1]["sent"] - first["sent"]
+        spent = {name: value / (options.steps * options.passes) for name, value in spent.items()}
         print(json.dumps({"speeds": speeds[1:], "of_a_step": spent}), flush=True)
     os._exit(0)  # TorchRec's threads may not end
 
