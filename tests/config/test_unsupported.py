@@ -144,3 +144,17 @@ def test_lookahead_is_refused_where_it_could_not_be_exact(
     error = refused(tmp_path, "training.lookahead=2", *values)
     assert error.what == f"{key} does not go with training.lookahead"
     assert loaded(tmp_path, "training.lookahead=2", SYNC).sections.training.lookahead == 2
+
+
+def test_short_gradients_of_the_network_need_the_cpu(tmp_path: Path) -> None:
+    for device in ("cuda", "cuda:1"):
+        error = refused(tmp_path, f"training.device={device}", "cluster.wire.dense=int8")
+        assert error.what == f"cluster.wire.dense: int8 does not go with training.device: {device}"
+        assert error.where == "--set cluster.wire.dense"
+    loaded(tmp_path, "training.device=cuda", "cluster.wire.dense=float32")
+
+
+def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    error = refused(tmp_path, "cluster.wire={dense: int4}")
+    assert error.what == ("cluster.wire.dense must be 'int8', 'bfloat16', 'float16' or 'float32', got 'int4'")
+    assert error.where == "--set cluster.wire"

@@ -7,19 +7,28 @@ import os
 import sys
 import time
 
+import numpy as np
 import torch
 
 from satrap.dense import ConnectedWorkers
 from satrap.errors import ExchangeError
+from satrap.exchange.servers import Wire
+
+
+def terms(size: int) -> np.ndarray:
+    """What the workers add up: float32[workers, n]."""
+    return np.random.default_rng(size).standard_normal((size, 700)).astype(np.float32)
 
 
 def do(workers: ConnectedWorkers, command: str) -> object:
     rank = workers.rank
     match command.split():
-        case ["sum"]:
-            tensor = torch.tensor([1.5, float(rank)])
-            workers.sum(tensor)
-            return tensor.tolist()
+        case ["sum", *exact]:
+            tensor = (
+                torch.from_numpy(terms(workers.size)[rank]) if exact else torch.tensor([1.5, float(rank)])
+            )
+            workers.sum(tensor, exact=int(exact[0]) if exact else None)
+            return [tensor.tolist(), workers.rounding] if exact else tensor.tolist()
         case ["count"]:
             return workers.count([1.0, 10.0**rank])
         case ["broadcast"]:
@@ -49,8 +58,9 @@ def do(workers: ConnectedWorkers, command: str) -> object:
 
 
 def main() -> None:
-    store, rank, world, deadline = sys.argv[1:]
-    workers = ConnectedWorkers(store, int(rank), int(world), deadline=float(deadline))
+    store, rank, world, deadline, dense = sys.argv[1:]
+    wire = Wire(dense=dense)  # type: ignore[arg-type]
+    workers = ConnectedWorkers(store, int(rank), int(world), deadline=float(deadline), wire=wire)
     print("ready", flush=True)
     for line in sys.stdin:
         try:
@@ -62,4 +72,5 @@ def main() -> None:
     os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+import torch
 
+from satrap.dense import ConnectedWorkers, Workers
+from satrap.errors import ConfigError
+from satrap.exchange.servers import Wire
+from tests.dense.peers import terms
 from tests.dense.processes import Process, started
+from tests.dense.threads import together
 
 DEADLINE = 3.0
 
 
 class Peers:
-    """Two worker processes that do what they are told."""
+    """Worker processes, usually two, that do what they are told."""
 
     def __init__(self, processes: list[Process]) -> None:
         self.all = processes
-        assert [self.hear(rank) for rank in range(2)] == ["ready", "ready"]
+        assert [self.hear(rank) for rank in range(len(processes))] == ["ready"] * len(processes)
 
     def tell(self, rank: int, command: str) -> None:
         stdin = self.all[rank].stdin
@@ -32,14 +40,15 @@ class Peers:
         return stdout.readline().strip()
 
     def both(self, command: str) -> list[str]:
-        for rank in range(2):
+        for rank in range(len(self.all)):
             self.tell(rank, command)
-        return [self.hear(rank) for rank in range(2)]
+        return [self.hear(rank) for rank in range(len(self.all))]
 
 
 @pytest.fixture
-def peers() -> Iterator[Peers]:
-    with started("tests.dense.peers", 2, "2", str(DEADLINE)) as processes:
+def peers(request: pytest.FixtureRequest) -> Iterator[Peers]:
+    dense = getattr(request, "param", "float32")
+    with started("tests.dense.peers", 2, "2", str(DEADLINE), dense) as processes:
         yield Peers(processes)
 
 
@@ -69,13 +78,42 @@ def test_what_workers_do_together_and_how_they_notice_a_stopped_and_a_killed_one
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("peers", ["float32", "int8"], indirect=True)
 def test_a_killed_worker_is_noticed_at_once(peers: Peers) -> None:
-    assert peers.both("sum") == ["[3.0, 1.0]"] * 2
+    peers.both("sum 2")  # loads machine code
     peers.all[0].kill()
     start = time.monotonic()
-    peers.tell(1, "sum")
+    peers.tell(1, "sum 2")
     assert "worker 1 lost worker 0: " in peers.hear(1)
     assert time.monotonic() - start < 2
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("dense", ["float32", "bfloat16", "float16", "int8"])
+def test_a_sum_in_fewer_bits_is_that_of_threads_to_the_bit(dense: str, size: int) -> None:
+    with started("tests.dense.peers", size, str(size), str(DEADLINE), dense) as processes:
+        peers = Peers(processes)
+        said = [json.loads(one.replace("None", "null")) for one in peers.both("sum 2")]
+        assert peers.both("sum") == [str([1.5 * size, sum(map(float, range(size)))])] * size  # not rounded
+    sums = [one for one, _ in said]
+    assert sums == [sums[0]] * size
+
+    def work(workers: Workers) -> list[float]:
+        mine = torch.from_numpy(terms(size)[workers.rank].copy())
+        workers.sum(mine, exact=2)
+        return mine.tolist()
+
+    exact = dense == "float32" and size > 2  # whose order of terms is gloo's
+    np.testing.assert_allclose(
+        sums[0], together(size, work, dense=dense)[0], rtol=0, atol=1e-6 if exact else 0
+    )
+    assert all((rounding == 0) == (dense == "float32") and rounding < 0.02 for _, rounding in said)
+
+
+def test_a_short_format_is_refused_on_cuda() -> None:
+    with pytest.raises(ConfigError, match="gradients on cuda cannot travel as int8"):
+        ConnectedWorkers("127.0.0.1:1", 0, 2, device="cuda", wire=Wire(dense="int8"))
 
 
 def test_who_is_called_notices_before_coming(peers: Peers) -> None:

@@ -28,6 +28,7 @@ def data(rank: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 SIZES = (4, 2, 0)
+FORMATS = ("float32", "bfloat16", "float16", "int8")
 
 
 def one(workers: Workers, rows: list[Tensor], **arguments: Any) -> tuple[Stepped, Tensor, Any]:
@@ -66,11 +67,49 @@ def test_the_mean_is_over_all_samples_and_the_tail_counts() -> None:
     torch.testing.assert_close(total, gradient)
 
 
-def test_one_worker_that_is_not_finite_stops_the_step_of_all() -> None:
-    answers = together(3, lambda workers: one(workers, [], factor=float("nan") if workers.rank == 1 else 1.0))
+@pytest.mark.parametrize("dense", FORMATS[1:])
+def test_the_mean_of_rounded_gradients_is_close_and_the_same_for_all(dense: str) -> None:
+    reference, weights, _ = joined()
+    answers = together(
+        3, lambda workers: one(workers, [], clip_norm=1e3, stop=workers.rank == 2), dense=dense
+    )
+    moved = weights - network().weight
+    for done, own, _ in answers:
+        assert torch.equal(own, answers[0][1])
+        assert 1e-5 < (own - weights).norm() / moved.norm() < 0.02
+        assert done.loss == pytest.approx(reference.loss, rel=1e-6)
+        assert (done.accepted, done.stop) == (True, True)
+
+
+@pytest.mark.parametrize("dense", FORMATS)
+def test_one_worker_that_is_not_finite_stops_the_step_of_all(dense: str) -> None:
+    bad = float("nan")
+    answers = together(
+        3, lambda workers: one(workers, [], factor=bad if workers.rank == 1 else 1.0), dense=dense
+    )
     for done, own, _ in answers:
         assert not done.accepted
         assert torch.equal(own, network().weight)
+
+
+@pytest.mark.parametrize("dense", FORMATS)
+@pytest.mark.parametrize(("gradient", "accepted"), [(1.49e38, True), (1.51e38, False)])
+def test_finite_gradients_whose_sum_may_not_be_are_refused_by_all(
+    gradient: float, accepted: bool, dense: str
+) -> None:
+    def step(workers: Workers) -> tuple[list[bool], list[float]]:
+        model, said = nn.Linear(2, 1, bias=False), list[bool]()
+        nn.init.zeros_(model.weight)
+        dense = DataParallel(model, lambda p: torch.optim.SGD(p, lr=1e-38), None, workers)
+        signs = torch.tensor([1.0, -1.0])  # in float32 the gradients' sum is 0
+        done = dense.step((model.weight * gradient * signs).sum(), [], 1.0, ready=said.append)
+        return [*said, done.accepted], model.weight.flatten().tolist()
+
+    for done, weights in together(2, step, dense=dense):
+        assert done == [accepted, accepted]  # before gradients of rows are sent, too
+        assert weights == pytest.approx(
+            [-gradient * 1e-38, gradient * 1e-38] if accepted else [0, 0], rel=1e-2
+        )
 
 
 def test_the_wish_of_one_to_stop_reaches_all() -> None:

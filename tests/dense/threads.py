@@ -7,19 +7,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from satrap.dense import Group, Workers
+from satrap.dense.short_sum import Bytes, ShortSum
+from satrap.exchange.servers.wire import CODES
 
 T = TypeVar("T")
 
 
 class Board:
-    """Where threads lay what they have, and see what the others have."""
+    """Where threads lay what they have, and see what the others have; `dense` is the format of sums."""
 
-    def __init__(self, world: int) -> None:
-        self.world = world
+    def __init__(self, world: int, dense: str = "float32") -> None:
+        self.world, self.dense = world, dense
         self._barriers: dict[str, threading.Barrier] = {}
         self._slots: dict[str, dict[int, Any]] = {}
         self._lock = threading.Lock()
@@ -54,11 +57,24 @@ class ThreadGroup(Group):
 
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self.rank, self.size = board, rank, board.world
+        short = board.dense != "float32"
+        self._short = ShortSum(CODES[board.dense], self.size, self._swap) if short else None
 
     def _exchange(self, channel: str, item: Any) -> list[Any]:
         return self.board.exchange(channel, self.rank, item)
 
-    def sum(self, tensor: Tensor) -> None:
+    def _swap(self, given: Bytes) -> Bytes:
+        parts = self._exchange("swap", given.reshape(self.size, -1))
+        return np.concatenate([part[self.rank] for part in parts])
+
+    @property
+    def rounding(self) -> float | None:
+        return 0.0 if self._short is None else self._short.rounding.error
+
+    def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
+        if exact is not None and self._short is not None:
+            self._short(tensor.numpy(), exact)
+            return
         parts = self._exchange("sum", tensor.clone())
         total = parts[0].clone()
         for part in parts[1:]:
@@ -110,17 +126,20 @@ class ThreadWorkers(ThreadGroup, Workers):
         return self.board.arrived(f"{stage}/{self._met.get(stage, 0) + 1}") > 0
 
 
-def together(size: int, work: Callable[[Workers], T], *, copies: int | None = None) -> list[T]:
+def together(
+    size: int, work: Callable[[Workers], T], *, copies: int | None = None, dense: str = "float32"
+) -> list[T]:
     """Run the work of each worker in a thread; return what they return, or raise what one raised.
 
     Args:
         size: number of workers.
         work: of each.
         copies: of the network, default one per worker; neighbours hold a copy and read the same batches.
+        dense: number format of gradients, see `Wire`.
     """
     copies = copies or size
     parts = size // copies
-    board, data = Board(size), [Board(copies) for _ in range(parts)]
+    board, data = Board(size, dense), [Board(copies, dense) for _ in range(parts)]
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 

@@ -65,6 +65,24 @@ def test_processes_pool_the_rows_they_hold_for_others_to_the_bit(tmp_path: Path)
     assert sent[1] < sent[0] / 2
 
 
+@pytest.mark.parametrize("exchange", [COLLECTIVE, [*SERVERS, "cluster.shards=2"]], ids=lambda one: one[0])
+def test_gradients_of_the_network_travel_in_8_bits(tmp_path: Path, exchange: list[str]) -> None:
+    path = make_recipe(tmp_path, rows=frame(6001))
+    common = [*exchange, "cluster.workers=2", "data.batch_size=50"]
+    found: dict[str, Any] = {}
+    for dense, mode in (("float32", "sync"), ("int8", "sync"), ("int8", "hybrid"), ("int8", "async")):
+        if mode == "async" and exchange is COLLECTIVE:
+            continue  # refused
+        folder = tmp_path / f"{dense}-{mode}"
+        recipe = load(path, [*common, f"cluster.wire.dense={dense}", f"training.mode={mode}"])
+        found[folder.name] = launch.train(recipe, str(folder)).test["auc"]
+        workers = json.loads((folder / "metrics.json").read_text())["traffic"]["workers"]
+        for rounding in (worker["rounding_dense"] for worker in workers):
+            assert 0.001 < rounding < 0.02 if folder.name in ("int8-sync", "int8-hybrid") else rounding == 0
+    assert len(set(found.values())) == len(found)
+    assert max(found.values()) - min(found.values()) < 0.05
+
+
 class KillWorker(Observer):
     """Kills a worker after the first epoch, once."""
 

@@ -45,6 +45,7 @@ def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> 
         towers.append(Tower())
     store = StoreConfig(initial_scale=0.5)
     held = {key: arguments.pop(key) for key in ("placement", "pools", "wire") if key in arguments}
+    dense = arguments.pop("dense", "float32")
 
     def run(workers: Workers) -> Any:
         rank = workers.rank
@@ -60,7 +61,7 @@ def ranks(world: int, work: Callable[[Trainer, int], Any], **arguments: Any) -> 
             workers.meet("done")
             trainer.close()
 
-    return together(world, run)
+    return together(world, run, dense=dense)
 
 
 def rows_of(parts: list[Rows]) -> Rows:
@@ -222,6 +223,7 @@ def test_with_staleness_all_ranks_miss_the_same_updates_and_runs_repeat_to_the_b
         {"mode": "sync", "placement": Placement("table_wise"), "pools": True},
         {"mode": "hybrid", "staleness": 3},
         {"mode": "hybrid", "staleness": 2, "placement": MIXED},
+        {"mode": "sync", "dense": "int8"},
     ],
 )
 @pytest.mark.parametrize("delta", [None, 2])

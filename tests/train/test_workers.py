@@ -100,9 +100,13 @@ def distributed(
     limits: Limits | None = None,
     deadline: float = 10.0,
     bounds: Mapping[str, Any] | None = None,
+    dense: str = "float32",
     **arguments: Any,
 ) -> list[Answer]:
-    """Train with worker threads and shard servers; return what each worker ended with."""
+    """Train with worker threads and shard servers; return what each worker ended with.
+
+    `dense` is the number format of the network's gradients.
+    """
     mode = "hybrid" if arguments.get("lookahead") else arguments.get("mode", "hybrid")
     with ExitStack() as stack:
         servers = [stack.enter_context(ShardServer("127.0.0.1:0", limits=limits)) for _ in range(shards)]
@@ -128,7 +132,7 @@ def distributed(
             trainer.close()
             return Answer(trainer, result, rows)
 
-        return together(world, work)
+        return together(world, work, dense=dense)
 
 
 def alone(data: Batches, validation: Batches | None = None, *, epochs: int = 1, **arguments: Any) -> Answer:
@@ -279,15 +283,40 @@ def test_hybrid_workers_keep_equal_dense_weights_and_their_own_staleness() -> No
         assert answer.result.staleness == {0: 1, 1: 1, 2: 1, 3: 27}
 
 
-def test_a_batch_that_is_not_finite_is_refused_by_all() -> None:
+def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("bfloat16", 0.01), ("float16", 0.001), ("int8", 0.06)])
+def test_dense_weights_learn_nearly_the_same_from_gradients_in_fewer_bits(kind: str, most: float) -> None:
+    def trained(dense: str) -> list[Answer]:
+        parts = [make_batches(30, size=16, seed=rank) for rank in range(2)]
+        data = [Batches(part) for part in parts]
+        return distributed(2, 1, data.__getitem__, mode="sync", dense=dense, dense_optimizer=sgd)
+
+    (short, other), (exact, _) = trained(kind), trained("float32")
+    start = make_trainer()
+    way = np.linalg.norm(exact.dense - dense(start))
+    start.close()
+    assert short.digest == other.digest
+    assert 0 < np.linalg.norm(short.dense - exact.dense) < most * way
+    roundings = [answer["rounding_dense"] for answer in short.result.traffic["workers"]]
+    assert all(0 < rounding < most for rounding in roundings)
+    assert exact.result.traffic["rounding_dense"] == 0
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_a_batch_that_is_not_finite_is_refused_by_all(kind: str) -> None:
     parts = [make_batches(12, size=16, seed=rank) for rank in range(2)]
     assert parts[1][5].numeric is not None
     parts[1][5].numeric[3] = np.inf
-    answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="sync")
+    answers = distributed(2, 2, lambda rank: Batches(parts[rank]), mode="sync", dense=kind)
     assert [answer.result.refused for answer in answers] == [1, 1]
+    assert answers[0].digest == answers[1].digest
     kept = [[b for i, b in enumerate(part) if i != 5] for part in parts]
     reference = alone(Batches([joined(step) for step in zip(*kept, strict=True)]), mode="sync")
-    np.testing.assert_allclose(answers[0].dense, reference.dense, atol=1e-6, rtol=0)
+    atol = {"float32": 1e-6, "int8": 0.1}[kind]
+    np.testing.assert_allclose(answers[0].dense, reference.dense, atol=atol, rtol=0)
 
 
 def test_metrics_and_decisions_are_those_of_one_process() -> None:

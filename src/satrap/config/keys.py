@@ -304,12 +304,15 @@ class Training(Keys):
 
 
 class Wire(Keys):
-    """Number formats of rows and gradients between processes; the rows themselves have `embedding.dtype`."""
+    """Number formats between processes; rows at rest have `embedding.dtype`."""
 
     forward: Literal["int8", "float16", "float32"] = "float16"
     """Format of rows that are looked up; int8: 8-bit numbers with a scale per row."""
     backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Format of gradients; int8 as for rows."""
+    """Format of their gradients; int8 as for rows."""
+    dense: Literal["int8", "bfloat16", "float16", "float32"] = "float32"
+    """Format of the network's gradients, which several workers add up; int8: with a scale per 128 numbers. On
+    the device cpu only."""
 
 
 class Cluster(Keys):

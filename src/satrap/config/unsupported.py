@@ -40,6 +40,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
     if cluster.exchange == "collective":
         _check_collective(sections, source)
     _check_placements(sections, source)
+    _check_wire(sections, source)
     if cluster.exchange != "local":
         for key, why in (
             ("loaders", "a worker gets all its batches from one loader"),
@@ -77,6 +78,18 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 why="with the local exchange one process holds all rows and trains alone",
                 fix="set cluster.exchange to servers",
             )
+
+
+def _check_wire(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for a short format that the network's gradients cannot have on a GPU."""
+    dense, device = sections.cluster.wire.dense, sections.training.device
+    if dense != "float32" and device != "cpu":
+        raise ConfigError(
+            f"cluster.wire.dense: {dense} does not go with training.device: {device}",
+            where=source.where(("cluster", "wire", "dense")),
+            why="gradients on a GPU are added there, in float32",
+            fix="remove one of the two keys",
+        )
 
 
 def _check_placements(sections: Sections, source: Source) -> None:

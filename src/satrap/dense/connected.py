@@ -15,9 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from satrap.dense.interface import interface_of
+from satrap.dense.short_sum import Bytes, ShortSum
 from satrap.dense.workers import Group, Workers
 from satrap.environment import variables
-from satrap.errors import ExchangeError
+from satrap.errors import ConfigError, ExchangeError
+from satrap.exchange.kernels import FLOAT32
+from satrap.exchange.servers import Wire
+from satrap.exchange.servers.wire import CODES
 
 BEAT_SECONDS = 0.25
 """Seconds between two signs of life of a worker."""
@@ -40,11 +44,14 @@ class ConnectedGroup(Group):
         main: their process group over gloo, for tensors on the CPU.
         counting: a second one, for `count`.
         cuda: one over NCCL, for tensors on CUDA devices; default none.
+        wire: number formats; `sum` uses that of `dense`.
     """
 
-    def __init__(self, main: Any, counting: Any, cuda: Any = None) -> None:
+    def __init__(self, main: Any, counting: Any, cuda: Any = None, *, wire: Wire = Wire()) -> None:
         self.rank, self.size, self._process = dist.get_rank(main), dist.get_world_size(main), dist.get_rank()
         self._main, self._counting, self._cuda = main, counting, cuda
+        code = CODES[wire.dense]
+        self._short = None if code == FLOAT32 else ShortSum(code, self.size, self._swap)
 
     def silent(self) -> list[int]:
         """Return the workers that seem to be dead, if that is known here."""
@@ -65,10 +72,24 @@ class ConnectedGroup(Group):
     def _group(self, tensor: Tensor) -> Any:
         return self._cuda if tensor.device.type == "cuda" else self._main
 
-    def sum(self, tensor: Tensor) -> None:
+    def _swap(self, given: Bytes) -> Bytes:
+        sent = torch.from_numpy(given)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=self._main)
+        return received.numpy()
+
+    @property
+    def rounding(self) -> float | None:
+        """See `Group.rounding`."""
+        return 0.0 if self._short is None else self._short.rounding.error
+
+    def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
         """See `Group.sum`."""
         with self._watched("sum of dense gradients"):
-            dist.all_reduce(tensor, group=self._group(tensor))
+            if exact is None or self._short is None:
+                dist.all_reduce(tensor, group=self._group(tensor))
+            else:
+                self._short(tensor.numpy(), exact)
 
     def count(self, values: Sequence[float]) -> list[float]:
         """See `Group.count`."""
@@ -124,8 +145,10 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         device: where the network computes.
         deadline: seconds, default 30.
         prefix: of the keys in the store; another one for each attempt to start the same workers.
+        wire: number formats, the same for all workers; `dense` is that of the gradients they add up.
 
     Raises:
+        ConfigError: a short format for gradients on a CUDA device.
         ExchangeError: the others did not come.
     """
 
@@ -139,7 +162,15 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         device: str = "cpu",
         deadline: float = 30.0,
         prefix: str = "",
+        wire: Wire = Wire(),
     ) -> None:
+        if wire.dense != "float32" and torch.device(device).type == "cuda":
+            raise ConfigError(
+                f"gradients on {device} cannot travel as {wire.dense}",
+                where="wire.dense",
+                why="a short format is rounded on the CPU",
+                fix="use float32, or the device cpu",
+            )
         self.rank, self.size, self.deadline, self._prefix = rank, size, deadline, prefix
         self._process = rank
         self._met: dict[str, int] = {}
@@ -152,9 +183,9 @@ class ConnectedWorkers(ConnectedGroup, Workers):
             self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
             self._beats.start()
             self.meet("start")
-            self._connect(host, device)
+            self._connect(host, device, wire)
 
-    def _connect(self, host: str, device: str) -> None:
+    def _connect(self, host: str, device: str, wire: Wire) -> None:
         limit = timedelta(seconds=self.deadline)
         if (interface := interface_of(host)) is not None:  # gloo asks nothing else, and ignores options
             variables().setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -168,7 +199,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         counting = dist.new_group(backend="gloo", timeout=limit)
         on_cuda = torch.device(device).type == "cuda"
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
-        super().__init__(dist.group.WORLD, counting, cuda)
+        super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
 
     def _beat(self, host: str, port: int) -> None:
         # Its own connection, so that signs of life do not wait for the worker's operations.

@@ -14,12 +14,16 @@ from satrap.exchange import Exchange
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
+LARGEST_SUM = 3e38
+"""Magnitude up to which a sum over workers is finite in every number format, rounded terms included."""
+
 
 class DataParallel(DenseBackend):
     """Each worker has the whole network and its optimizer; a worker alone trains on one device.
 
-    Several workers add their gradients in one all-reduce of one buffer. The buffer also carries the verdict
-    of each worker, so that all take the same step or none does.
+    Several workers add their gradients in one sum of one buffer; on their way they may be rounded. The buffer
+    also carries the verdict of each worker, exactly, so that all take the same step or none does. One whose
+    gradients are finite, but so large that the sum of all might not be, refuses the step, too.
 
     Args:
         model: the network.
@@ -73,7 +77,11 @@ class DataParallel(DenseBackend):
             (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
-        right = loss is None or (_finite(loss, gradients) and (finite is None or finite()))
+        right = loss is None or (
+            _finite(loss, gradients)
+            and _summable(gradients, self.partners.data.size)
+            and (finite is None or finite())
+        )
         mean = 0.0 if loss is None else loss.item() * share
         if ready is not None and self.clip_norm is None:
             ready(right)
@@ -100,7 +108,7 @@ class DataParallel(DenseBackend):
         return own
 
     def _reduce(self, own: Stepped, squares: float) -> tuple[Stepped, float]:
-        """Replace the gradients by their mean over the copies of the network, in one all-reduce."""
+        """Replace the gradients by their mean over the copies of the network, in one sum."""
         parameters, copies = self.parameters, self.partners.data
         used = [float(p.grad is not None) for p in parameters]
         # A worker that refuses sends zeros: its NaN would spoil the sums.
@@ -114,7 +122,7 @@ class DataParallel(DenseBackend):
         ]
         device = parameters[0].device if parameters else torch.device("cpu")
         flat = torch.cat([torch.tensor(say, device=device), *parts])
-        copies.sum(flat)
+        copies.sum(flat, exact=len(say))
         said = flat[: len(say)].tolist()
         values: Sequence[Tensor] = torch.split(
             flat[len(say) :] / copies.size, [p.numel() for p in parameters]
@@ -160,6 +168,12 @@ def _finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     # gradients whose sum overflows, as it should.
     sums = torch.stack([loss.detach().float(), *(g.sum(dtype=torch.float32) for g in gradients)])
     return bool(torch.isfinite(sums).all())
+
+
+def _summable(gradients: Sequence[Tensor], copies: int) -> bool:
+    # Before the sum and not after it, because other gradients are sent before it, see `ready` of `step`.
+    ends = [end.float().abs() for g in gradients if copies > 1 and g.numel() for end in torch.aminmax(g)]
+    return not ends or bool(torch.stack(ends).max() <= LARGEST_SUM / copies)
 
 
 def _squares(gradients: Sequence[Tensor]) -> float:

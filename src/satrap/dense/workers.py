@@ -20,8 +20,19 @@ class Group:
 
     rank, size = 0, 1
 
-    def sum(self, tensor: Tensor) -> None:
-        """Replace a tensor by the sum over the group: the same bits on each process."""
+    @property
+    def rounding(self) -> float | None:
+        """Relative root-mean-square error of the numbers that this process sends for `sum`; None: unknown."""
+        return None
+
+    def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
+        """Replace a tensor by the sum over the group: the same bits on each process.
+
+        Args:
+            tensor: float32[n], contiguous, if `exact` is given.
+            exact: how many numbers at its beginning keep their bits; the others may be rounded to the number
+                format of the group. Without it, nothing is rounded.
+        """
 
     def count(self, values: Sequence[float]) -> list[float]:
         """Return the sums of a few numbers, in float64; one other thread may call it during `sum`."""
@@ -43,7 +54,7 @@ class Workers(Group):
     """All processes that train one network. This one is alone; `ConnectedWorkers` are several.
 
     ```python
-    workers.data.sum(gradients)                  # over all copies of this part of the network
+    workers.data.sum(gradients, exact=0)         # over all copies of this part of the network
     workers.solo("saving", lambda: save(...))    # process 0 works, the others wait for it
     ```
 

@@ -113,8 +113,8 @@ def pools(recipe: Recipe) -> bool:
 
 
 def wire_of(recipe: Recipe) -> Wire:
-    """Return the number formats between workers and shards."""
+    """Return the number formats between processes."""
     if recipe.sections.training.mode == "async":  # dense weights travel there, and 16 bits would spoil them
         return Wire("float32", "float32")
     wire = recipe.sections.cluster.wire
-    return Wire(wire.forward, wire.backward)
+    return Wire(wire.forward, wire.backward, wire.dense)

@@ -66,7 +66,12 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     workers, device = Workers(), _device(training.device, assignment)
     if assignment.world > 1:
         workers = ConnectedWorkers(
-            assignment.store, assignment.rank, assignment.world, device=device, deadline=cluster.deadline
+            assignment.store,
+            assignment.rank,
+            assignment.world,
+            device=device,
+            deadline=cluster.deadline,
+            wire=wire_of(recipe),
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:

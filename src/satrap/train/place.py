@@ -67,7 +67,7 @@ class Place:
 
         Args:
             store: the same as the trainer's.
-            wire: number formats of rows and gradients between the processes.
+            wire: number formats of rows, their gradients and the network's between the processes.
             placement: which processes hold the rows of a table; by default each holds a part of every table.
             pools: see `CollectiveExchange`; for `sync` without `clip_norm`.
             device: where the network computes.
@@ -75,7 +75,7 @@ class Place:
             deadline: seconds until a process that does not answer counts as lost.
 
         Raises:
-            ConfigError: a part of the variables that `torchrun` sets is missing, or is no number.
+            ConfigError: variables of `torchrun` are missing or no numbers; see also `ConnectedWorkers`.
             ExchangeError: the other processes did not come.
         """
         place = _torchrun(variables())
@@ -86,12 +86,18 @@ class Place:
             route.connect((address, port))
             host = route.getsockname()[0]
         workers = ConnectedWorkers(
-            f"{address}:{port}", rank, size, host=host, device=device, deadline=deadline, prefix=prefix
+            f"{address}:{port}",
+            rank,
+            size,
+            host=host,
+            device=device,
+            deadline=deadline,
+            prefix=prefix,
+            wire=wire,
         )
 
         def exchange(tables: Sequence[Table]) -> Exchange:
-            ranks = TorchRanks(deadline, workers.silent)
-            aside = TorchRanks(WRITING_SECONDS, workers.silent)
+            ranks, aside = (TorchRanks(seconds, workers.silent) for seconds in (deadline, WRITING_SECONDS))
             return CollectiveExchange(
                 ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
             )

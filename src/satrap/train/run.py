@@ -227,6 +227,7 @@ class Run:
             "snapshots": len(self.pauses),
             "snapshot_pause_ms": 1000 * max(self.pauses, default=0.0),
             **summary(self._exchange.telemetry.traffic(), self._own_samples),
+            "rounding_dense": self.workers.data.rounding,
         }
         others = [json.loads(found) for found in self.workers.gather(json.dumps(own).encode())]
         return {**own, **self._load.total(), **({"workers": others} if len(others) > 1 else {})}

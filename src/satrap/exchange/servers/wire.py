@@ -27,7 +27,7 @@ _TOP_EXPONENT = 14
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Number formats between workers and shards; the store's own formats do not change.
+    """Number formats between workers and shards, and among workers; the store's own formats do not change.
 
     In "int8" a row is multiples, -127 to 127, of a step of its own, a float32: its largest magnitude / 127.
     So each number is off by at most the largest magnitude of its row / 254, and what float32 rounds.
@@ -36,6 +36,8 @@ class Wire:
         forward: format of looked-up rows, "float16" (default), "int8" or "float32".
         backward: format of gradients, "bfloat16" (default), "int8", "float16" (scaled per table group and
             message by a power of two, so that nothing overflows) or "float32".
+        dense: format of the network's gradients, "float32" (default), "bfloat16", "float16" or "int8", with
+            128 numbers in place of a row. `ConnectedWorkers` adds them up; no exchange looks at it.
 
     Raises:
         ConfigError: another format.
@@ -43,9 +45,11 @@ class Wire:
 
     forward: Forward = "float16"
     backward: Backward = "bfloat16"
+    dense: Backward = "float32"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("forward", get_args(Forward)), ("backward", get_args(Backward))):
+        for name, formats in (("forward", Forward), ("backward", Backward), ("dense", Backward)):
+            allowed = get_args(formats)
             if getattr(self, name) not in allowed:
                 raise ConfigError(
                     f"wire.{name}: {getattr(self, name)!r} is unknown", fix=f"use one of {', '.join(allowed)}"
