@@ -1,7 +1,7 @@
-"""Test AUC of workers that exchange rows and gradients in 16 bits, and in 32: the same recipe, several seeds.
+"""Test AUC of workers that exchange numbers in fewer bits, and in 32: the same recipe, several seeds.
 
-`python -m benchmarks.precision RECIPE [--seeds 1 2 3 4 5] [--workers 2] [--file FILE]`. A step has as many
-samples as in the recipe, divided among the workers. Each run is added to FILE, by default
+`python -m benchmarks.precision RECIPE [--seeds 1 2 3 4 5] [--workers 2] [--wires "16 bits"] [--file FILE]`. A
+step has as many samples as in the recipe, divided among the workers. Each run is added to FILE, by default
 `results/RECIPE.json`, when it ends; a run that is there is not made again.
 """
 
@@ -19,28 +19,38 @@ from benchmarks.modes.__main__ import one
 from benchmarks.record import write
 from satrap.config import load
 
-WIRES = {"16 bits": ("float16", "bfloat16"), "32 bits": ("float32", "float32")}
-"""Formats of rows and of gradients. The first are the defaults."""
+WIRES = {
+    "16 bits": ("float16", "bfloat16"),
+    "dense bfloat16": ("float32", "float32", "bfloat16"),
+    "dense float16": ("float32", "float32", "float16"),
+    "dense int8": ("float32", "float32", "int8"),
+    "32 bits": ("float32", "float32"),
+}
+"""Formats of rows, of their gradients, and of the network's where it is not float32. First the defaults."""
 
 
-def differences(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return, per AUC, mean and deviation of each wire, and the paired differences, 16 bits minus 32 bits."""
+def differences(runs: Sequence[dict[str, Any]], short: Sequence[str]) -> dict[str, Any]:
+    """Return, per AUC, mean and deviation of each wire, and the paired differences, each minus 32 bits."""
     tests = {(run["wire"], run["seed"]): run["test"] for run in runs}
-    seeds = [seed for seed in sorted({run["seed"] for run in runs}) if all((w, seed) in tests for w in WIRES)]
+    wires = [*short, "32 bits"]
+    seeds = [seed for seed in sorted({run["seed"] for run in runs}) if all((w, seed) in tests for w in wires)]
     out: dict[str, Any] = {}
     for label in runs[0]["test"] if len(seeds) > 1 else ():
         if label.split("/")[-1] == "auc":
-            narrow, wide = ([tests[wire, seed][label] for seed in seeds] for wire in WIRES)
-            minus = [n - w for n, w in zip(narrow, wide, strict=True)]
+            values = {wire: [tests[wire, seed][label] for seed in seeds] for wire in wires}
+            for wire in short:
+                values[f"{wire} minus 32 bits"] = [
+                    n - w for n, w in zip(values[wire], values["32 bits"], strict=True)
+                ]
             out[label] = {
                 name: {
-                    "mean": round(statistics.mean(values), 7),
-                    "deviation": round(statistics.stdev(values), 7),
-                    "by_seed": [round(value, 7) for value in values],
+                    "mean": round(statistics.mean(found), 7),
+                    "deviation": round(statistics.stdev(found), 7),
+                    "standard_error": round(statistics.stdev(found) / math.sqrt(len(seeds)), 7),
+                    "by_seed": [round(value, 7) for value in found],
                 }
-                for name, values in (*zip(WIRES, (narrow, wide), strict=True), ("minus", minus))
+                for name, found in values.items()
             }
-            out[label]["minus"]["standard_error"] = round(statistics.stdev(minus) / math.sqrt(len(seeds)), 7)
     return out
 
 
@@ -49,12 +59,14 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--wires", nargs="+", choices=[*WIRES][:-1], default=["16 bits"])
     parser.add_argument("--file", type=Path, help="keeps the runs; default results/RECIPE.json")
     a = parser.parse_args()
     path = a.file or Path(__file__).parent / "results" / f"{a.recipe.stem}.json"
     size = load(a.recipe).sections.data.batch_size // a.workers
     settings = ["cluster.exchange=collective", f"cluster.workers={a.workers}", f"data.batch_size={size}"]
-    parameters = {"recipe": a.recipe.name, "settings": settings, "wires": WIRES}
+    wires = {name: WIRES[name] for name in (*a.wires, "32 bits")}
+    parameters = {"recipe": a.recipe.name, "settings": settings, "wires": wires}
     runs: list[dict[str, Any]] = []
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -62,16 +74,17 @@ def main() -> None:
             parser.error(f"{path} has runs with other parameters; name another --file")
         runs = kept["results"]["runs"]
     for seed in a.seeds:
-        for name, (forward, backward) in WIRES.items():
+        for name, formats in wires.items():
             if any((run["wire"], run["seed"]) == (name, seed) for run in runs):
                 continue
-            wire = [f"cluster.wire.forward={forward}", f"cluster.wire.backward={backward}"]
+            keys = zip(("forward", "backward", "dense"), formats, strict=False)
+            wire = [f"cluster.wire.{key}={value}" for key, value in keys]
             run = one(a.recipe, "sync", seed, [*settings, *wire])
             kept_keys = ("seed", "test", "validation_auc", "samples", "samples_per_second")
             runs.append({"wire": name, **{key: run[key] for key in kept_keys}})
             write(path.parent, parameters, {"runs": runs}, path)
             print(f"seed {seed} {name}: test AUC {run['test_auc']:.5f}", flush=True)
-    found = differences(runs)
+    found = differences(runs, a.wires)
     write(path.parent, parameters, {"differences": found, "runs": runs}, path)
     print(json.dumps(found, indent=2))
 
