@@ -7,7 +7,7 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import write_store
 from satrap.errors import CheckpointError, StoreError
-from satrap.exchange.states import COUNTS, counts_of, largest, restore, state_of, take_state
+from satrap.exchange.states import COUNTS, counts_of, held_by, largest, restore, state_of, take_state
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Admission, Shard
@@ -56,7 +56,7 @@ def test_a_store_of_other_buckets_takes_the_largest_counters(tmp_path: Path, buc
     url = written(str(tmp_path), [used(1), used(2)])
     fresh, empty = used(0), state_of(used(0))
     restore(fresh, url, buckets)
-    assert counts_of(fresh) == {"0": [2, 2], "1": [0, 0]}
+    assert counts_of(fresh) == {"a": [2, 2], "b": [0, 0]}
     back = state_of(fresh)
     assert all(np.array_equal(back[name], empty[name]) for name in empty if not name.endswith(".counts"))
 
@@ -66,14 +66,28 @@ def test_a_store_that_needs_counters_only_writes_no_file(tmp_path: Path) -> None
     assert not list(tmp_path.rglob("store*"))
     fresh = used(0, admits=True)
     restore(fresh, url, HALVES[1])
-    assert counts_of(fresh) == {"0": [3, 3], "1": [0, 0]}
+    assert counts_of(fresh) == {"a": [3, 3], "b": [0, 0]}
 
 
 def test_a_checkpoint_without_counters_changes_nothing(tmp_path: Path) -> None:
     write_checkpoint(str(tmp_path), Checkpoint({}, {}, {}, ()))
     fresh = used(0)
     restore(fresh, str(tmp_path))
-    assert counts_of(fresh) == {"0": [0, 0], "1": [0, 0]}
+    assert counts_of(fresh) == {"a": [0, 0], "b": [0, 0]}
+
+
+def test_counters_are_those_of_tables_however_these_are_grouped(tmp_path: Path) -> None:
+    url = written(str(tmp_path), [used(3, admits=True), used(2, admits=True)])
+    together = Shard([Table(name, dim=2, optimizer=SGD(lr=0.1)) for name in ("c", "b", "a")])
+    restore(together, url)
+    assert counts_of(together) == dict.fromkeys("cba", [3, 3])
+
+
+def test_a_store_reads_rows_of_its_own_tables() -> None:
+    held = held_by(used(0), range(7, 9))
+    assert [held(table) for table in ("a", "b", "c")] == [range(7, 9), range(7, 9), range(0)]
+    of_table = held_by(used(0), lambda table: range(3 if table == "a" else 5))
+    assert [of_table(table) for table in ("a", "b", "c")] == [range(3), range(5), range(0)]
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ class Cut:
     """All rows as they were at one instant, to be written once while training goes on.
 
     Args:
-        counts: by number of a table group, its counters, the largest of each over the stores. A checkpoint
-            keeps them as its setting `states.COUNTS`.
+        counts: by table, the counters of its group, the largest of each over the stores. A checkpoint keeps
+            them as its setting `states.COUNTS`.
         write: takes the storage of a checkpoint and the name of its data folder, writes the rows and the
             state that the stores need to continue exactly, and returns the files. It raises CheckpointError
             or OSError, and may run in another thread.

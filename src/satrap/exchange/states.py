@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from satrap.store import BUCKETS, Chunk, Shard
 
 State = Mapping[str, npt.NDArray[Any]]
 Counts = Mapping[str, Sequence[int]]
-"""By number of a table group: its updates, and the requests that used its rows."""
+"""By table: the updates of its group, and the requests that used the group's rows. So a run may go on where
+tables are grouped in another way."""
 CHUNK_ROWS = 16384
 """Rows of a cut that are read at once."""
 COUNTS = "store_counts"
@@ -45,7 +46,7 @@ def take_state(store: Shard, state: State) -> None:
 
 def counts_of(store: Shard) -> dict[str, list[int]]:
     """Return the counters of a store, the part of its state that every store has."""
-    return {str(g.index): [g.updates, g.directory.step] for g in store.groups}
+    return {table: [g.updates, g.directory.step] for g in store.groups for table in g.tables}
 
 
 def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
@@ -56,8 +57,8 @@ def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
     """
     found: dict[str, list[int]] = {}
     for one in counts:
-        for group, own in one.items():
-            found[group] = [max(pair) for pair in zip(found.get(group, own), own, strict=True)]
+        for table, own in one.items():
+            found[table] = [max(pair) for pair in zip(found.get(table, own), own, strict=True)]
     return found
 
 
@@ -80,8 +81,21 @@ def restore(store: Shard, url: str, buckets: range = range(BUCKETS)) -> None:
 
     storage, manifest = open_chain(url).members[-1]
     counts: Counts = manifest.settings.get(COUNTS, {})
-    state = read_store(storage, manifest, buckets)
-    take_state(store, state or {f"{g}.counts": np.array(own, np.int64) for g, own in counts.items()})
+    take_state(store, read_store(storage, manifest, buckets) or _of_groups(store, counts))
+
+
+def _of_groups(store: Shard, counts: Counts) -> State:
+    """Return counters as `state_of` does; of the tables of a group the largest count."""
+    own = {f"{g.index}.counts": [counts[t] for t in g.tables if t in counts] for g in store.groups}
+    return {name: np.array(found, np.int64).max(axis=0) for name, found in own.items() if found}
+
+
+def held_by(store: Shard, buckets: range | Callable[[str], range]) -> Callable[[str], range]:
+    """Return, by table, which fixed buckets a store is to read: none of a table that others hold."""
+    own = {table for group in store.groups for table in group.tables}
+    return lambda table: (
+        range(0) if table not in own else buckets if isinstance(buckets, range) else buckets(table)
+    )
 
 
 def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:

@@ -12,7 +12,7 @@ from satrap.errors import CheckpointError
 from satrap.exchange.collective.messages import Channel, Operation
 from satrap.exchange.collective.placement import Holders
 from satrap.exchange.protocol import Cut, Snapshot
-from satrap.exchange.states import CHUNK_ROWS, counts_of, largest, load_rows, restore, state_of
+from satrap.exchange.states import CHUNK_ROWS, counts_of, held_by, largest, load_rows, restore, state_of
 from satrap.store import Chunk, Delta, Shard
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ class CollectiveDurability:
         channel: of that thread.
         aside: of the threads that write.
         flush: of the exchange.
+
+    Attributes:
+        writer: what files name a rank. It tells them from those of shard servers in the same snapshot.
     """
+
+    writer = "shard"
 
     def __init__(
         self,
@@ -55,7 +60,7 @@ class CollectiveDurability:
             [table for group in self._shard.groups for table in group.tables],
             state,
             None if cut.full else cut.deleted,
-            suffix=f".shard-{self._rank:04d}",
+            suffix=f".{self.writer}-{self._rank:04d}",
             buckets=self._holders.buckets,
             whole=self._holders.whole,
         )
@@ -152,7 +157,8 @@ class CollectiveDurability:
 
         if exact:
             self._run(lambda: restore(self._shard, url, self._holders.buckets))
-        _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, self._holders.held)))
+        held = held_by(self._shard, self._holders.held)
+        _, alone = self._run(lambda: load_rows(self._shard, read_buckets(url, held)))
         if follow and alone:
             self._shard.changes.follow()
 

@@ -16,6 +16,7 @@ from satrap.errors import CheckpointError, SatrapError
 from satrap.exchange.servers.chunks import pack_arrays, unpack_arrays
 from satrap.exchange.servers.service import Service
 from satrap.exchange.servers.steps import GroupUpdate, Member, Share, member_of
+from satrap.exchange.states import held_by
 from satrap.faults import hit
 from satrap.rpc.server.handler import Job
 from satrap.rpc.server.journal import Journal, Segment
@@ -101,7 +102,8 @@ class Recovery:
         from satrap.checkpoint.chain import read_buckets
 
         assert service.config is not None
-        for chunk in read_buckets(url, service.config.map.buckets(service.config.shard)):
+        held = held_by(service.store, service.config.map.buckets(service.config.shard))
+        for chunk in read_buckets(url, held):
             if self._stopping():
                 return
             hit("shard.chunk")

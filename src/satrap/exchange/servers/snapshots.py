@@ -12,7 +12,7 @@ import numpy as np
 from satrap import errors
 from satrap.errors import CheckpointError, SatrapError, StoreError
 from satrap.exchange.servers.config import ShardConfig
-from satrap.exchange.states import CHUNK_ROWS, State, counts_of, load_rows, restore, state_of
+from satrap.exchange.states import CHUNK_ROWS, State, counts_of, held_by, load_rows, restore, state_of
 from satrap.faults import hit
 from satrap.rpc.wire.frames import Buffer, FrameError, as_bytes
 from satrap.rpc.wire.text import MAX_ANSWER, pack_text, unpack_text
@@ -146,7 +146,7 @@ class Snapshots:
         def counted(stopping: threading.Event) -> Iterator[Chunk]:
             from satrap.checkpoint.chain import read_buckets
 
-            for chunk in _until(read_buckets(url, buckets), stopping):
+            for chunk in _until(read_buckets(url, held_by(store, buckets)), stopping):
                 yield chunk
                 self.loaded += len(chunk.ids)
 
