@@ -80,7 +80,7 @@ def test_counters_are_those_of_tables_however_these_are_grouped(tmp_path: Path) 
     url = written(str(tmp_path), [used(3, admits=True), used(2, admits=True)])
     together = Shard([Table(name, dim=2, optimizer=SGD(lr=0.1)) for name in ("c", "b", "a")])
     restore(together, url)
-    assert counts_of(together) == dict.fromkeys("cba", [3, 3])
+    assert counts_of(together) == {name: [3, 3] for name in "cba"}
 
 
 def test_a_store_reads_rows_of_its_own_tables() -> None:

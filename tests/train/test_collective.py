@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import satrap
 from satrap.batch import Jagged
 from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint.store_part import StorePart
 from satrap.dense import Workers
 from satrap.embedding import pooled
 from satrap.errors import ConfigError
@@ -278,6 +280,21 @@ def test_a_model_that_cannot_be_written_is_said_and_nobody_waits(tmp_path: Path)
         return kept, error is not None
 
     assert ranks(2, save, mode="sync") == [(str(tmp_path / "model"), True), (str(tmp_path / "model"), False)]
+
+
+def test_best_weights_wait_for_a_snapshot_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, write = Checkpointing(str(tmp_path), every_steps=6), StorePart.write
+
+    def slow(part: StorePart, storage: Any, folder: str) -> Any:
+        time.sleep(0.5)
+        return write(part, storage, folder)
+
+    def work(trainer: Trainer, rank: int) -> Any:
+        return trainer.fit(parts(rank), validation=parts(3 - rank), epochs=2, checkpoint=plan).metrics
+
+    quick = ranks(2, work, mode="sync", patience=3)
+    monkeypatch.setattr(StorePart, "write", slow)
+    assert ranks(2, work, mode="sync", patience=3) == quick
 
 
 def test_the_best_weights_are_brought_back_on_all_ranks(tmp_path: Path) -> None:

@@ -169,6 +169,7 @@ class Loop:
         if improved or not keeping:
             self._run.best = metrics
         if improved and keeping:
+            self._snapshots.make_way()
             self._snapshots.warn(state.keep_best())
         self._run.evaluated(metrics)
 

@@ -219,6 +219,11 @@ class Snapshots:
         if (write := self._cut()) is not None:
             write()
 
+    def make_way(self) -> None:
+        """Wait for a snapshot under way if all ranks write it: they cannot write anything else meanwhile."""
+        if self._state.exchange.collective:
+            self._writer.wait()
+
     def finish(self) -> None:
         """Wait until everything is written, and report what failed."""
         self._writer.wait()
