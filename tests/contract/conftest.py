@@ -11,6 +11,7 @@ from satrap.store import StoreConfig
 from tests.contract.embedded import embedded
 from tests.contract.parties import SEED, TABLES, Process, connect, local, threads
 from tests.exchange.collective.parties import MIXED, collective
+from tests.exchange.joining import joined
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +35,9 @@ def processes() -> Iterator[list[Process]]:
         "collective-2",
         "collective-4",
         "mixed-4",
+        "joined-1",
+        "joined-2",
+        "joined-4",
     ]
 )
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
@@ -47,6 +51,9 @@ def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:
             yield made
     elif kind == "mixed":
         with collective(int(shards), TABLES, StoreConfig(seed=SEED), MIXED) as made:
+            yield made
+    elif kind == "joined":
+        with joined(int(shards), TABLES, StoreConfig(seed=SEED), replicated=["c"], fresh=False) as made:
             yield made
     elif kind == "processes":
         made = connect([p.address for p in request.getfixturevalue("processes")])

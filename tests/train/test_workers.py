@@ -57,7 +57,7 @@ def connecting(
 
     def connect(tables: Any) -> ServersExchange:
         chosen = {"mode": exchange_mode, "rank": rank, "world": world, "deadline": deadline, **bounds}
-        return ServersExchange(addresses, tables, wire=EXACT, **parties.grouped(**chosen))
+        return ServersExchange(addresses, tables, **{"wire": EXACT, **parties.grouped(**chosen)})
 
     return connect
 

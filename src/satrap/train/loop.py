@@ -82,7 +82,7 @@ class Loop:
 
     def _release(self) -> None:
         """End lookups that no step will use; in a later `fit`, others would wait behind them for ever."""
-        if isinstance(self._schedule, Sync):
+        if isinstance(self._schedule, Sync) or self._exchange.collective:
             for _ in range(self._unanswered):
                 self._update(None, [])
 

@@ -195,8 +195,13 @@ class TrainingState:
         position, in_flight = self.position.state(self.predictor.plan)
         for part, arrays in (("run", window), ("ahead", in_flight)):
             extra |= {f"{part}.{name}": torch.from_numpy(np.array(a)) for name, a in arrays.items()}
-        run |= {"control": [self.control.best, self.control.bad], **position}
+        run |= {"control": [self.control.best, self.control.bad], "groups": self._groups, **position}
         return {**run, "kept_is_current": self.best.step == run["progress"]["step"]}, extra
+
+    @property
+    def _groups(self) -> list[list[str]]:
+        """The tables of each table group: what the requests of a lookup consist of."""
+        return [list(group.tables) for group in self.exchange.groups]
 
     def restore_worker(self, snapshot: Checkpoint) -> None:
         """Take over what only this worker knew or, with another number of workers, what all had in common."""
@@ -210,7 +215,8 @@ class TrainingState:
             self.control.forget_best()
         self.run.restore(run, _arrays(extra, "run."))
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
-        self.position.restore(shares, _arrays(extra, "ahead.") if same else None)
+        in_flight = same and run["groups"] == self._groups  # else their requests are others now
+        self.position.restore(shares, _arrays(extra, "ahead.") if in_flight else None)
         if rank < len(runs):
             self._restore_random(extras[rank])
         if same:

@@ -122,6 +122,7 @@ class Trainer:
         )
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
+        _check_together(self.exchange, mode)
         _check_pooling(self.exchange, clip_norm, mode)
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(model, schema, self.exchange, device=chosen, workers=self.workers)
@@ -296,6 +297,15 @@ def _check_lookahead(store: StoreConfig) -> None:
                 why="which rows there are would depend on how early a lookup is issued",
                 fix=f"train without lookahead, or without {what}",
             )
+
+
+def _check_together(exchange: Exchange, mode: str) -> None:
+    if exchange.collective and mode == "async":
+        raise ConfigError(
+            "mode async does not go with workers that hold rows",
+            why="they change these rows in steps that all take together, and in async each goes its own pace",
+            fix="use hybrid or sync, or let shard servers hold all tables",
+        )
 
 
 def _check_pooling(exchange: Exchange, clip_norm: float | None, mode: str) -> None:

@@ -122,7 +122,7 @@ class Together:
     # -- telemetry
 
     def statistics(self) -> Any:
-        together([rank.share for rank in self.ranks])
+        together([getattr(rank, "replicas", rank).share for rank in self.ranks])
         return self.asking.telemetry.statistics()
 
     def traffic(self) -> Any:
@@ -167,8 +167,7 @@ class Together:
             rank.durability.load(table, chunk)
 
     def clear(self) -> None:
-        for rank in self.ranks:
-            rank.durability.clear()
+        together([rank.durability.clear for rank in self.ranks])
 
 
 @contextmanager

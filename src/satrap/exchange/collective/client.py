@@ -58,6 +58,8 @@ class CollectiveExchange:
 
     Attributes:
         collective: each call is one of all ranks.
+        rank, size: which of how many ranks this is.
+        placement: of the arguments.
         pooled: tables whose rows may come pooled, see `Request.bags`.
 
     Raises:
@@ -80,6 +82,7 @@ class CollectiveExchange:
     ) -> None:
         placement.check([table.name for table in tables], store)
         self._ranks, self._aside = ranks, aside
+        self.rank, self.size, self.placement = ranks.rank, ranks.size, placement
         self.shard = store.part(ranks.size).open(tables)
         self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
@@ -206,6 +209,10 @@ class CollectiveExchange:
             for rank in range(self._ranks.size)
         ]
 
+    def here(self, requests: Sequence[Request]) -> list[Array]:
+        """Return rows of tables that this rank has whole, as they are now; one rank may ask alone."""
+        return self._run(lambda: [self.shard.peek_group(r.group, r.ids, r.splits)[0] for r in requests])  # type: ignore[no-any-return]
+
     def prefetch(self, requests: Sequence[Request]) -> None:
         """See `Exchange.prefetch`; only rows of this rank are read ahead."""
         if self.shard.ahead.useful:
@@ -229,6 +236,14 @@ class CollectiveExchange:
     def refuse(self) -> None:
         """See `Unanimous.refuse`."""
         self._issue(Lookup[Any](()), self._pushes.refusal, 1.0)
+
+    def fail(self, error: StoreError) -> None:
+        """Issue an update that is refused on all ranks, with this error."""
+
+        def packed() -> list[Bytes]:
+            raise error
+
+        self._issue(Lookup[Any](()), packed, 1.0)
 
     def _issue(self, lookup: Lookup[Any], packed: Callable[[], list[Bytes]], lr_scale: float) -> None:
         self._raise_failed()

@@ -1,0 +1,208 @@
+"""Replicas at all workers beside shard servers: never stale, never sent, saved with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.checkpoint import Checkpoint, write_checkpoint
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
+from satrap.errors import ConfigError
+from satrap.exchange import Lookup, Request
+from satrap.exchange.collective import Placement
+from satrap.exchange.joined import JoinedExchange
+from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.store import StoreConfig
+from tests.contract.parties import (
+    SEED,
+    TABLES,
+    connect,
+    gradients_for,
+    local,
+    random_requests,
+    request,
+    threads,
+)
+from tests.exchange.collective.parties import Together, members, together
+from tests.exchange.joining import connecting
+
+STORE = StoreConfig(seed=SEED)
+STEPS = 10
+
+
+@contextmanager
+def exchanges(ranks: int, **arguments: Any) -> Iterator[list[Any]]:
+    """Yield the exchange of each rank; table c is replicated, a and b are at two shards."""
+    with threads(2) as servers:
+        make = connecting(
+            [s.address for s in servers], ranks, store=STORE, **{"replicated": ["c"], **arguments}
+        )
+        made = together([lambda r=r: make(r, TABLES) for r in range(ranks)])  # type: ignore[misc]
+        yield made
+        together([one.close for one in made])
+
+
+def batches(seed: int) -> list[tuple[list[Request], list[np.ndarray]]]:
+    rng = np.random.default_rng(seed)
+    wanted = [random_requests(rng, ids=80) for _ in range(STEPS)]
+    return [(one, gradients_for(rng, one)) for one in wanted]
+
+
+def run(exchange: JoinedExchange, work: Sequence[Any], ahead: int) -> list[list[np.ndarray]]:
+    """Train with lookups so many steps ahead; return the rows of each step."""
+    lookups, seen = [], []
+    for step in range(STEPS + ahead):
+        if step < STEPS:
+            lookups.append(exchange.lookup(work[step][0], create=True))
+        if step >= ahead:
+            seen.append(lookups[step - ahead].result())
+            exchange.update(lookups[step - ahead], work[step - ahead][1], lr_scale=1.0)
+    exchange.flush()
+    return seen
+
+
+def in_turn(works: Sequence[Any]) -> list[list[list[np.ndarray]]]:
+    """Return, by rank and step, the rows of lookups that see every update of an earlier step."""
+    reference, rows = local(), [list[Any]() for _ in works]
+    for step in range(STEPS):
+        for own, work in zip(rows, works, strict=True):
+            own.append(reference.lookup(work[step][0], create=True).result())
+        shares = [
+            Share(
+                [
+                    GroupUpdate(q.group, q.ids, q.splits, g * np.float32(1 / len(works)))
+                    for q, g in zip(*work[step], strict=True)
+                ],
+                1.0,
+            )
+            for work in works
+        ]
+        for u in merge(shares):
+            reference.update(Lookup([Request(u.group, u.ids, u.splits)]), [u.gradients], lr_scale=1.0)
+    reference.close()
+    return rows
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_replicas_are_never_stale_however_early_they_are_looked_up(ranks: int, ahead: int) -> None:
+    works = [batches(seed) for seed in range(ranks)]
+    with exchanges(ranks) as made:
+        seen = together([lambda e=e, w=w: run(e, w, ahead) for e, w in zip(made, works, strict=True)])  # type: ignore[misc]
+    stale = 0
+    for own, expected in zip(seen, in_turn(works), strict=True):
+        for found, wanted in zip(own, expected, strict=True):
+            np.testing.assert_array_equal(found[1], wanted[1])
+            stale += not np.array_equal(found[0], wanted[0])
+    assert stale > STEPS  # those of the shards are
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_in_sync_all_rows_are_those_after_every_earlier_step(ranks: int) -> None:
+    works = [batches(seed) for seed in range(ranks)]
+    with exchanges(ranks, mode="sync") as made:
+        seen = together([lambda e=e, w=w: run(e, w, 0) for e, w in zip(made, works, strict=True)])  # type: ignore[misc]
+    for own, expected in zip(seen, in_turn(works), strict=True):
+        for found, wanted in zip(own, expected, strict=True):
+            for x, y in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+def test_of_lookups_in_flight_rows_of_replicas_are_given_as_they_are_and_looked_up_anew() -> None:
+    wanted = [request(0, [1], [2]), request(1, [3])]
+    with exchanges(2) as [one, other]:
+        lookups = [one.lookup(wanted, create=True) for _ in range(2)]
+        for _ in range(2):
+            other.lookup([], create=True)
+        early = [rows.copy() for rows in lookups[1].distinct()]  # does not wait for its turn
+        assert not lookups[1].rows.done()
+        one.update(lookups[0], [np.ones((2, 4), np.float32), np.ones((1, 17), np.float32)], lr_scale=1.0)
+        other.update(None, [], lr_scale=1.0)
+        _, after = lookups[1].result(10)
+        assert (after != early[1]).all()
+        np.testing.assert_array_equal(lookups[1].distinct()[1], after)
+        again = one.lookup(wanted, create=True, known=[np.full_like(rows, 7) for rows in early])
+        other.lookup([], create=True)
+        for exchange in (one, other):
+            exchange.update(None, [], lr_scale=1.0)
+        known, fresh = again.result(10)
+        assert (known == 7).all()
+        np.testing.assert_array_equal(fresh, after)
+        for exchange in (one, other):
+            exchange.update(None, [], lr_scale=1.0)
+
+
+def test_ranks_hear_of_batches_without_ids_of_replicas() -> None:
+    with exchanges(2) as [one, other]:
+        mine, theirs = one.lookup([request(0, [1], [2])], create=False), other.lookup([], create=False)
+        assert [rows.shape for rows in mine.result(10)] == [(2, 4)]
+        assert theirs.result(10) == []
+        assert (mine.active, theirs.active) == (1, 1)
+
+
+def test_rows_of_replicas_are_not_sent() -> None:
+    wanted = [request(1, list(range(1000)))]
+    with exchanges(2) as made:
+
+        def look(exchange: JoinedExchange) -> int:
+            exchange.lookup(wanted, create=True).result()
+            exchange.update(None, [], lr_scale=1.0)
+            exchange.flush()
+            traffic = exchange.telemetry.traffic()
+            return traffic.sent + traffic.received
+
+        assert all(sent < 1000 * (2 * 8 + 17) for sent in together([lambda e=e: look(e) for e in made]))  # type: ignore[misc]
+
+
+def written(exchange: Any, url: str, delta: bool) -> tuple[bool, set[str]]:
+    """Write a cut; return whether it holds all rows, and its row files."""
+    cut = exchange.durability.cut(delta=delta)
+    write_checkpoint(url, Checkpoint({}, {}, {}, (), rows=cut.write))
+    return cut.deleted is None, {n for n, e in read_manifest(Storage(url)).files.items() if e.table}
+
+
+def test_a_delta_is_one_of_both_parts_or_of_none(tmp_path: Path) -> None:
+    with exchanges(2, fresh=False) as made:
+        both = Together(made)
+
+        def add(number: int) -> None:
+            wanted = [request(0, [number], []), request(1, [number])]
+            both.lookup(wanted, create=True).result()
+
+        def save(number: int) -> tuple[bool, set[str]]:
+            add(number)
+            return written(both, str(tmp_path / str(number)), True)
+
+        add(0)
+        made[0].servers.durability.cut(
+            delta=False
+        )  # now the shards know what changes, and the replicas do not
+        full, files = save(1)
+        assert full
+        assert all(name.split(".")[1][:5] in ("shard", "repli") for name in files)
+        assert not save(2)[0]
+        made[0].servers.durability.read(str(tmp_path / "2"))  # a shard that was started anew knows nothing
+        full, _ = save(3)
+        assert full
+        for number, rows in ((1, 2), (2, 1), (3, 4)):
+            found = read_manifest(Storage(str(tmp_path / str(number)))).rows()
+            assert (found["a"], found["c"]) == (rows, rows)
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    with threads(1) as servers:
+        address = [servers[0].address]
+        tables = TABLES[:2]
+        for placement, world in ((Placement(), 1), (Placement("replicated"), 2)):
+            shards = connect(address, tables=tables, world=world)
+            [replicas] = members(1, TABLES[2:], STORE, placement)
+            with pytest.raises(ConfigError, match="joined with replicas at all their workers"):
+                JoinedExchange(shards, replicas)
+            shards.close()
+            replicas.close()

@@ -1,0 +1,176 @@
+"""Workers with replicas of some tables, and shard servers for the others, train as with servers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from satrap.dense import Workers
+from satrap.errors import ConfigError
+from satrap.exchange.servers import ShardServer, Wire
+from satrap.store import StoreConfig
+from satrap.train import Checkpointing, Observer, Progress, Trainer
+from tests.dense.threads import together
+from tests.exchange.joining import connecting
+from tests.train.plain import Batches, Tower
+from tests.train.test_collective import parts, rows_of
+from tests.train.test_snapshots import KillAt, KilledError
+from tests.train.test_workers import EXACT, Answer, Rows, assert_same, contents, distributed, make_trainer
+
+
+def workers(
+    world: int,
+    work: Callable[[Trainer, int], Any],
+    *,
+    shards: int = 2,
+    replicated: Sequence[str] | None = ("user", "tags"),
+    wire: Wire = EXACT,
+    **arguments: Any,
+) -> list[Any]:
+    """Do something with the trainer of each worker; return what it returned for each."""
+    store, towers = StoreConfig(initial_scale=0.5), []
+    for _ in range(world):
+        torch.manual_seed(3)
+        towers.append(Tower())
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(shards)]
+        mode = "sync" if arguments["mode"] == "sync" else "hybrid"
+        connect = connecting(
+            [s.address for s in servers], world, store=store, replicated=replicated, wire=wire, mode=mode
+        )
+
+        def run(others: Workers) -> Any:
+            rank = others.rank
+            made = make_trainer(
+                model=towers[rank], exchange=lambda tables: connect(rank, tables), workers=others, **arguments
+            )
+            try:
+                return work(made, rank)
+            finally:
+                others.meet("done")
+                made.close()
+
+        return together(world, run)
+
+
+def fitted(trainer: Trainer, data: Batches, **fit: Any) -> tuple[Answer, Rows]:
+    answer = Answer(trainer, trainer.fit(data, **fit), {})
+    mine = trainer.exchange.collective or trainer.workers.rank == 0
+    rows = contents(trainer) if mine else {}
+    trainer.workers.meet("read")
+    return answer, rows
+
+
+def whole(found: list[tuple[Answer, Rows]]) -> Answer:
+    """Return what rank 0 ended with, with the rows of all."""
+    answers, rows = zip(*found, strict=True)
+    assert len({answer.digest for answer in answers}) == 1
+    answers[0].rows = rows_of(list(rows))
+    return answers[0]
+
+
+def trained(world: int, *, epochs: int = 1, validation: Any = lambda _: None, **arguments: Any) -> Answer:
+    def work(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        return fitted(trainer, parts(rank), epochs=epochs, validation=validation(rank))
+
+    return whole(workers(world, work, **arguments))
+
+
+@pytest.mark.parametrize("wire", [EXACT, Wire(), Wire("int8", "int8")], ids=["exact", "16-bit", "8-bit"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_sync_is_that_of_shard_servers_alone_to_the_bit(world: int, wire: Wire) -> None:
+    arguments: dict[str, Any] = {"mode": "sync", "epochs": 2, "validation": lambda r: parts(3 - r)}
+    mine = trained(world, wire=wire, **arguments)
+    servers = distributed(world, 2, parts, bounds={"wire": wire}, **arguments)[0]
+    assert_same(mine, servers)
+    assert mine.result.metrics == servers.result.metrics
+    assert (mine.result.steps, mine.result.samples) == (servers.result.steps, servers.result.samples)
+
+
+HELD = {"servers": (), "one": ["item"], "two": ["user", "tags"], "collective": None}
+"""Who holds the tables: which of them are replicated."""
+
+
+@pytest.mark.parametrize("delta", [None, 2])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ("two", "two", "two"),
+        ("servers", "one", "two", "collective"),
+        ("collective", "two", "servers", "one"),
+    ],
+)
+def test_a_run_moves_between_them_to_the_bit(
+    stages: Sequence[str], delta: int | None, tmp_path: Path
+) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=6, delta_every_steps=delta)
+    arguments: dict[str, Any] = {"mode": "sync", "embedding_dtype": "bfloat16"}
+
+    def killed(step: int, resume: bool) -> Callable[[Trainer, int], None]:
+        def work(trainer: Trainer, rank: int) -> None:
+            kill = [KillAt(step)]
+            with pytest.raises(KilledError):
+                trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=kill, resume=resume)
+
+        return work
+
+    for number, stage in enumerate(stages[:-1]):
+        step = 9 + 6 * number
+        workers(2, killed(step, number > 0), replicated=HELD[stage], shards=1 + number, **arguments)
+
+    def last(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        return fitted(trainer, parts(rank), epochs=2, checkpoint=plan, resume=True)
+
+    mine = whole(workers(2, last, replicated=HELD[stages[-1]], **arguments))
+    assert_same(mine, trained(2, replicated=(), epochs=2, **arguments))
+
+
+class StopAt(Observer):
+    """Asks for a stop after a step."""
+
+    def __init__(self, trainer: Trainer, at: int) -> None:
+        self.trainer, self.at = trainer, at
+
+    def step(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            self.trainer.request_stop()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("again", ["two", "servers", "one", "collective"])
+@pytest.mark.parametrize("before", ["two", "servers"])
+def test_in_hybrid_a_run_goes_on_with_lookups_in_flight_or_with_new_ones(
+    before: str, again: str, stops: bool, tmp_path: Path
+) -> None:
+    plan = Checkpointing(str(tmp_path), every_steps=6)
+    arguments: dict[str, Any] = {"mode": "hybrid", "staleness": 3}
+
+    def first(trainer: Trainer, rank: int) -> None:
+        if stops:
+            trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=[StopAt(trainer, 8)])
+            return
+        with pytest.raises(KilledError):
+            trainer.fit(parts(rank), epochs=2, checkpoint=plan, observers=[KillAt(9)])
+
+    def last(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        return fitted(trainer, parts(rank), epochs=2, checkpoint=plan, resume=True)
+
+    workers(2, first, replicated=HELD[before], **arguments)
+    mine = whole(workers(2, last, replicated=HELD[again], shards=1, **arguments))
+    straight = trained(2, replicated=(), epochs=2, **arguments)
+    assert (mine.result.steps, mine.result.samples) == (straight.result.steps, straight.result.samples)
+    assert {t: len(columns[0]) for t, columns in mine.rows.items()} == {
+        t: len(columns[0]) for t, columns in straight.rows.items()
+    }
+    np.testing.assert_allclose(mine.dense, straight.dense, atol=0.1)
+
+
+def test_async_is_refused() -> None:
+    with pytest.raises(ConfigError, match="async does not go with workers that hold rows"):
+        workers(2, lambda *_: None, mode="async")
