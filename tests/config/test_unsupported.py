@@ -89,13 +89,24 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
 
 HELD = ["cluster.exchange=collective", "cluster.workers=2"]
 EVICTS = "embedding.eviction={policy: ttl, ttl: 9}"
+HOT, ALL = "{user: replicated}", "{user: replicated, genres: replicated}"
 
 
 @pytest.mark.parametrize(
     ("key", "value", "others", "with_"),
     [
         ("placement", "table_wise", [], "cluster.exchange: local"),
-        ("placements", "{user: replicated}", ["cluster.exchange=servers"], "cluster.exchange: servers"),
+        ("placement", "replicated", ["cluster.exchange=servers"], "cluster.exchange: servers"),
+        ("placements", "{user: table_wise}", ["cluster.exchange=servers"], "cluster.exchange: servers"),
+        ("placements", ALL, ["cluster.exchange=servers"], "cluster.exchange: servers"),
+        ("placements", HOT, ["cluster.exchange=servers", EVICTS], "embedding.eviction"),
+        ("placements", HOT, ["cluster.exchange=servers", "training.mode=async"], "training.mode: async"),
+        (
+            "placements",
+            HOT,
+            ["cluster.exchange=servers", "cluster.embedding_workers=1"],
+            "cluster.embedding_workers",
+        ),
         ("placement", "replicated", [*HELD, "embedding.admission={min_count: 2}"], "embedding.admission"),
         ("placement", "replicated", [*HELD, "embedding.admission={probability: 0.5}"], "embedding.admission"),
         (

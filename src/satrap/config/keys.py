@@ -334,7 +334,8 @@ class Cluster(Keys):
     """Who holds the rows of a table, with the exchange collective. row_wise: each worker has a part;
     table_wise: one worker has all; replicated: every worker has all; auto: as `satrap plan` says."""
     placements: dict[str, Placement] = Field(default_factory=dict)
-    """Tables that are placed otherwise: name -> placement."""
+    """Tables that are placed otherwise: name -> placement. With the exchange servers, workers have replicas
+    of replicated tables, and shards hold the others."""
     launcher: str = "local"
     """What starts the processes."""
     wire: Wire = Wire()

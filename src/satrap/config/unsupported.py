@@ -104,12 +104,21 @@ def _check_placements(sections: Sections, source: Source) -> None:
             fix=f"tables: {', '.join(tables)}",
         )
     which = "which rows there are would depend on who holds them"
-    exchange, admission = cluster.exchange, embedding.admission
+    exchange, admission, placements = cluster.exchange, embedding.admission, cluster.placements
+    servers = exchange == "servers"
     whatever = {"row_wise"} | ({"auto"} if exchange == "collective" else set())  # auto heeds the other keys
-    placed = {"placement": [cluster.placement], "placements": cluster.placements.values()}
-    for key in (key for key, values in placed.items() if set(values) - whatever):
+    placed: dict[str, set[str]] = {"placement": {cluster.placement}, "placements": set(placements.values())}
+    replicas = [table for table, placement in placements.items() if placement == "replicated"]
+    for key, values in ((key, values - whatever) for key, values in placed.items() if values - whatever):
+        held = exchange == "collective" or (servers and key == "placements" and values == {"replicated"})
+        hot = "shards hold the rows, but for tables that cluster.placements calls replicated"
+        idle = servers and len(replicas) == len(tables)
+        steps = "replicas change in steps that all workers take together"
         for wrong, other, why in (
-            (exchange != "collective", f"cluster.exchange: {exchange}", "no worker holds rows"),
+            (not held, f"cluster.exchange: {exchange}", hot if servers else "no worker holds rows"),
+            (idle, f"cluster.exchange: {exchange}", "all tables are replicated: shards would hold nothing"),
+            (sections.training.mode == "async", "training.mode: async", steps),
+            (cluster.embedding_workers > 0, "cluster.embedding_workers", "these ask the shards for all rows"),
             (embedding.eviction is not None, "embedding.eviction", which),
             (admission.min_count > 1 or admission.probability < 1, "embedding.admission", which),
         ):

@@ -21,6 +21,7 @@ from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
 from satrap.exchange.collective.torch_ranks import TorchRanks
+from satrap.exchange.joined import JoinedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
 from satrap.launch.build import OpenData, Site, pools, store_of, wire_of
 from satrap.launch.events import Forward, Trained
@@ -80,16 +81,17 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         mode = "sync" if training.mode == "sync" and not training.lookahead else "hybrid"
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
+        placement = Placement(**assignment.placement)
         if cluster.exchange == "collective":
             ranks, aside = (_ranks(workers, seconds) for seconds in (cluster.deadline, WRITING_SECONDS))
-            placement = Placement(**assignment.placement)
             return CollectiveExchange(
                 ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools(recipe)
             )
         if not assignment.embedding_workers:
-            return ServersExchange(
+            hot = [t for t in tables if placement.of(t.name) == "replicated" and assignment.world > 1]
+            servers = ServersExchange(
                 assignment.shards,
-                tables,
+                [table for table in tables if table not in hot],
                 store=store,
                 wire=wire,
                 mode=mode,
@@ -97,6 +99,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
                 worker=worker,
                 options=options,
             )
+            return _joined(servers, hot, workers, store) if hot else servers
         number = share.rank % len(assignment.embedding_workers)
         return PooledExchange(
             f"embedding worker {number}",
@@ -114,6 +117,20 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
     return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
+
+
+def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
+    """Return an exchange with replicas of some tables at all workers."""
+    # A worker that waits for a shard to come back may keep the others waiting as long.
+    ranks, aside = (_ranks(workers, WRITING_SECONDS) for _ in range(2))
+    try:
+        replicas = CollectiveExchange(
+            ranks, aside, hot, store=store, wire=servers.wire, placement=Placement("replicated")
+        )
+    except SatrapError:
+        servers.close()
+        raise
+    return JoinedExchange(servers, replicas)
 
 
 def _ranks(workers: Workers, deadline: float) -> Ranks:

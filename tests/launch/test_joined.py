@@ -1,0 +1,86 @@
+"""Runs with shard servers and replicated tables: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from satrap import launch
+from satrap.checkpoint import read_checkpoint
+from satrap.config import load
+from satrap.train import Observer, Progress
+from tests.cluster.runs import children
+from tests.launch.runs import frame, make_recipe
+from tests.launch.test_cluster import SERVERS
+
+pytestmark = pytest.mark.cluster
+REPLICATED = "cluster.placements={item: replicated}"
+SYNC = [*SERVERS, "training.mode=sync", "cluster.workers=2", "cluster.shards=2"]
+
+
+def left(run: Path) -> dict[str, Any]:
+    """Every weight and row of a trained model."""
+    found = read_checkpoint(str(run / "model"))
+    content: dict[str, Any] = {name: weights.numpy().tobytes() for name, weights in found.model.items()}
+    for table, chunk in found.chunks:
+        content[table] = content.get(table, b"") + chunk.ids.tobytes() + chunk.weights.tobytes()
+    return content
+
+
+class Kill(Observer):
+    """Kills a process after the first epoch, once."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.killed = name, 0
+
+    def evaluated(self, metrics: Any, progress: Progress) -> None:
+        if not self.killed:
+            self.killed = children(os.getpid())[self.name]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("who", ["worker 1", "shard 0"])
+def test_sync_leaves_the_model_of_a_run_without_replicas_to_the_bit_whoever_dies(
+    tmp_path: Path, who: str
+) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = [*SYNC, "checkpoint.every_steps=5", "checkpoint.delta_every_steps=2"]
+    plain = launch.train(load(path, settings), str(tmp_path / "plain"))
+    kill = Kill(who)
+    mine = launch.train(load(path, [*settings, REPLICATED]), str(tmp_path / "run"), observers=[kill])
+    assert kill.killed
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
+    assert left(tmp_path / "run") == left(tmp_path / "plain")
+    assert mine.test == plain.test
+    assert launch.evaluate(mine.folder)["auc"] == pytest.approx(mine.test["auc"], abs=1e-6)
+
+
+def test_a_shard_with_a_journal_comes_back_and_nobody_else_starts_again(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    kill = Kill("shard 1")
+    settings = [*SYNC, REPLICATED, "checkpoint.durability=journal"]
+    launch.train(load(path, settings), str(tmp_path / "run"), observers=[kill])
+    launch.train(load(path, SYNC), str(tmp_path / "plain"))
+    assert kill.killed
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["repeated_steps"] == 0
+    assert left(tmp_path / "run") == left(tmp_path / "plain")
+
+
+def test_a_run_gains_replicas_loses_them_and_changes_its_processes(tmp_path: Path) -> None:
+    path, run = make_recipe(tmp_path, rows=frame(1001)), tmp_path / "run"
+    stages = [
+        ["cluster.workers=2", "cluster.shards=2", REPLICATED],
+        ["cluster.workers=2", "cluster.shards=2"],
+        ["cluster.workers=3", "cluster.shards=1", "cluster.placements={user: replicated}"],
+    ]
+    for epochs, stage in enumerate(stages, 1):
+        common = [*SERVERS, "checkpoint.every_steps=3", f"training.epochs={epochs}"]
+        outcome = launch.train(load(path, [*common, *stage]), str(run), resume=epochs > 1)
+    alone = launch.train(load(path, ["training.epochs=3"]), str(tmp_path / "alone"))
+    assert outcome.result.samples == alone.result.samples
+    assert outcome.test["auc"] == pytest.approx(alone.test["auc"], abs=0.1)
