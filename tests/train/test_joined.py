@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from satrap.checkpoint import read_checkpoint
 from satrap.dense import Workers
 from satrap.errors import ConfigError
 from satrap.exchange.servers import ShardServer, Wire
@@ -174,3 +175,35 @@ def test_in_hybrid_a_run_goes_on_with_lookups_in_flight_or_with_new_ones(
 def test_async_is_refused() -> None:
     with pytest.raises(ConfigError, match="async does not go with workers that hold rows"):
         workers(2, lambda *_: None, mode="async")
+
+
+def test_the_best_weights_are_brought_back() -> None:
+    arguments: dict[str, Any] = {
+        "mode": "sync",
+        "epochs": 4,
+        "patience": 1,
+        "validation": lambda r: parts(3 - r),
+    }
+    mine = trained(2, **arguments)
+    servers = distributed(2, 2, parts, **arguments)[0]
+    assert_same(mine, servers)
+    assert mine.result.metrics == servers.result.metrics
+
+
+def test_a_saved_model_loads_anywhere(tmp_path: Path) -> None:
+    place = str(tmp_path)
+
+    def save(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        found = fitted(trainer, parts(rank))
+        trainer.save(place)
+        return found
+
+    def load(trainer: Trainer, rank: int) -> tuple[Answer, Rows]:
+        trainer.state.restore(read_checkpoint(place))
+        return Answer(trainer, trainer.run.finish(), {}), contents(trainer)
+
+    mine = whole(workers(2, save, mode="hybrid"))
+    one = Trainer.load(place, Tower())
+    assert_same(mine, Answer(one, mine.result, contents(one)))
+    one.close()
+    assert_same(mine, whole(workers(3, load, mode="hybrid", replicated=["item"])))
