@@ -76,6 +76,5 @@ def test_what_lookahead_does_not_go_with() -> None:
         make_trainer(mode="sync", lookahead=1, admission=Admission(probability=0.5))
     with pytest.raises(ConfigError, match="mode sync, not with hybrid"):
         make_trainer(mode="hybrid", lookahead=1)
-    for number in (-1, 33):
-        with pytest.raises(ConfigError, match=f"must be 0 to 32, got {number}"):
-            make_trainer(mode="sync", lookahead=number)
+    with pytest.raises(ConfigError, match=">= 0, got -1"):
+        make_trainer(mode="sync", lookahead=-1)

@@ -107,16 +107,11 @@ class CollectiveExchange:
     ) -> None:
         own: dict[str, Any] = {"store": repr(store), "wire": repr(wire), "pools": pools}
         own["tables"] = [f"{t!r} {placement.of(t.name)} {placement.owners.get(t.name)}" for t in tables]
-        said = self._run(lambda: self._channel.tell(Operation.HELLO, own))
-        for rank, other in enumerate(said):
-            for name, value in own.items():
-                if other[name] != value:
-                    self.close()
-                    raise ConfigError(
-                        f"rank {rank} has other {name} than rank {self._ranks.rank}",
-                        why="ranks hold the tables together, so they must agree",
-                        fix="start all ranks with the same program and recipe",
-                    )
+        try:
+            self._run(lambda: self._channel.agree(own))
+        except ConfigError:
+            self.close()
+            raise
 
     def look_ahead(self) -> None:
         """From now on, let lookups see the updates of all lookups before them; see `with_lookahead`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -83,6 +84,7 @@ class EarlyLookups:
         self._seen, self._awaited, self.lock = seen, Awaited(owner.shard), threading.Lock()
         self._waiting = deque[Early]()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-lookahead")
+        owner.most = sys.maxsize  # ranks look up at their own pace, but must know the same lookups
 
     def issue(self, lookup: Lookup[Array], look_up: LookUp, last_update: Future[None] | None) -> Future[None]:
         """Look up in the other thread; return what is done once all rows are here that are sent early.
@@ -148,6 +150,7 @@ class EarlyLookups:
         """Complete the next lookup after the update of the first, of which `take` told."""
         if done is not None and not done.here.exception():
             with self.lock:
+                self._owner.forget(done.lookup.places[0])
                 for m in done.wanted:
                     if m.slots is not None:
                         self._awaited.remove(m.slots)

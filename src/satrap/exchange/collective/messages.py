@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import ExchangeError, SatrapError, error_of, error_values
+from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, error_values
 from satrap.exchange.collective.ranks import Bytes, Ranks, joined
 
 _OPERATION, _NUMBER, _SIZE, _FAILED, _MORE = _HEAD = range(5)
@@ -121,6 +121,17 @@ class Channel:
     def tell(self, operation: Operation, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send plain data to all ranks; return what each sent, see `talk`."""
         return [of_text(part) for part in self.talk(operation, [as_text(content)] * self.ranks.size)]
+
+    def agree(self, own: Mapping[str, Any]) -> None:
+        """Tell all ranks the settings of this one; raise `ConfigError` if a rank has others."""
+        for rank, other in enumerate(self.tell(Operation.HELLO, own)):
+            for name, value in own.items():
+                if other[name] != value:
+                    raise ConfigError(
+                        f"rank {rank} has other {name} than rank {self.ranks.rank}",
+                        why="ranks hold the tables together, so they must agree",
+                        fix="start all ranks with the same program and recipe",
+                    )
 
     def ask(self, operation: Operation, work: Callable[[], Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Do something; return what it returned on each rank, or raise what it raised on any."""

@@ -19,7 +19,7 @@ from satrap.store.buffers import floats
 from satrap.store.shard import check_lookups
 
 KEPT = 64
-"""Lookups whose rows are known where they are; the update of an older one finds them again."""
+"""Lookups that an owner remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,15 @@ class Owner:
         shard: holds the rows.
         groups: its table groups.
         holders: say which rows other ranks have, too.
+
+    Attributes:
+        most: lookups whose rows are known where they are; the update of an older one finds them again.
     """
 
     def __init__(self, shard: Shard, groups: Sequence[TableGroup], holders: Holders) -> None:
         self.shard, self._groups, self._holders = shard, groups, holders
         self._kept: dict[int, list[Merged]] = {}
+        self.most = KEPT
 
     def look_up(self, number: int, wanted: Sequence[Merged], *, create: bool) -> list[tuple[Merged, Array]]:
         """Return the rows of each group; `number` names the lookup.
@@ -75,7 +79,7 @@ class Owner:
         """
         # By number, and before anything can be refused, so that all ranks know the same lookups.
         if create:
-            self._kept = {n: kept for n, kept in self._kept.items() if n > number - KEPT}
+            self._kept = {n: kept for n, kept in self._kept.items() if n > number - self.most}
         if not create:
             return [(m, self.shard.peek_group(m.group, m.ids, m.splits)[0]) for m in wanted]
         check_lookups(self.shard, ((m.group, m.ids, m.splits) for m in wanted))
@@ -117,6 +121,10 @@ class Owner:
         """Return whether an update may name a lookup; the answer is the same on all ranks."""
         return number in self._kept
 
+    def forget(self, number: int) -> None:
+        """Forget a lookup and those before it: updates come in their order."""
+        self._kept = {n: kept for n, kept in self._kept.items() if n > number}
+
     def update(
         self,
         pushed: Sequence[Push],
@@ -152,8 +160,7 @@ class Owner:
                     used[places] = True
             summed.append((m, total) if used.all() else _only(np.flatnonzero(used), m, total))
         agree(lambda: self.shard.check_gradients([m.group for m, _ in summed], [g for _, g in summed]))
-        # Updates come in the order of their lookups: earlier ones will get none.
-        self._kept = {n: kept for n, kept in self._kept.items() if n > max(numbers, default=0)}
+        self.forget(max(numbers, default=0))
         for m, gradients in summed:
             self.shard.update_group(
                 m.group, m.ids, m.splits, gradients, lr_scale=lr_scale, slots=m.slots, checked=True
