@@ -37,7 +37,6 @@ def processes() -> Iterator[list[Process]]:
         "mixed-4",
         "joined-1",
         "joined-2",
-        "joined-4",
     ]
 )
 def exchange(request: pytest.FixtureRequest) -> Iterator[Exchange]:

@@ -29,6 +29,8 @@ from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 from tests.train.test_workers import connecting, contents, dense
 
+pytestmark = pytest.mark.cluster
+
 ROWS, BATCH = 411, 16
 EXACT = Wire("float32", "float32")
 
