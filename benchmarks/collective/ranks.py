@@ -51,10 +51,10 @@ class FarWorkers(ConnectedWorkers):
 
     delay = 0.0
 
-    def sum(self, tensor: torch.Tensor) -> None:
+    def sum(self, tensor: torch.Tensor, *, exact: int | None = None) -> None:
         """See `Group.sum`."""
         time.sleep(2 * (self.size - 1) * self.delay)
-        super().sum(tensor)
+        super().sum(tensor, exact=exact)
 
 
 def satrap_side(options: argparse.Namespace) -> Side:
