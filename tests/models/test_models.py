@@ -25,8 +25,14 @@ VARIANTS = [
     ("finalmlp", {"heads": 4, "hidden": [16], "hidden2": [8, 12]}),
     ("finalmlp", {"context1": ["c0"], "context2": ["c1", "c2"]}),
     ("finalmlp", {"context1": ["c0"]}),
+    ("wukong", {"layers": 1, "fmb": 2, "lcb": 2, "rank": 3, "fmb_hidden": [], "bottom": []}),
+    ("rankmixer", {"layers": 1, "tokens": 3, "width": 6, "expansion": 2, "hidden": [5]}),
+    ("mmoe", {"experts": 1}),
+    ("mmoe", {"experts": 4, "expert_hidden": [16], "hidden": [], "batch_norm": True}),
+    ("ple", {"levels": 1, "own_experts": 1, "shared_experts": 1}),
+    ("ple", {"levels": 3, "expert_hidden": [16], "dropout": 0.1}),
 ]
-NEED_EQUAL_DIMS = ["fm", "deepfm", "dlrm"]
+NEED_EQUAL_DIMS = ["fm", "deepfm", "dlrm", "wukong"]
 NEED_CATEGORICAL = [*NEED_EQUAL_DIMS, "wide_deep"]
 
 
@@ -107,7 +113,8 @@ def test_numbers_only(name):
         with pytest.raises(ConfigError, match="at least one categorical"):
             models.create(name, schema)
     else:
-        model = models.create(name, schema)
+        options = {"tokens": 2} if name == "rankmixer" else {}  # two numbers are two columns
+        model = models.create(name, schema, **options)
         assert model(make_batch(model, schema)).shape == (6, 1)
 
 
@@ -149,7 +156,10 @@ def test_an_exclusive_or_needs_more_than_a_linear_model(name):
     y = ((ids[:, :1] + ids[:, 1:]) % 2).float()
     schema = make_schema(dims=(4, 4), numbers=1)
     torch.manual_seed(0)
-    model = models.create(name, schema, **({} if name in ("lr", "fm") else {"hidden": [24]}))
+    options = {} if name in ("lr", "fm") else {"hidden": [24]}
+    if name == "rankmixer":  # this learning rate is too high for its default width
+        options |= {"tokens": 2, "width": 16}
+    model = models.create(name, schema, **options)
     logits = fit(model, schema, ids, torch.randn(600, 1, generator=generator), y, steps=120)
     auc = roc_auc_score(y[:, 0], logits[:, 0])
     assert auc < 0.65 if name == "lr" else auc > 0.98
@@ -179,6 +189,12 @@ def test_unknown_names_and_arguments_are_refused_with_the_nearest():
         ("dcnv2", {"structure": "serial"}, "structure must be parallel or stacked"),
         ("finalmlp", {"heads": 3}, "must divide the output widths 128 and 128"),
         ("finalmlp", {"heads": 0}, "heads must be"),
+        ("wukong", {"rank": 0}, "rank must be"),
+        ("rankmixer", {"tokens": 7}, "cannot make 7 tokens of width 64 from 26 columns"),
+        ("rankmixer", {"tokens": 32}, "choose at most 26 tokens"),
+        ("mmoe", {"experts": 0}, "the number of experts must be"),
+        ("ple", {"levels": 0}, "levels must be"),
+        ("ple", {"shared_experts": 0}, "the number of experts must be"),
         ("finalmlp", {"context1": ["nobody"]}, "'nobody' is not a categorical feature"),
     ],
 )

@@ -21,7 +21,11 @@ from satrap.models.dnn import DNN
 from satrap.models.finalmlp import FinalMLP
 from satrap.models.fm import FM
 from satrap.models.lr import LR
+from satrap.models.mmoe import MMoE
+from satrap.models.ple import PLE
+from satrap.models.rankmixer import RankMixer
 from satrap.models.wide_deep import WideDeep
+from satrap.models.wukong import Wukong
 from satrap.schema import Schema
 
 __all__ = [
@@ -29,10 +33,14 @@ __all__ = [
     "DNN",
     "FM",
     "LR",
+    "PLE",
     "DCNv2",
     "DeepFM",
     "FinalMLP",
+    "MMoE",
+    "RankMixer",
     "WideDeep",
+    "Wukong",
     "arguments",
     "create",
     "describe",
@@ -48,6 +56,10 @@ _MODELS: dict[str, type[nn.Module]] = {
     "dcnv2": DCNv2,
     "dlrm": DLRM,
     "finalmlp": FinalMLP,
+    "wukong": Wukong,
+    "rankmixer": RankMixer,
+    "mmoe": MMoE,
+    "ple": PLE,
 }
 
 

@@ -1,0 +1,103 @@
+"""Parts of multi-task models: several experts, gates that mix them, levels, a tower per label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.models.layers import check_whole, mlp, xavier
+
+
+class Experts(nn.Module):
+    """MLPs of the same shape that read the same input.
+
+    Args:
+        count: number of experts, at least 1.
+        width: columns of the input.
+        hidden: widths of the layers of each.
+        dropout, batch_norm: as in `satrap.models.layers.mlp`.
+    """
+
+    def __init__(
+        self, count: int, width: int, hidden: Sequence[int], *, dropout: float, batch_norm: bool
+    ) -> None:
+        super().__init__()
+        check_whole("the number of experts", count)
+        made = [mlp(width, hidden, dropout=dropout, batch_norm=batch_norm) for _ in range(count)]
+        self.experts, self.width = nn.ModuleList(expert for expert, _ in made), made[0][1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return float32[size, count, last of hidden] from float32[size, width]."""
+        return torch.stack([expert(x) for expert in self.experts], dim=1)
+
+
+class Gate(nn.Module):
+    """A mixture of experts: `sum over i of softmax(G x)_i E_i`, one learned matrix G and no bias.
+
+    Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD
+    2018, eq. 6 and 7. One expert needs no gate: its output passes.
+    """
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.scores = xavier(nn.Linear(width, experts, bias=False)) if experts > 1 else None
+
+    def forward(self, x: Tensor, outputs: Tensor) -> Tensor:
+        """Return float32[size, w] from the gate's input [size, width] and outputs [size, experts, w]."""
+        if self.scores is None:
+            return outputs.squeeze(1)
+        weights = torch.softmax(self.scores(x), dim=1)
+        return torch.bmm(weights.unsqueeze(1), outputs).squeeze(1)
+
+
+class Level(nn.Module):
+    """One level of PLE: experts of each label and shared ones; each stream mixes those that it may see.
+
+    A label's gate mixes its own experts and the shared ones. The gate of the shared stream mixes all; the
+    last level has none, since no expert reads its output.
+
+    Args:
+        experts: those of each label, then the shared ones.
+        width: columns of each stream.
+        last: whether it is the last level.
+    """
+
+    def __init__(self, experts: Sequence[Experts], width: int, *, last: bool) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(experts)
+        *own, shared = (len(some.experts) for some in experts)
+        self.gates = nn.ModuleList(Gate(width, count + shared) for count in own)
+        self.shared = None if last else Gate(width, sum(own) + shared)
+
+    def forward(self, streams: Sequence[Tensor]) -> list[Tensor]:
+        """Return float32[size, w] per label, and unless `last` the shared stream; the input has all."""
+        outputs = [experts(x) for experts, x in zip(self.experts, streams, strict=True)]
+        mixed = [
+            gate(x, torch.cat([own, outputs[-1]], dim=1))
+            for gate, x, own in zip(self.gates, streams[:-1], outputs[:-1], strict=True)
+        ]
+        return mixed if self.shared is None else [*mixed, self.shared(streams[-1], torch.cat(outputs, dim=1))]
+
+
+class Towers(nn.Module):
+    """An MLP with one logit for each label, each with an input of its own.
+
+    Args:
+        labels: number of labels.
+        width: columns of each input.
+        hidden: widths of the hidden layers of each tower.
+        dropout, batch_norm: as in `satrap.models.layers.mlp`.
+    """
+
+    def __init__(
+        self, labels: int, width: int, hidden: Sequence[int], *, dropout: float, batch_norm: bool
+    ) -> None:
+        super().__init__()
+        made = [mlp(width, hidden, dropout=dropout, batch_norm=batch_norm) for _ in range(labels)]
+        self.towers = nn.ModuleList(nn.Sequential(*tower, xavier(nn.Linear(out, 1))) for tower, out in made)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return logits float32[size, labels] from float32[size, width] per label."""
+        return torch.cat([tower(x) for tower, x in zip(self.towers, inputs, strict=True)], dim=1)

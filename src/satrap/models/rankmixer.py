@@ -1,0 +1,73 @@
+"""RankMixer: tokens of features that exchange parts, and a network for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+from satrap.models.blocks import MixerBlock
+from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.schema import Schema
+
+
+class RankMixer(Ranker):
+    """Features become tokens; blocks mix the tokens without weights, then each goes through its own network.
+
+    All work is in large matrix products. The features, in the order of the schema, and then the numbers are
+    cut into `tokens` pieces of nearly the same width, so put features that belong together side by side.
+
+    Reference: Zhu et al., "RankMixer: Scaling Up Ranking Models in Industrial Recommenders", arXiv
+    2507.15551, 2025, without its sparse mixture of experts. The blocks have about `2 * expansion * layers *
+    tokens * width^2` weights. Published sizes: 2 layers of 16 tokens of width 768, and 2 layers of 32 tokens
+    of width 1536, a billion weights.
+
+    Args:
+        schema: labels and features; dims may differ.
+        layers: number of blocks, default 2.
+        tokens: number of tokens, at most the columns of all features, default 4.
+        width: width of a token, a multiple of `tokens`, default 64.
+        expansion: hidden width of a token's network, in units of `width`, default 4.
+        hidden: widths of an MLP on the mean of the tokens, default none.
+        dropout: probability of zeroing a hidden activation of that MLP in training, default 0.
+
+    Raises:
+        ConfigError: no labels, a feature with pooling "none", or an impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        layers: int = 2,
+        tokens: int = 4,
+        width: int = 64,
+        expansion: int = 4,
+        hidden: Sequence[int] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = {"layers": layers, "tokens": tokens, "width": width, "expansion": expansion}
+        for name, value in sizes.items():
+            check_whole(name, value)
+        columns = input_width(schema, "RankMixer")
+        if tokens > columns or width % tokens:
+            raise ConfigError(
+                f"RankMixer cannot make {tokens} tokens of width {width} from {columns} columns of features",
+                fix=f"choose at most {columns} tokens, and a width that is a multiple of their number",
+            )
+        pieces = [len(piece) for piece in torch.tensor_split(torch.arange(columns), tokens)]
+        self.project = nn.ModuleList(xavier(nn.Linear(piece, width)) for piece in pieces)
+        self.blocks = nn.Sequential(*(MixerBlock(tokens, width, expansion) for _ in range(layers)))
+        self.deep, last = mlp(width, hidden, dropout=dropout)
+        self.head = xavier(nn.Linear(last, num_labels(schema)))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        pieces = torch.tensor_split(batch.flat(), len(self.project), dim=1)
+        tokens = torch.stack([project(x) for project, x in zip(self.project, pieces, strict=True)], dim=1)
+        logits: Tensor = self.head(self.deep(self.blocks(tokens).mean(1)))
+        return logits

@@ -1,0 +1,69 @@
+"""Wukong: stacked factorization machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.models.blocks import WukongLayer
+from satrap.models.layers import Ranker, check_whole, equal_dim, mlp, num_labels, xavier
+from satrap.schema import Schema
+
+
+class Wukong(Ranker):
+    """Layers of factorization machines, each of which doubles the order of the products; then an MLP.
+
+    It grows in width (`fmb`, `lcb`, `fmb_hidden`) and depth (`layers`); it was made to be scaled. The numbers
+    become one more vector by a bottom MLP, as in DLRM.
+
+    Reference: Zhang et al., "Wukong: Towards a Scaling Law for Large-Scale Recommendation", arXiv 2403.02545,
+    2024, with a learned mixture of fields in each factorization machine.
+
+    Args:
+        schema: labels and features, all categorical ones of one dim.
+        layers: number of layers, default 3.
+        fmb, lcb: vectors that each layer makes of products and of mixtures, default 16 each.
+        rank: vectors to which a factorization machine mixes its fields, default 8.
+        fmb_hidden: widths of the hidden layers in each layer, default 64.
+        bottom: widths of the bottom MLP's hidden layers, default 64; one of width dim follows.
+        hidden: widths of the last MLP's hidden layers, default 256 and 128.
+        dropout: probability of zeroing a hidden activation of the last MLP in training, default 0.
+
+    Raises:
+        ConfigError: no labels, no categorical feature, unequal dims, a feature with pooling "none", or an
+            impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        layers: int = 3,
+        fmb: int = 16,
+        lcb: int = 16,
+        rank: int = 8,
+        fmb_hidden: Sequence[int] = (64,),
+        bottom: Sequence[int] = (64,),
+        hidden: Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        for name, value in {"layers": layers, "fmb": fmb, "lcb": lcb, "rank": rank}.items():
+            check_whole(name, value)
+        dim, numbers = equal_dim(schema, "Wukong"), len(schema.numeric)
+        self.bottom = mlp(numbers, [*bottom, dim])[0] if numbers else None
+        fields = [len(schema.categorical) + (numbers > 0)] + [fmb + lcb] * (layers - 1)
+        self.layers = nn.Sequential(*(WukongLayer(n, dim, fmb, lcb, rank, fmb_hidden) for n in fields))
+        self.top, width = mlp((fmb + lcb) * dim, hidden, dropout=dropout)
+        self.head = xavier(nn.Linear(width, num_labels(schema)))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, labels]."""
+        vectors = batch.stack()
+        if self.bottom is not None:
+            vectors = torch.cat([self.bottom(batch.numeric).unsqueeze(1), vectors], dim=1)
+        logits: Tensor = self.head(self.top(self.layers(vectors).flatten(1)))
+        return logits
