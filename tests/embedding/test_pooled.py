@@ -15,6 +15,8 @@ from satrap.embedding.pooled import SharedPoolingPlan, bag_bytes, sends_less
 from satrap.exchange.collective.asks import Ask, pack
 from satrap.exchange.lookup import Bags
 from satrap.exchange.protocol import TableGroup
+from satrap.exchange.servers import Wire
+from satrap.exchange.servers.wire import CODES, to_wire
 from satrap.store import pool
 
 SCHEMA = satrap.Schema(
@@ -51,7 +53,7 @@ def batches(draw: st.DrawFn) -> Batch:
 @settings(deadline=None)
 @given(batches(), st.sets(st.sampled_from(GROUPS[0].tables)))
 def test_a_model_sees_the_same_whoever_pools(batch: Batch, tables: set[str]) -> None:
-    plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, tables)
+    plain, shared = EmbeddingPlan(SCHEMA, GROUPS), SharedPoolingPlan(SCHEMA, GROUPS, tables, Wire())
     whole, ticket = plain.ticket(batch), shared.ticket(batch)
     [request], [asked] = whole.requests, ticket.requests
     table = np.random.default_rng(3).standard_normal((len(request.ids), 4)).astype(np.float32)
@@ -79,16 +81,21 @@ def test_a_model_sees_the_same_whoever_pools(batch: Batch, tables: set[str]) -> 
             assert torch.equal(a.offsets, b.offsets)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("wire", [Wire(), Wire("float32", "float32"), Wire("int8", "int8")], ids=str)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dim", [4, 64])
 @pytest.mark.parametrize("ids", [10, 40, 45, 60, 300])
-def test_less_is_sent(ids: int, dim: int, weighted: bool) -> None:
-    """Against the bytes of real messages: ids and bags, 16-bit rows or vectors, and their gradients."""
+def test_less_is_sent(ids: int, dim: int, weighted: bool, wire: Wire) -> None:
+    """Against the bytes of real messages: ids and bags, rows or vectors, and their gradients."""
     offsets = np.arange(0, 41 * 9, 9).astype(np.int64)
     inverse = np.zeros(offsets[-1], np.int32)
     bag = Bags(0, inverse, offsets, inverse.astype(np.float32) if weighted else None, "sum")
     [group], asked = [TableGroup(0, ("a",), dim)], (np.arange(ids, dtype=np.uint64), np.array([0, ids]))
-    rows = len(pack([group], [Ask(*asked)])) + 4 * dim * ids
-    vectors = len(pack([group], [Ask(*asked, [bag])])) + 4 * dim * 40
+    one = np.ones((1, dim), np.float32)
+    each = sum(to_wire(one, CODES[code]).nbytes for code in (wire.forward, wire.backward))
+    rows = len(pack([group], [Ask(*asked)])) + each * ids
+    vectors = len(pack([group], [Ask(*asked, [bag])])) + each * 40
     beside = bag_bytes(len(inverse), len(offsets), len(inverse) if weighted else 0)
-    assert sends_less(ids, 40, dim, beside) == (vectors - 48 < rows)  # the head of a bag is not counted
+    assert sends_less(ids, 40, wire.row_bytes(dim), beside) == (
+        vectors - 48 < rows
+    )  # the head of a bag is not counted

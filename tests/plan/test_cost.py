@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.kernels import FLOAT32, INT8
 from satrap.exchange.shard_map import ShardMap
-from satrap.plan import PLACEMENTS, Costs, Rates, TableLoad, Workload
-from satrap.plan.cost import deal
+from satrap.plan import Costs, Rates, TableLoad, Workload
 from satrap.store import bucket_of
 from tests.plan.loads import load, topologies, topology, workloads
 
@@ -108,26 +105,6 @@ def test_real_buckets_spread_ids_as_the_averages_say() -> None:
     table = load(dim=8, ids=len(ids), distinct=len(ids), distinct_all=3 * len(ids))
     cost = Costs(Workload((table,), 1, 1), topology(workers)).uniform("row_wise")
     assert cost.sent == pytest.approx(away * (8 + 8 * 2 + 8 * 2), rel=0.02)
-
-
-def best_deal(loads: Mapping[str, float], workers: int) -> float:
-    deals = itertools.product(range(workers), repeat=len(loads))
-    sums = (np.bincount(one, weights=list(loads.values()), minlength=workers) for one in deals)
-    return float(min(s.max() for s in sums))
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 3))
-def test_tables_are_dealt_nearly_as_evenly_as_possible(sizes: list[int], workers: int) -> None:
-    loads = {f"t{i}": float(one) for i, one in enumerate(sizes)}
-    owners = deal(loads, workers)
-    assert owners.keys() == loads.keys()
-    sums = np.bincount(list(owners.values()), weights=[loads[name] for name in owners], minlength=workers)
-    assert sums.max() <= (4 / 3 - 1 / (3 * workers)) * best_deal(loads, workers) + 1e-9
-
-
-def test_the_largest_is_dealt_first() -> None:
-    assert deal({"a": 1.0, "b": 3.0, "c": 2.0, "d": 3.0}, 2) == {"b": 0, "d": 1, "c": 0, "a": 1}
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
+from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.kernels import FLOAT32
-from satrap.plan import PLACEMENTS, Costs, Rates, Topology, Workload, place
+from satrap.plan import Costs, Rates, Topology, Workload, place
 from tests.plan.loads import load, topologies, topology, workloads
 
 FAST = dict.fromkeys([4, 64], Rates(1e9, 1e9))

@@ -12,6 +12,7 @@ from satrap.batch import Batch
 from satrap.embedding.plan import EmbeddingPlan, Span, Ticket
 from satrap.exchange import Request, TableGroup
 from satrap.exchange.lookup import Bags
+from satrap.exchange.servers import Wire
 from satrap.schema import Schema
 
 POOLS = ("sum", "mean", "sqrtn")
@@ -27,10 +28,14 @@ class SharedPoolingPlan(EmbeddingPlan):
         schema: the features.
         groups: the exchange's table groups, in order.
         tables: the tables that the exchange can pool.
+        wire: number formats of rows, vectors and gradients on their way.
     """
 
-    def __init__(self, schema: Schema, groups: Sequence[TableGroup], tables: Collection[str]) -> None:
+    def __init__(
+        self, schema: Schema, groups: Sequence[TableGroup], tables: Collection[str], wire: Wire
+    ) -> None:
         super().__init__(schema, groups)
+        self._row_bytes = [wire.row_bytes(group.dim) for group in self.groups]
         self._pools = [
             {
                 number: names
@@ -69,7 +74,7 @@ class SharedPoolingPlan(EmbeddingPlan):
             own = [self._bag(ticket, name, table) for name in names]
             ids = int(request.splits[table + 1] - request.splits[table])
             vectors = sum(bag.size for bag in own)
-            if sends_less(ids, vectors, self.groups[number].dim, sum(map(_bytes, own))):
+            if sends_less(ids, vectors, self._row_bytes[number], sum(map(_bytes, own))):
                 bags += own
                 chosen.update(names)
         return bags, chosen
@@ -118,13 +123,13 @@ def bag_bytes(ids: float, offsets: float, weights: float = 0) -> float:
     return 4 * ids + 8 * offsets + 4 * weights
 
 
-def sends_less(rows: float, vectors: float, dim: int, beside: float) -> bool:
+def sends_less(rows: float, vectors: float, row_bytes: float, beside: float) -> bool:
     """Return whether pooled vectors take fewer bytes than rows.
 
     Args:
         rows: number of distinct ids of a batch.
         vectors: samples, for each feature.
-        dim: numbers per row and vector, of two bytes each, forward and backward.
+        row_bytes: those of a row or vector and of its gradient.
         beside: bytes that say how to pool, see `bag_bytes`.
     """
-    return 4 * dim * (rows - vectors) > beside
+    return row_bytes * (rows - vectors) > beside

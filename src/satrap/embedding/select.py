@@ -29,6 +29,8 @@ def embeddings_of(
     if isinstance(exchange, PooledExchange):
         plan = PooledPlan(schema, groups)
         return plan, PooledEmbeddings(plan, device)
-    tables = exchange.pooled if isinstance(exchange, CollectiveExchange) else frozenset()
-    own = SharedPoolingPlan(schema, groups, tables) if tables else EmbeddingPlan(schema, groups)
+    if isinstance(exchange, CollectiveExchange) and exchange.pooled:
+        own: EmbeddingPlan = SharedPoolingPlan(schema, groups, exchange.pooled, exchange.wire)
+    else:
+        own = EmbeddingPlan(schema, groups)
     return own, Embeddings(own, device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from satrap.exchange import vectors as v
+from satrap.store.kernels import vectors as v
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
 from satrap.store.kernels.jit import helper, kernel, shared
 

@@ -4,10 +4,10 @@
 `Topology`; `Costs` says what any placements cost. `measure` measures the speeds of this machine.
 """
 
-from satrap.plan.cost import PLACEMENTS, Cost, Costs
+from satrap.plan.cost import Cost, Costs
 from satrap.plan.planner import place
 from satrap.plan.result import Plan
 from satrap.plan.topology import Rates, Topology
 from satrap.plan.workload import TableLoad, Workload
 
-__all__ = ["PLACEMENTS", "Cost", "Costs", "Plan", "Rates", "TableLoad", "Topology", "Workload", "place"]
+__all__ = ["Cost", "Costs", "Plan", "Rates", "TableLoad", "Topology", "Workload", "place"]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.embedding.pooled import bag_bytes, sends_less
+from satrap.exchange.collective.placement import PLACEMENTS, deal
 from satrap.exchange.kernels import row_bytes
 from satrap.plan.topology import Topology
 from satrap.plan.workload import TableLoad, Workload
 
-PLACEMENTS = ("row_wise", "table_wise", "replicated")
 ID_BYTES = 8
 MESSAGES = 3
 """All-to-alls of a step: ids, rows and gradients."""
@@ -86,7 +86,7 @@ class Costs:
         """
         shares = {name: self._shares[name, placement] for name, placement in placements.items()}
         whole = [name for name, placement in placements.items() if placement == "table_wise"]
-        owners = deal({name: float(self._busy(shares[name][0])) for name in whole}, self.topology.workers)
+        owners = deal({name: float(self._busy(shares[name][0])) for name in whole}, self.topology.workers, {})
         each = np.zeros((self.topology.workers, _NUMBERS))
         each += sum(others for _, others in shares.values())
         for name, rank in owners.items():
@@ -145,27 +145,15 @@ class Costs:
     def _bytes(self, table: TableLoad, placement: str) -> tuple[float, float, float]:
         """Return the bytes of ids, rows and gradients between one worker and a holder of the whole table."""
         load, ids, count = self.workload, table.distinct * ID_BYTES, table.distinct
+        forward, backward = (row_bytes(code, table.dim) for code in (load.forward, load.backward))
         if placement == "table_wise" and self.pooled and table.pooled_features:
             vectors = load.batch_size * table.pooled_features
             beside = bag_bytes(table.ids, vectors + table.pooled_features)
-            if sends_less(table.distinct, vectors, table.dim, beside):
+            if sends_less(table.distinct, vectors, forward + backward, beside):
                 ids, count = ids + beside, vectors
-        forward, backward = (row_bytes(code, table.dim) for code in (load.forward, load.backward))
         return ids, count * forward, count * backward
 
     def _held(self, table: TableLoad, rows: int, merged: float) -> tuple[float, float, float]:
         """Return rows, their bytes, and the seconds for `merged` distinct ids of a step."""
         seconds = self.topology.rates_of(table.dim).seconds(merged, merged)
         return rows, rows * table.row_bytes, seconds
-
-
-def deal(loads: Mapping[str, float], workers: int) -> dict[str, int]:
-    """Return a worker for each load: the largest first, to the worker that has least (Graham, 1969).
-
-    The busiest worker then has at most 4/3 of what is possible. Of equals, the first one comes first.
-    """
-    sums, owners = [0.0] * workers, {}
-    for name in sorted(loads, key=lambda name: -loads[name]):
-        owners[name] = sums.index(min(sums))
-        sums[owners[name]] += loads[name]
-    return owners

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import product
 
 from satrap.errors import ConfigError
-from satrap.plan.cost import PLACEMENTS, Cost, Costs
+from satrap.exchange.collective.placement import PLACEMENTS
+from satrap.plan.cost import Cost, Costs
 from satrap.plan.result import Plan
 from satrap.plan.topology import Topology
 from satrap.plan.workload import Workload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from satrap.checkpoint import Series
 from satrap.errors import ConfigError
 from satrap.exchange.collective import CollectiveExchange, Placement
-from satrap.exchange.collective.placement import PLACEMENTS, Holders
+from satrap.exchange.collective.placement import PLACEMENTS, Holders, deal
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers import Wire
 from satrap.store import BUCKETS, Admission, Eviction, StoreConfig, bucket_of
@@ -171,3 +172,27 @@ def test_ranks_with_other_placements_are_refused() -> None:
             CollectiveExchange(ThreadRanks(main, rank), ThreadRanks(aside, rank), TABLES, placement=place)
 
     together([lambda r=r: one(r) for r in range(2)])  # type: ignore[misc]
+
+
+def best_deal(loads: Mapping[str, float], workers: int) -> float:
+    deals = itertools.product(range(workers), repeat=len(loads))
+    sums = (np.bincount(one, weights=list(loads.values()), minlength=workers) for one in deals)
+    return float(min(s.max() for s in sums))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 3))
+def test_tables_are_dealt_nearly_as_evenly_as_possible(sizes: list[int], workers: int) -> None:
+    loads = {f"t{i}": float(one) for i, one in enumerate(sizes)}
+    owners = deal(loads, workers, {})
+    assert owners.keys() == loads.keys()
+    sums = np.bincount(list(owners.values()), weights=[loads[name] for name in owners], minlength=workers)
+    assert sums.max() <= (4 / 3 - 1 / (3 * workers)) * best_deal(loads, workers) + 1e-9
+
+
+def test_the_largest_is_dealt_first() -> None:
+    assert deal({"a": 1.0, "b": 3.0, "c": 2.0, "d": 3.0}, 2, {}) == {"b": 0, "d": 1, "c": 0, "a": 1}
+
+
+def test_a_given_rank_counts_for_those_dealt_after_it() -> None:
+    assert deal({"a": 3.0, "b": 2.0, "c": 1.0}, 2, {"b": 4}) == {"a": 0, "b": 0, "c": 1}

@@ -52,8 +52,8 @@ class CollectiveExchange:
         wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
             for both, rows are those of a `LocalExchange` to the bit.
         placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
-        pools: a rank that holds a whole table pools its rows for the others, where that sends less with 16
-            bits. For `sync` only, since rows of lookups in flight could not be saved; without `clip_norm` and
+        pools: a rank that holds a whole table pools its rows for the others, where that sends less. For
+            `sync` only, since rows of lookups in flight could not be saved; without `clip_norm` and
             lookahead.
 
     Attributes:
@@ -82,7 +82,7 @@ class CollectiveExchange:
     ) -> None:
         placement.check([table.name for table in tables], store)
         self._ranks, self._aside = ranks, aside
-        self.rank, self.size, self.placement = ranks.rank, ranks.size, placement
+        self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
         self.shard = store.part(ranks.size).open(tables)
         self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)

@@ -55,6 +55,10 @@ class Wire:
                     f"wire.{name}: {getattr(self, name)!r} is unknown", fix=f"use one of {', '.join(allowed)}"
                 )
 
+    def row_bytes(self, dim: int) -> int:
+        """Return the bytes of a row of `dim` numbers and of its gradient."""
+        return row_bytes(CODES[self.forward], dim) + row_bytes(CODES[self.backward], dim)
+
 
 def to_wire(rows: Rows, code: int) -> npt.NDArray[np.uint8]:
     """Return float32[n, dim] rows as raw bytes in a format; float32 is not copied."""

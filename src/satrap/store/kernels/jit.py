@@ -24,9 +24,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def source_digest() -> str:
-    """Return 16 hex digits that change with any byte of any kernel source."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    """Return 16 hex digits that change with any byte of any kernel source, here or in a `kernels.py`."""
+    digest, here = hashlib.sha256(), Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), *here.parents[1].glob("*/kernels.py")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
