@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from satrap.exchange.servers import ShardServer
-from satrap.train import Trainer
+from satrap.train import Trainer, TrainingOptions
 from tests.cli.command import process
 from tests.launch.runs import make_recipe
 from tests.train.plain import Batches, make_batches
@@ -68,6 +68,22 @@ def test_a_model_trained_on_a_device_scores_the_same_on_the_cpu(
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
     trainer.close()
     again.close()
+
+
+def test_a_network_computes_in_16_bits_on_a_device(tmp_path: Path) -> None:
+    batches = Batches(make_batches(20))
+    trainer = make_trainer(device=DEVICE, mode="sync", precision="bfloat16")
+    result = trainer.fit(batches)
+    trainer.save(str(tmp_path / "model"))
+    model = type(trainer.model)()
+    on_cpu = Trainer.load(str(tmp_path / "model"), model=model)
+    wide = Trainer.load(str(tmp_path / "model"), model=model, training=TrainingOptions())
+    mine, other, exact = (np.concatenate(list(t.predict(batches))) for t in (trainer, on_cpu, wide))
+    assert result.refused == 0
+    np.testing.assert_allclose(mine, other, atol=5e-3)
+    assert np.abs(mine - exact).max() > 1e-4
+    for one in (trainer, on_cpu, wide):
+        one.close()
 
 
 def run(folder: Path, *settings: str) -> dict[str, float]:

@@ -582,6 +582,7 @@ def stopped_at(place: Path, step: int) -> Checkpointing:
     [
         ({"staleness": 2}, "another staleness"),
         ({"seed": 5}, "another seed"),
+        ({"precision": "bfloat16"}, "another precision"),
         ({"embedding_optimizer": satrap.optim.SGD(lr=0.1)}, "another embedding optimizer"),
     ],
 )

@@ -68,6 +68,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             clip_norm=training.clip_norm,
             plateau=training.plateau,
             patience=training.patience,
+            precision=sections.dense.precision,
         ),
         place=Place(site.exchange, site.workers, training.threads or site.threads),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from satrap.dense.precision import check_precision
 from satrap.optim import Constant, Schedule
 
 
@@ -19,12 +20,22 @@ class TrainingOptions:
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
+        precision: number format of the network's arithmetic, forward and backward: "float32" (default), or
+            "bfloat16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and metrics are
+            float32 in any case. The trained model scores in the same format.
+
+    Raises:
+        ConfigError: an unknown precision.
     """
 
     lr_schedule: Schedule = field(default_factory=Constant)
     clip_norm: float | None = None
     plateau: float | None = None
     patience: int | None = None
+    precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_precision(self.precision)
 
 
 @dataclass(slots=True)

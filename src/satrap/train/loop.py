@@ -119,7 +119,7 @@ class Loop:
                 state.dense.pull(rows[own:])
                 leaves = embeddings.rows(rows[:own])
                 batch = embeddings.embed(turn.ticket, leaves)
-                logits = state.model(batch)
+                logits = self._predictor.logits(batch)
                 loss = self._loss(logits, batch)
                 logits = as_matrix(logits.detach(), len(self._predictor.schema.labels))
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from satrap.batch import Batch
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
 from satrap.checkpoint.manifest import reading_settings
 from satrap.data import prefetch
 from satrap.dense import DENSE_TABLE, Workers
+from satrap.dense.precision import check_precision, computed
 from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
@@ -65,6 +66,7 @@ class Predictor:
         exchange: where the rows are.
         device: where the network computes, default "cpu".
         workers: the processes that evaluate together, default this one alone.
+        precision: number format of the network's arithmetic, see `TrainingOptions`.
 
     Attributes:
         plan: turns batches into requests for rows.
@@ -79,9 +81,11 @@ class Predictor:
         *,
         device: torch.device | None = None,
         workers: Workers | None = None,
+        precision: str = "float32",
     ) -> None:
+        check_precision(precision)
         self.model, self.schema, self.exchange = model, schema, exchange
-        self.workers = workers or Workers()
+        self.workers, self.precision = workers or Workers(), precision
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
         self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
 
@@ -118,7 +122,9 @@ class Predictor:
         dims = getattr(model, "embedding_dims", None)
         store = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
         tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
-        predictor = cls(model, schema, LocalExchange(store.open(tables)), device=place)
+        precision = saved["training"].precision
+        exchange = LocalExchange(store.open(tables))
+        predictor = cls(model, schema, exchange, device=place, precision=precision)
         try:
             predictor._restore(checkpoint, url)
         except SatrapError:
@@ -183,8 +189,12 @@ class Predictor:
                 continue
             with torch.no_grad():
                 batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
-                logits = as_matrix(self.model(batch), len(self.schema.labels))
+                logits = as_matrix(self.logits(batch), len(self.schema.labels))
                 yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
+
+    def logits(self, batch: EmbeddedBatch) -> Tensor:
+        """Return what the network makes of its input, float32 also where it computes in fewer bits."""
+        return computed(lambda: self.model(batch), self.precision, self.embeddings.device)
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""

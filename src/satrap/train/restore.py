@@ -22,6 +22,7 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
     "seed": int,
     "initial_scale": (int, float),
     "embedding_dtype": str,
+    "precision": str,
     "lr_scale": (int, float),
 }
 """Types of plain settings."""
@@ -62,7 +63,9 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
                 initial_scale=settings["initial_scale"],
                 dtype=settings["embedding_dtype"],
             ),
-            "training": TrainingOptions(lr_schedule=schedule_from_dict(settings["lr_schedule"])),
+            "training": TrainingOptions(
+                lr_schedule=schedule_from_dict(settings["lr_schedule"]), precision=settings["precision"]
+            ),
         }
 
 

@@ -76,7 +76,7 @@ class Trainer:
             rows are evicted or admitted.
         device: where the network computes, default "cpu".
         store: how rows start and how many are kept, see `satrap.store.StoreConfig`.
-        training: learning-rate schedule, clipping, early stop, see `TrainingOptions`.
+        training: learning-rate schedule, clipping, early stop, precision, see `TrainingOptions`.
         loss: (logits, batch) -> scalar, a mean over the samples; default binary cross-entropy.
         place: where the rows and the other workers are, see `Place`; default this process alone.
 
@@ -125,7 +125,14 @@ class Trainer:
         _check_together(self.exchange, mode)
         _check_pooling(self.exchange, clip_norm, mode)
         self.dense.attach(self.exchange.groups)
-        self.predictor = Predictor(model, schema, self.exchange, device=chosen, workers=self.workers)
+        self.predictor = Predictor(
+            model,
+            schema,
+            self.exchange,
+            device=chosen,
+            workers=self.workers,
+            precision=self.training.precision,
+        )
         self.control = PlateauControl(self.training.plateau, self.training.patience)
         arguments = {
             "embedding_optimizer": embedding_optimizer.to_dict(),
@@ -135,6 +142,7 @@ class Trainer:
             "admission": (store.admission or Admission()).to_dict(),
             "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
             "lr_schedule": self.training.lr_schedule.to_dict(),
+            "precision": self.training.precision,
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
