@@ -1,5 +1,7 @@
 import numpy as np
+import pytest
 
+from satrap.errors import StoreError
 from satrap.optim import SGD, Adam
 from satrap.schema import Table
 from satrap.store import Shard
@@ -35,3 +37,24 @@ def test_rows_are_written_to_a_strided_output():
     assert not block[:, 0].any()
     shard.peek_group(0, keys, splits, out=block[:, 0])
     np.testing.assert_array_equal(block[:, 0], block[:, 1])
+
+
+def test_a_group_that_is_fetched_and_loaded_elsewhere_goes_on_as_it_was():
+    tables = [Table(name, dim=8, optimizer=Adam(lr=0.1)) for name in "ab"]
+    first, second = (Shard(tables, seed=1) for _ in range(2))
+    ids, splits = np.array([5, 6, 5, 9], U), np.array([0, 2, 4])
+    rng = np.random.default_rng(0)
+    first.lookup_group(0, ids, splits)
+    first.update_group(0, ids, splits, rng.standard_normal((4, 8)).astype(np.float32))
+    second.lookup_group(0, ids[:1], np.array([0, 1, 1]))  # is overwritten
+    second.load_group(0, ids, splits, *first.fetch_group(0, ids, splits))
+    gradients = rng.standard_normal((4, 8)).astype(np.float32)
+    for shard in (first, second):
+        shard.update_group(0, ids, splits, gradients)
+    for name in "ab":
+        for mine, theirs in zip(first.export(name), second.export(name), strict=True):
+            np.testing.assert_array_equal(mine.ids, theirs.ids)
+            np.testing.assert_array_equal(mine.weights, theirs.weights)
+            np.testing.assert_array_equal(mine.state, theirs.state)
+    with pytest.raises(StoreError, match="state must be"):
+        second.load_group(0, ids, splits, np.zeros((4, 8), np.float32), np.zeros((4, 1), np.float32))

@@ -102,6 +102,24 @@ class GroupRequests:
             g.wait_for_readers(0, len(ids), self._lock)
             return g.fetch(ids, splits)
 
+    def load_group(self, group: int, ids: Ids, splits: Offsets, weights: Floats, state: Floats) -> None:
+        """Insert or overwrite rows with what `fetch_group` returned.
+
+        Args:
+            group, ids, splits: as in `lookup_group` (not checked: of a repeated id one of the rows stays).
+            weights: float32[n, dim].
+            state: float32[n, width], the optimizer's.
+
+        Raises:
+            StoreError: wrong dtype or shape, unknown group, or no room for a new row.
+        """
+        g, ids, splits = self._request(group, ids, splits)
+        weights = check_rows(weights, len(ids), g.dim, "weights")
+        state = check_rows(state, len(ids), g.plan.width, "state")
+        with self._lock:
+            g.wait_for_readers(len(ids), len(ids), self._lock)
+            g.write(ids, splits, weights, state)
+
     def peek_group(
         self,
         group: int,

@@ -224,14 +224,9 @@ class Shard(GroupRequests):
             StoreError: wrong dtype or shape, a repeated id, unknown table, or no room for a new row.
         """
         g, splits, ids = self._one_table(table, chunk.ids)
-        group = self.groups[g]
-        weights = check_rows(chunk.weights, len(ids), group.dim, "weights")
-        state = check_rows(chunk.state, len(ids), group.plan.width, "state")
         if len(distinct(ids, splits)[0]) != len(ids):
             raise StoreError("a chunk holds an id twice", where=f"table {table!r}")
-        with self._lock:
-            group.wait_for_readers(len(ids), len(ids), self._lock)
-            group.write(ids, splits, weights, state)
+        self.load_group(g, ids, splits, chunk.weights, chunk.state)
 
     def statistics(self) -> Statistics:
         """Return its counters; rows of the tier count as rows, and as hits."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from satrap.exchange.lookup import Array, Request
 from satrap.schema import Table
-from satrap.store import Chunk, Shard
+from satrap.store import Shard
 from satrap.store.types import Offsets
 
 KEPT_BYTES = 256 << 20
@@ -65,14 +65,8 @@ class Shadow:
             self._counted.add(group.index)
             group.updates += behind
         absent = self._absent(request)
-        self._load(_part(request, absent), rows[absent, : group.dim], rows[absent, group.dim :])
-
-    def _load(self, request: Request, weights: Array, state: Array) -> None:
-        tables = self._shard.groups[request.group].tables
-        for table, first, end in zip(tables, request.splits[:-1], request.splits[1:], strict=True):
-            if end > first:
-                own = slice(first, end)
-                self._shard.load(table, Chunk(table, request.ids[own], weights[own], state[own]))
+        new, fresh = _part(request, absent), rows[absent]
+        self._shard.load_group(new.group, new.ids, new.splits, *np.split(fresh, [group.dim], axis=1))
 
     def rows(self, request: Request) -> Array:
         """Return the weights of a request, float32[n, dim]; all its rows are here."""
@@ -95,7 +89,8 @@ class Shadow:
             wanted = self.missing(request)
             slots, _ = before.groups[request.group].directory.find(wanted.ids, wanted.splits, use=False)
             here = _part(wanted, np.flatnonzero(slots >= 0))
-            self._load(here, *before.fetch_group(here.group, here.ids, here.splits))
+            rows = before.fetch_group(here.group, here.ids, here.splits)
+            self._shard.load_group(here.group, here.ids, here.splits, *rows)
         before.close()
         self._most = max(KEPT_BYTES, 2 * self._bytes)
 
