@@ -22,10 +22,12 @@ HANDED_OVER = {
     "exchange/servers/snapshots.py",
     "rpc/server/unexpected.py",
     "machine_code.py",
+    "own_code.py",
     "openmetrics/endpoint.py",
 }
 """Files whose one catch-all carries every error to whoever waits for the work of a thread or a server; that
-of `machine_code.py` is for damaged files, which may raise anything while Numba reads them.
+of `machine_code.py` is for damaged files, which may raise anything while Numba reads them, and that of
+`own_code.py` for what the user's own code raises: it becomes an error that names the line.
 """
 
 

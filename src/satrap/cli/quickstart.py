@@ -31,7 +31,7 @@ def quickstart(output: str | None) -> None:
         outcome = run(recipe, output, name="quickstart")
     if outcome.result.stopped == "stopped":
         return
-    click.echo("\n" + comparison(about.floor, recipe.sections.model.name, outcome.metrics))
+    click.echo("\n" + comparison(about.floor, str(recipe.sections.model.name), outcome.metrics))
     click.echo(f"\nrun folder: {outcome.folder}\nnext:\n  satrap evaluate {outcome.folder}")
     click.echo(f"  satrap train {outcome.folder.recipe_file} --set training.mode=sync")
     if outcome.folder.curves.exists():

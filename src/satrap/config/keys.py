@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from satrap import optim, schema
 from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, keys_of, literal
@@ -102,13 +102,29 @@ class Data(Keys):
     """Take validation and test rows out of `train` by row number."""
 
 
-class Model(Keys):
-    """The network. Further keys are arguments of the named model, for example `hidden: [256, 128]`."""
+class NamedModel(Keys):
+    """The network. Further keys are arguments of the model, for example `hidden: [256, 128]`."""
 
     model_config = ConfigDict({**STRICT, "extra": "allow"})
 
-    name: str
-    """Name of a built-in model, for example deepfm or dcnv2."""
+    name: str | None = None
+    """Name of a built-in model, for example deepfm or dcnv2. Either this or `class`."""
+
+    @property
+    def own(self) -> str | None:
+        """The key `class`, which is no name that Python allows."""
+        found: str | None = getattr(self, "class")
+        return found
+
+
+OWN_CLASS = """A class of your own: my_model.py:MyNet, a file relative to the recipe, or package.module:MyNet.
+It is called with the schema and the further keys. The run folder keeps a copy of the file."""
+Model = create_model(
+    "Model",
+    __base__=NamedModel,
+    __doc__=NamedModel.__doc__,
+    **{"class": (str | None, Field(None, description=OWN_CLASS))},  # type: ignore[call-overload]
+)
 
 
 class Admission(Keys):
@@ -290,6 +306,9 @@ class Training(Keys):
     """Seed of all random choices."""
     clip_norm: Rate | None = None
     """Largest norm of the gradient over all parameters and rows; default no limit."""
+    loss: str | None = None
+    """A function of your own, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of
+    the samples; default binary cross-entropy."""
     lr_schedule: Annotated[Keys, Choice(_name, SCHEDULES, "name")] = SCHEDULES["constant"].model_validate(
         {"name": "constant"}
     )
@@ -445,7 +464,7 @@ class Sections(Keys):
     """Column that groups samples for grouped AUC, for example the user."""
     salt: Count = 0
     """Mixed into the hash of every id."""
-    model: Model
+    model: Annotated[NamedModel, Choice(lambda _: "model", {"model": Model}, "name")]
     """The network."""
     embedding: Embedding = Embedding()
     """The embedding tables."""

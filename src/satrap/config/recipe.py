@@ -3,17 +3,17 @@
 import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from satrap import optim
+from satrap import optim, own_code
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
 from satrap.config.keys import Sections
-from satrap.config.source import KeyPath, Source, read
+from satrap.config.source import OWN_CODE, KeyPath, Source, read
 from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema
@@ -99,6 +99,23 @@ class Recipe:
             return path
         return str(Path(self.source.file).parent / path)
 
+    def own_code(self) -> dict[tuple[str, str], str]:
+        """Return key -> reference of the user's own code that the recipe names, files seen from here."""
+        values = {path: getattr(getattr(self.sections, path[0]), path[1]) for path in OWN_CODE}
+        return {path: self._own(value) for path, value in values.items() if value is not None}
+
+    def _own(self, reference: str) -> str:
+        module, name = own_code.parts(reference)
+        return f"{self.locate(module)}:{name}" if own_code.is_file(module) else reference
+
+    def with_own_code(self, references: Mapping[tuple[str, str], str]) -> "Recipe":
+        """Return a recipe in which keys of `own_code` have other values."""
+        update = {
+            section: getattr(self.sections, section).model_copy(update={key: value})
+            for (section, key), value in references.items()
+        }
+        return replace(self, sections=self.sections.model_copy(update=update))
+
     def resolved(self) -> dict[str, Any]:
         """Return the complete recipe as plain data, defaults included and data paths absolute.
 
@@ -114,6 +131,9 @@ class Recipe:
         place = plain.get("checkpoint", {}).get("url")
         if place and "://" not in place:
             plain["checkpoint"]["url"] = str(Path(place).absolute())
+        for (section, key), reference in self.own_code().items():
+            module = own_code.parts(reference)[0]
+            plain[section][key] = self._absolute(reference) if own_code.is_file(module) else reference
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
@@ -137,6 +157,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     recipe = Recipe(sections, source)
     refuse_unsupported(sections, source)
     check_cluster(sections, source)
+    _check_own_code(recipe)
     _check_data(recipe)
     _check_eviction(recipe)
     _check_transforms(recipe)
@@ -171,6 +192,18 @@ def _fill(kind: type[Any], keys: Keys) -> Any:
     """Build a dataclass from its keys; lists become tuples, as the dataclasses have them."""
     values = keys.model_dump(exclude={"numeric"})
     return kind(**{k: tuple(v) if isinstance(v, list) and k != "transform" else v for k, v in values.items()})
+
+
+def _check_own_code(recipe: Recipe) -> None:
+    model = recipe.sections.model
+    if (model.name is None) == (model.own is None):
+        raise ConfigError(
+            "model has both name and class" if model.name else "key 'name' is missing in model",
+            where=recipe.source.where(("model",)),
+            fix="keep one of them" if model.name else "add name: deepfm, or class: my_model.py:MyNet",
+        )
+    for path in OWN_CODE:
+        recipe.located(path, recipe.own_code)
 
 
 def _check_data(recipe: Recipe) -> None:

@@ -28,6 +28,9 @@ millisecond."""
 DATA_FILES = ("data.train", "data.validation", "data.test")
 """Keys whose values are paths of files to read."""
 
+OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"))
+"""Keys whose values name the user's own code."""
+
 
 def dotted(path: KeyPath) -> str:
     """Return `data.join.0.on` for ("data", "join", 0, "on")."""
@@ -189,7 +192,8 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
     node = _compose(text, where)
     source.places[path] = where
     value = None if node is None else _Reader(source, where, by_line=False).build(node, path)
-    target[path[-1]] = _from_here(value) if key in DATA_FILES else value
+    here = key in DATA_FILES or (path in OWN_CODE and ".py:" in str(value))
+    target[path[-1]] = _from_here(value) if here else value
 
 
 def _from_here(value: Any) -> Any:

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from satrap import models
+from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Workers
+from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
@@ -70,9 +71,22 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             patience=training.patience,
             precision=sections.dense.precision,
         ),
+        **_loss(recipe),
         place=Place(site.exchange, site.workers, training.threads or site.threads),
     )
     return trainer
+
+
+def _loss(recipe: Recipe) -> dict[str, Any]:
+    """Return the user's own loss as an argument of the trainer, if the recipe names one."""
+    path = ("training", "loss")
+    reference = recipe.own_code().get(path)
+    if reference is None:
+        return {}
+    loss = recipe.located(path, own_code.find, reference)
+    if not callable(loss):
+        raise ConfigError(f"{reference} is no function", where=recipe.source.where(path))
+    return {"loss": loss}
 
 
 def store_of(recipe: Recipe) -> StoreConfig:
@@ -94,6 +108,9 @@ def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     sections = recipe.sections
     torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}
+    if own := recipe.own_code().get(("model", "class")):
+        return recipe.located(("model",), models.create_own, own, schema, **arguments)
+    assert name is not None
     if name not in models.names():
         raise unknown_value(("model", "name"), name, models.names(), recipe.source)
     return recipe.located(("model",), models.create, name, schema, **arguments)

@@ -8,6 +8,7 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
 from satrap.launch.build import Site, make_trainer, store_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
+from satrap.own_code import blaming
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8
@@ -40,6 +41,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
             )
 
         with closing(make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))) as trainer:
-            trainer.fit(rows, steps=1)
-            next(trainer.predict(rows), None)
+            with blaming("your own code failed"):
+                trainer.fit(rows, steps=1)
+                next(trainer.predict(rows), None)
             list(trainer.exchange.durability.snapshot())

@@ -13,6 +13,7 @@ from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
+from satrap.own_code import blaming
 from satrap.report import Curves, History, curves_available
 from satrap.report.words import quality
 from satrap.schema import Schema
@@ -51,15 +52,16 @@ def fit(
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
-            result = trainer.fit(
-                parts["train"],
-                validation=parts["validation"],
-                epochs=recipe.sections.training.epochs,
-                steps=recipe.sections.training.steps,
-                observers=[*recorders, *observers],
-                checkpoint=checkpoint,
-                resume=resume,
-            )
+            with blaming("your own code failed"):
+                result = trainer.fit(
+                    parts["train"],
+                    validation=parts["validation"],
+                    epochs=recipe.sections.training.epochs,
+                    steps=recipe.sections.training.steps,
+                    observers=[*recorders, *observers],
+                    checkpoint=checkpoint,
+                    resume=resume,
+                )
             if result.stopped == "stopped":
                 return _record(Outcome(folder, result), history, workers)
             save_model(trainer, folder)

@@ -10,12 +10,22 @@ from typing import Any, Self
 
 from satrap.config import Recipe, load, to_yaml
 from satrap.errors import ConfigError
+from satrap.launch import kept_code
 from satrap.report.history import finite
 
 RUNS = "runs"
 """Folder, in the current one, for runs that name no output folder."""
 
-OWN = ("recipe.yaml", "metrics.json", "metrics.jsonl", "tensorboard", "model", "checkpoints", "journals")
+OWN = (
+    "recipe.yaml",
+    "metrics.json",
+    "metrics.jsonl",
+    "tensorboard",
+    "model",
+    "checkpoints",
+    "journals",
+    "code",
+)
 """What a run writes in its folder."""
 
 
@@ -28,6 +38,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
         self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
+        self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state
         self.checkpoints = path / "checkpoints"  # snapshots, unless the recipe names another place
@@ -41,8 +52,9 @@ class RunFolder:
         """Make the folder of a new run and write its recipe there.
 
         Default is the first free `runs/<name>-<n>`, with the recipe's name if none is given. A folder that
-        already holds a run, or cannot be made, is a ConfigError.
+        already holds a run, or cannot be made, is a ConfigError. The user's own code is copied there.
         """
+        kept_code.check(recipe)
         if output is not None:
             folder = cls(Path(output))
             if not folder._try_claim(recipe):
@@ -65,7 +77,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with self.recipe_file.open("x", encoding="utf-8") as file:
-                file.write(to_yaml(recipe.resolved()))
+                kept_code.keep(recipe, self.path)
+                file.write(self._text(kept_code.adopt(recipe, self.path)))
         except FileExistsError as error:
             if self.path.is_dir():
                 return False
@@ -75,6 +88,17 @@ class RunFolder:
                 f"cannot write the output folder: {error.strerror}", where=str(self.path)
             ) from error
         return True
+
+    def _text(self, recipe: Recipe) -> str:
+        """Return a recipe as YAML; copies of own code are relative to the folder, so that it can be moved."""
+        plain, here = recipe.resolved(), f"{self.path.absolute()}/"
+        for section, key in recipe.own_code():
+            plain[section][key] = plain[section][key].removeprefix(here)
+        return to_yaml(plain)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Replace the recipe of the run."""
+        write_whole(self.recipe_file, self._text(recipe))
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -117,6 +141,7 @@ class RunFolder:
         _remove_if_empty(self.checkpoints)
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
+        kept_code.discard(self.path)
         self.recipe_file.unlink(missing_ok=True)
         self.placement_file.unlink(missing_ok=True)
         for own in (self.curves, self.journals):

@@ -11,8 +11,9 @@ from typing import Any
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.manifest import reading_settings
-from satrap.config import Recipe, load, to_yaml
+from satrap.config import Recipe, load
 from satrap.errors import ConfigError
+from satrap.launch import kept_code
 from satrap.launch.folder import RUNS, RunFolder, write_whole
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
@@ -63,15 +64,16 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
         elsewhere = recipe and recipe.sections.checkpoint.url
         if recipe is None or not elsewhere or not Series(elsewhere).steps():
             raise nothing_to_resume(f"there is no run in {path}")
-        return RunFolder.claim(recipe, path), recipe  # another machine: the snapshots are all it needs
+        folder = RunFolder.claim(recipe, path)
+        return folder, kept_code.adopt(recipe, path)  # another machine: the snapshots are all it needs
     kept = load(folder.recipe_file)
-    chosen = recipe or kept
+    chosen = kept if recipe is None else kept_code.adopt(recipe, path)
     _check_same(kept, chosen)
     if folder.stopped in ("epochs", "steps", "patience") and chosen.resolved() == kept.resolved():
         raise nothing_to_resume(f"the run in {path} is complete")
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot")
-    write_whole(folder.recipe_file, to_yaml(chosen.resolved()))
+    folder.write_recipe(chosen)
     return folder, chosen
 
 

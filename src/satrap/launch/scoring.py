@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.errors import ConfigError, DataError, StoreError
-from satrap.launch.build import store_of
+from satrap.launch.build import make_model, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
+from satrap.own_code import blaming
 from satrap.train import Predictor
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
@@ -53,6 +55,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     try:
         predictor = Predictor.load(
             place,
+            partial(make_model, recipe) if recipe.own_code() else None,
             device=recipe.sections.training.device,
             memory=store.memory,
             eviction=None if store.tier is None else store.eviction,
@@ -110,7 +113,8 @@ def evaluate(
                 where=str(folder.recipe_file),
                 fix="give the rows: --input FILE",
             )
-        metrics = predictor.evaluate(rows)
+        with blaming("your own code failed"):
+            metrics = predictor.evaluate(rows)
         shares(unseen(predictor))
         return metrics
 
@@ -135,7 +139,8 @@ def predict(
     predictor = load_predictor(folder, recipe)
     try:
         rows = open_sources(recipe, predictor.schema.without_labels(), sources)
-        count = _write(scored_tables(predictor, rows), partial, target.name)
+        with blaming("your own code failed"):
+            count = _write(scored_tables(predictor, rows), partial, target.name)
         os.replace(partial, target)
         shares(unseen(predictor))
         return count

@@ -1,11 +1,11 @@
 """From a recipe to a run folder, wherever the run happens."""
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from satrap import machine_code
 from satrap.config import Recipe
-from satrap.launch import cluster
+from satrap.launch import cluster, kept_code
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
@@ -50,10 +50,11 @@ def train(
     else:
         assert recipe is not None
         folder = RunFolder.claim(recipe, output, name=name)
+        recipe = kept_code.adopt(recipe, folder.path)
     machine_code.announce(lambda: notice(COMPILING))
     try:
-        for file in changed_files(recipe):
-            notice(f"note: {file} is not the file the figures in the recipe are for (its md5 differs)")
+        for line in _changes(recipe, folder):
+            notice(line)
         schema = measured(recipe, recipe.schema())
         plan = checkpointing(recipe, folder, notice)
         if not resume:
@@ -62,13 +63,7 @@ def train(
             return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
         with stop_at_signals() as watch:
             return fit(
-                recipe,
-                schema,
-                folder,
-                observers=observers,
-                notice=notice,
-                started=watch,
-                resume=resume,
+                recipe, schema, folder, observers=observers, notice=notice, started=watch, resume=resume
             )
     except (Exception, KeyboardInterrupt) as error:
         if not resume:
@@ -76,3 +71,10 @@ def train(
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
         raise
+
+
+def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:
+    """Yield a line for each file that is not the one the run or its recipe was made for."""
+    yield from kept_code.changed(folder.path)
+    for file in changed_files(recipe):
+        yield f"note: {file} is not the file the figures in the recipe are for (its md5 differs)"

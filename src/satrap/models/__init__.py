@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from satrap import own_code
 from satrap.errors import ConfigError
 from satrap.models.dcnv2 import DCNv2
 from satrap.models.deepfm import DeepFM
@@ -43,6 +44,7 @@ __all__ = [
     "Wukong",
     "arguments",
     "create",
+    "create_own",
     "describe",
     "names",
 ]
@@ -61,6 +63,10 @@ _MODELS: dict[str, type[nn.Module]] = {
     "mmoe": MMoE,
     "ple": PLE,
 }
+
+
+_OPTIONS = "satrap_options"
+"""Attribute of a model that `create_own` made: its arguments."""
 
 
 def names() -> tuple[str, ...]:
@@ -97,11 +103,42 @@ def create(name: str, schema: Schema, **options: Any) -> nn.Module:
     return _find(name)(schema, **options)
 
 
+def create_own(reference: str, schema: Schema, **options: Any) -> nn.Module:
+    """Build the user's own model.
+
+    Args:
+        reference: a class that derives from `nn.Module`: `my_model.py:MyNet`, with the path of the file, or
+            `package.module:MyNet`.
+        schema: labels and features, its first argument.
+        options: its other arguments.
+
+    Raises:
+        ConfigError: there is no such class, it takes other arguments (the message gives the nearest one), or
+            its constructor failed.
+    """
+    kind = own_code.find(reference)
+    name = own_code.parts(reference)[1]
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise ConfigError(
+            f"{name} is no model", where=reference, fix="name a class that derives from torch.nn.Module"
+        )
+    own_code.check_arguments(kind, name, options, first=1)
+    with own_code.blaming(f"{name} cannot be made", ConfigError, reference):
+        model = kind(schema, **options)
+    model.__dict__[_OPTIONS] = options
+    return model
+
+
 def describe(model: nn.Module) -> dict[str, Any] | None:
-    """Return `{"name": ..., "arguments": {...}}` that `create` takes, or None for a model from elsewhere."""
+    """Return `{"name": ..., "arguments": {...}}` that `create` takes, or None for a model from elsewhere.
+
+    For a model of `create_own`, it is `{"class": ..., "arguments": {...}}`.
+    """
     for name, kind in _MODELS.items():
         if type(model) is kind:
             return {"name": name, "arguments": model.__dict__["arguments"]}
+    if _OPTIONS in model.__dict__:
+        return {"class": own_code.reference_of(type(model)), "arguments": model.__dict__[_OPTIONS]}
     return None
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.checkpoint import Checkpoint, read_checkpoint
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.series import newest
 from satrap.data import prefetch
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.precision import check_precision, computed
@@ -28,7 +29,7 @@ from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
 from satrap.train.loss import as_matrix
 from satrap.train.merge import merged
-from satrap.train.restore import trainer_arguments
+from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.schedule import lookahead
 
 Rows = npt.NDArray[np.float32]
@@ -55,7 +56,7 @@ class Predictor:
     """Scores batches with a trained network. It learns nothing and creates no rows.
 
     ```python
-    predictor = satrap.train.Predictor.load("runs/x/model")
+    predictor = satrap.train.Predictor.load("runs/x")
     for probabilities in predictor.predict(data):
         ...
     ```
@@ -93,7 +94,7 @@ class Predictor:
     def load(
         cls,
         url: str,
-        model: nn.Module | None = None,
+        model: nn.Module | MakeModel | None = None,
         *,
         device: str | torch.device = "cpu",
         memory: int | None = None,
@@ -101,11 +102,11 @@ class Predictor:
         tier: Tier | None = None,
         threads: int | None = None,
     ) -> Predictor:
-        """Read what `Trainer.save` or a snapshot of `Trainer.fit` wrote.
+        """Read what `Trainer.save`, a snapshot of `Trainer.fit` or `satrap train` wrote.
 
         Args:
-            url: folder or fsspec URL.
-            model: the network; only needed when it is not one of `satrap.models`.
+            url: folder or fsspec URL of a saved model or a run, see `Trainer.load`.
+            model: the network, or a function that makes it from the schema, see `Trainer.load`.
             device: where it computes, default "cpu".
             memory, eviction, tier: of the tables, see `satrap.store.StoreConfig`; default none.
             threads: PyTorch's threads inside an operation, see `Trainer`.
@@ -115,16 +116,16 @@ class Predictor:
             ConfigError: the model is not the saved one.
             StoreError: the rows do not fit into `memory`.
         """
-        checkpoint = read_checkpoint(url)
+        checkpoint = read_checkpoint(newest(url))
         saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
-        model, schema = saved["model"].to(place), saved["schema"]
-        dims = getattr(model, "embedding_dims", None)
+        network: nn.Module = saved["model"].to(place)
+        schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
         store = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
         tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
         precision = saved["training"].precision
         exchange = LocalExchange(store.open(tables))
-        predictor = cls(model, schema, exchange, device=place, precision=precision)
+        predictor = cls(network, schema, exchange, device=place, precision=precision)
         try:
             predictor._restore(checkpoint, url)
         except SatrapError:

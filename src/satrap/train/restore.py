@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from satrap import models
+from satrap import models, own_code
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import same_shapes
 from satrap.checkpoint.manifest import reading_settings
@@ -28,8 +30,16 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
 """Types of plain settings."""
 
 
-def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str) -> dict[str, Any]:
+MakeModel = Callable[[Schema], nn.Module]
+"""Makes a network for a schema."""
+
+
+def trainer_arguments(
+    checkpoint: Checkpoint, model: nn.Module | MakeModel | None, url: str
+) -> dict[str, Any]:
     """Return the constructor arguments a checkpoint describes.
+
+    The user's own code is looked for in `url`, if that is a run folder.
 
     Raises:
         CheckpointError: the settings cannot be used.
@@ -39,7 +49,9 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
     with reading_settings(url):
         schema = Schema.from_dict(settings["schema"])
         if model is None:
-            model = _zoo_model(settings["model"], schema, url)
+            model = _saved_model(settings["model"], schema, url)
+        elif not isinstance(model, nn.Module):
+            model = model(schema)
     difference = same_shapes(checkpoint.model, model)
     if difference:
         raise ConfigError(
@@ -51,7 +63,9 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")
+        loss = _saved_loss(settings.get("loss"), url)
         return {
+            **({} if loss is None else {"loss": loss}),
             "model": model,
             "schema": schema,
             "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
@@ -69,11 +83,26 @@ def trainer_arguments(checkpoint: Checkpoint, model: nn.Module | None, url: str)
         }
 
 
-def _zoo_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:
-    if recipe is None:
+def _is_run(url: str) -> bool:
+    return (Path(url) / "recipe.yaml").is_file()
+
+
+def _located(reference: str, url: str) -> str:
+    """Return a reference to own code, of which a checkpoint knows the place in its run folder."""
+    return f"{url}/{reference}" if own_code.is_file(own_code.parts(reference)[0]) else reference
+
+
+def _saved_loss(reference: str | None, url: str) -> Any:
+    return own_code.find(_located(reference, url)) if reference and _is_run(url) else None
+
+
+def _saved_model(recipe: dict[str, Any] | None, schema: Schema, url: str) -> nn.Module:
+    if recipe is not None and "class" in recipe and _is_run(url):
+        return models.create_own(_located(recipe["class"], url), schema, **recipe["arguments"])
+    if recipe is None or "class" in recipe:
         raise ConfigError(
             "the saved model is not one of satrap.models",
             where=url,
-            fix="pass it: Trainer.load(url, model=...)",
+            fix="pass it: load(url, model=...); or give the run folder, if the code is in there",
         )
     return models.create(recipe["name"], schema, **recipe["arguments"])

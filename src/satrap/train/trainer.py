@@ -12,7 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from satrap import own_code
 from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint.series import newest
 from satrap.dense import DenseBackend, MakeOptimizer
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
@@ -29,7 +31,7 @@ from satrap.train.loss import binary_cross_entropy
 from satrap.train.observer import Observer, Result
 from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, prepare
-from satrap.train.restore import trainer_arguments
+from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
 from satrap.train.schedule import schedule_of
 from satrap.train.snapshots import Checkpointing, Snapshots
@@ -143,6 +145,7 @@ class Trainer:
             "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
             "lr_schedule": self.training.lr_schedule.to_dict(),
             "precision": self.training.precision,
+            "loss": own_code.reference_of(loss),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
@@ -244,7 +247,7 @@ class Trainer:
     def load(
         cls,
         url: str,
-        model: nn.Module | None = None,
+        model: nn.Module | MakeModel | None = None,
         *,
         dense_optimizer: MakeOptimizer | None = None,
         memory: int | None = None,
@@ -252,11 +255,14 @@ class Trainer:
         tier: Tier | None = None,
         **arguments: Any,
     ) -> Trainer:
-        """Read what `save` wrote.
+        """Read what `save` or `satrap train` wrote.
 
         Args:
-            url: folder or fsspec URL.
-            model: the network; only needed when it is not one of `satrap.models`.
+            url: folder or fsspec URL of a saved model, or of a run; if that has no model yet, its newest
+                snapshot is read.
+            model: the network, or a function that makes it from the schema. Not needed if it is one of
+                `satrap.models`, or if the URL is a run folder with the code of the user's own model, which
+                is then run.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
             memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none.
             **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
@@ -266,7 +272,7 @@ class Trainer:
             CheckpointError: missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
         """
-        checkpoint = read_checkpoint(url)
+        checkpoint = read_checkpoint(newest(url))
         saved = trainer_arguments(checkpoint, model, url)
         saved["store"] = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
         trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)
