@@ -92,3 +92,43 @@ def test_a_schema_can_be_copied_and_sent_to_another_process(schema: Schema) -> N
     for copied in (copy.copy(schema), copy.deepcopy(schema), sent):
         assert copied == schema
         assert list(copied.features) == list(schema.features)
+
+
+def test_a_schema_counts_the_outputs_of_its_labels() -> None:
+    labels = [
+        "y",
+        Label(name="price", kind="regression", loss="huber", delta=2.0, mean=3.0, std=4.0),
+        Label(name="color", kind="multiclass", classes=["red", "green", "blue"]),  # type: ignore[arg-type]
+        Label(name="stars", kind="multiclass", classes=5),
+    ]
+    schema = Schema(labels, {"user": satrap.Categorical(dim=4)})
+    assert [label.outputs for label in schema.labels] == [1, 1, 3, 5]
+    assert schema.outputs == 10
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+    assert schema.without_labels().outputs == 0
+    assert schema.replace({}, labels[:2]).labels == schema.labels[:2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"kind": "ordinal"}, "kind 'ordinal' is unknown"),
+        ({"kind": "regression", "threshold": 3.0}, "threshold does not go with kind regression"),
+        ({"loss": "huber"}, "loss does not go with kind binary"),
+        ({"classes": 3}, "classes does not go with kind binary"),
+        ({"kind": "regression", "loss": "cubic"}, "loss 'cubic' is unknown"),
+        ({"kind": "regression", "delta": 1.0}, "delta must be above 0, and needs loss: huber"),
+        ({"kind": "regression", "loss": "huber", "delta": 0.0}, "delta must be above 0"),
+        ({"kind": "regression", "std": 0.0}, "std must be above 0"),
+        ({"kind": "regression", "loss": "poisson", "mean": 0.0}, "mean must be a number, with loss: poisson"),
+        ({"kind": "regression", "mean": float("nan")}, "mean must be a number"),
+        ({"kind": "multiclass"}, "classes must have 2 to 4096 values, got 0"),
+        ({"kind": "multiclass", "classes": 1}, "classes must have 2 to 4096 values, got 1"),
+        ({"kind": "multiclass", "classes": ("a", "b", "a")}, "classes has a value twice"),
+    ],
+)
+def test_impossible_labels_are_refused(arguments: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Schema([Label(name="y", **arguments)], {"user": satrap.Categorical(dim=4)})
+    assert caught.value.what.startswith("label 'y': ")
+    assert what in caught.value.what

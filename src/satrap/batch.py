@@ -62,7 +62,8 @@ class Batch:
         size: number of samples.
         ids: categorical feature -> `Jagged`, each of `size` samples.
         numeric: float32[size, number of numeric features], columns in schema order; None without any.
-        labels: float32[size, number of labels] of 0 and 1, or None for prediction.
+        labels: float32[size, number of labels], or None for prediction: 0 or 1, the number of a regression
+            label, or the index of the class of a multiclass one.
         label_mask: bool[size, number of labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights >= 0, or None.
         groups: uint64[size] group ids for grouped AUC, or None.
@@ -127,7 +128,7 @@ class EmbeddedBatch:
         numeric: float32[size, number of numeric features], possibly of zero columns.
         blocks: tensors float32[size, features, dim] with the names of their features; `stack` returns one
             of them if it has all features.
-        labels: float32[size, labels] of 0 and 1, or None for prediction.
+        labels: float32[size, labels] as in `Batch.labels`, or None for prediction.
         label_mask: bool[size, labels], False where a label is unknown; None when all are known.
         weights: float32[size] sample weights, or None.
         source: the host batch, for models that want ids or groups.

@@ -83,24 +83,64 @@ class Numeric:
 Feature = Categorical | Numeric
 
 
+Kind = Literal["binary", "regression", "multiclass"]
+Loss = Literal["squared", "absolute", "huber", "poisson"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """A binary target.
+    """A target: 0 or 1, a number, or one of several classes.
+
+    A model gives one output per binary or regression label, and one per class of a multiclass label. Of a
+    binary label it is the logit, of classes they are the logits of a softmax. The output of a regression
+    label is `(prediction - mean) / std`, so that large numbers are learnt as fast as small ones. With loss
+    "poisson" it is `log(prediction / mean)`.
 
     Args:
         name: name of the task.
         column: column of the data, default the name.
-        positive: values (compared as text) that count as 1; every other value is 0. Default: the column
-            must hold 0 and 1.
-        threshold: numbers at or above it count as 1.
+        kind: "binary" (default), "regression" (a number) or "multiclass" (one of `classes`).
+        positive: binary: values (compared as text) that count as 1; every other value is 0. Default: the
+            column must hold 0 and 1.
+        threshold: binary: numbers at or above it count as 1.
+        classes: multiclass: the values (compared as text), or their number n if they are 0 to n - 1.
+        loss: regression: "squared" (default), "absolute", "huber" or "poisson" (for counts and other numbers
+            >= 0).
+        delta: regression with loss "huber": errors up to so many `std` count squared, larger ones by their
+            size; default 1.
+        mean: regression: mean of the label; default: recipes and `satrap.data.measure` take it from the
+            training rows, otherwise 0 (poisson: 1).
+        std: regression, not poisson: its standard deviation; default as for `mean`, otherwise 1.
         mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
 
     name: str
     column: str | None = None
+    kind: Kind = "binary"
     positive: tuple[str, ...] | None = None
     threshold: float | None = None
+    classes: int | tuple[str, ...] | None = None
+    loss: Loss | None = None
+    delta: float | None = None
+    mean: float | None = None
+    std: float | None = None
     mask: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.classes, list):
+            object.__setattr__(self, "classes", tuple(self.classes))
+
+    @property
+    def outputs(self) -> int:
+        """Columns of a model's output that belong to this label: the number of classes, else 1."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes or "1")
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """(mean, std) of a regression label as its output uses them."""
+        if self.loss == "poisson":
+            return self.mean or 1.0, 1.0
+        return self.mean or 0.0, self.std or 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +203,8 @@ class Schema:
     ```
 
     Args:
-        labels: names of 0/1 columns, or `Label` objects; may be empty for prediction only.
+        labels: names of 0/1 columns, or `Label` objects, also of numbers and classes; may be empty for
+            prediction only.
         features: name -> `Categorical` or `Numeric`, at least one.
         weight: column with a sample weight >= 0, optional.
         group: column whose value groups samples for grouped AUC (for example the user), optional.
@@ -204,14 +245,23 @@ class Schema:
         """Names of the labels, in order."""
         return tuple(label.name for label in self.labels)
 
+    @property
+    def outputs(self) -> int:
+        """Columns of a model's output: one per label, of a multiclass label one per class."""
+        return sum(label.outputs for label in self.labels)
+
     def table_of(self, feature: str) -> str:
         """Name of the table that holds the rows of a categorical feature."""
         return self.categorical[feature].table or feature
 
-    def replace(self, features: Mapping[str, Feature]) -> Schema:
-        """Return a copy in which the named features are exchanged."""
+    def replace(self, features: Mapping[str, Feature], labels: Sequence[Label] | None = None) -> Schema:
+        """Return a copy in which the named features, or all labels, are exchanged."""
         return Schema(
-            self.labels, {**self.features, **features}, weight=self.weight, group=self.group, salt=self.salt
+            self.labels if labels is None else labels,
+            {**self.features, **features},
+            weight=self.weight,
+            group=self.group,
+            salt=self.salt,
         )
 
     def without_labels(self) -> Schema:
@@ -265,6 +315,8 @@ def _check(schema: Schema) -> None:
     names = schema.label_names
     if len(set(names)) != len(names):
         raise ConfigError(f"label names are not unique: {list(names)}")
+    for label in schema.labels:
+        _check_label(label)
     dims: dict[str, tuple[str, int]] = {}
     for name, feature in schema.categorical.items():
         _check_categorical(name, feature)
@@ -276,6 +328,49 @@ def _check(schema: Schema) -> None:
                 why="a table holds rows of one width",
                 fix="give both the same dim, or separate tables",
             )
+
+
+_OF_KIND: dict[str, tuple[str, ...]] = {
+    "binary": ("positive", "threshold"),
+    "regression": ("loss", "delta", "mean", "std"),
+    "multiclass": ("classes",),
+}
+"""Arguments that only labels of one kind have."""
+
+
+def _check_label(label: Label) -> None:
+    where, loss = f"label {label.name!r}", label.loss
+    if label.kind not in _OF_KIND:
+        raise ConfigError(f"{where}: kind {label.kind!r} is unknown", fix=f"use one of {', '.join(_OF_KIND)}")
+    for kind, arguments in _OF_KIND.items():
+        given = [name for name in arguments if getattr(label, name) is not None]
+        if given and kind != label.kind:
+            raise ConfigError(
+                f"{where}: {given[0]} does not go with kind {label.kind}",
+                fix=f"set kind: {kind}, or remove it",
+            )
+    if loss is not None and loss not in get_args(Loss):
+        raise ConfigError(f"{where}: loss {loss!r} is unknown", fix=f"use one of {', '.join(get_args(Loss))}")
+    if label.delta is not None and (loss != "huber" or not 0 < label.delta <= LARGEST):
+        raise ConfigError(f"{where}: delta must be above 0, and needs loss: huber, got {label.delta}")
+    if label.std is not None and (loss == "poisson" or not 0 < label.std <= LARGEST):
+        raise ConfigError(f"{where}: std must be above 0, and not with loss: poisson, got {label.std}")
+    if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
+        raise ConfigError(f"{where}: mean must be a number, with loss: poisson above 0, got {label.mean}")
+    if label.kind == "multiclass":
+        _check_classes(where, label.classes)
+
+
+def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
+    count = classes if isinstance(classes, int) else len(set(classes or ()))
+    if isinstance(classes, tuple) and count < len(classes):
+        raise ConfigError(f"{where}: classes has a value twice: {list(classes)}")
+    if isinstance(classes, bool) or not 2 <= count <= MAX_DIM:
+        raise ConfigError(
+            f"{where}: classes must have 2 to {MAX_DIM} values, got {count}",
+            why="a model has one output per class",
+            fix="name the values, classes: [red, green, blue], or give their number if they are 0, 1, 2, ...",
+        )
 
 
 def _check_categorical(name: str, feature: Categorical) -> None:

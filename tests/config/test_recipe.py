@@ -55,6 +55,9 @@ labels:
     threshold: 4
   - {name: rich, column: income, positive: ">50K", mask: known}
   - {name: five, column: rating, positive: [5, 5.0]}
+  - {name: price, kind: regression, loss: huber, delta: 2}
+  - {name: color, kind: multiclass, classes: [red, 7]}
+  - {name: stars, kind: multiclass, classes: 5}
 features:
   pair: {dim: 4, cross: [user, item], buckets: 1000}
   age: {dim: 4, column: years, boundaries: [18, 30, 65], table: ages}
@@ -70,6 +73,9 @@ embedding: {optimizer: {name: adam, lr: 0.1, betas: [0.8, 0.9]}}
         Label(name="liked", column="rating", threshold=4.0),
         Label(name="rich", column="income", positive=(">50K",), mask="known"),
         Label(name="five", column="rating", positive=("5", "5.0")),
+        Label(name="price", kind="regression", loss="huber", delta=2.0),
+        Label(name="color", kind="multiclass", classes=("red", "7")),
+        Label(name="stars", kind="multiclass", classes=5),
     )
     assert schema.features == {
         "pair": Categorical(dim=4, cross=("user", "item"), buckets=1000),
@@ -134,6 +140,11 @@ def test_origins(tmp_path: Path) -> None:
             ":6, key features.user.table",
         ),
         (edited("multi: true, ", ""), "feature 'genres': separator", ":7, key features.genres.separator"),
+        (
+            edited("[clicked]", "[clicked, {name: n, loss: huber}]"),
+            "label 'n': loss does not go with kind binary",
+            ":4, key labels.1.loss",
+        ),
         (edited("[clicked]", "[clicked, clicked]"), "label names are not unique", ":4, key labels"),
         (edited("log1p", "log2"), "unknown step 'log2'", ":8, key features.price.transform"),
         (

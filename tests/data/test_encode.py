@@ -164,3 +164,56 @@ def test_bad_values_name_the_row(columns, what):
 
 def test_a_list_is_no_number():
     assert "cannot be a number" in error_of(lambda: one({"n": [[1], [2]]}, n=Numeric())).what
+
+
+NUMBER = Label(name="y", kind="regression")
+COUNT = Label(name="y", kind="regression", loss="poisson")
+COLOR = Label(name="y", kind="multiclass", classes=("red", "green", "7"))
+FIVE = Label(name="y", kind="multiclass", classes=5)
+
+
+@pytest.mark.parametrize("kind", [list, pa.array, lambda v: pa.array(v).dictionary_encode()])
+def test_labels_of_other_kinds(kind):
+    columns = {
+        "a": ["p"] * 3,
+        "price": kind([2.5, -1.0, 1e9]),
+        "color": kind(["7", "red", "green"]),
+        "n": kind([4, 0, 4]),
+    }
+    labels = [
+        Label(name="x", column="price", kind="regression"),
+        Label(name="color", kind="multiclass", classes=["red", "green", "7"]),
+        Label(name="n", kind="multiclass", classes=5),
+        Label(name="m", column="n", kind="multiclass", classes=("0", "4")),
+    ]
+    batch = one(columns, labels)
+    assert batch.labels.dtype == np.float32
+    assert batch.labels.T.tolist() == [[2.5, -1, 1e9], [2, 0, 1], [4, 0, 4], [1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "what"),
+    [
+        (NUMBER, None, "a label is missing"),
+        (NUMBER, "cheap", "value 'cheap' is no number"),
+        (NUMBER, "1e39", "value 1e+39 is too large for float32"),
+        (COUNT, "-3", "value -3 is negative"),
+        (COLOR, "blue", "value 'blue' is none of the classes"),
+        (COLOR, None, "a label is missing"),
+        (FIVE, "5", "value '5' is none of the classes"),
+        (FIVE, "0.5", "value '0.5' is none of the classes"),
+        (FIVE, "red", "value 'red' is no number"),
+    ],
+)
+def test_labels_that_do_not_fit_their_kind_name_the_row(label, value, what):
+    fine = "red" if label is COLOR else "1"
+    columns = {"a": ["p"] * 3, "y": [fine, fine, value], "known": [1, 1, 0]}
+    error = error_of(lambda: one(columns, [label]))
+    assert what in str(error)
+    assert error.where == "dict, row 3, column 'y'"
+    if what.endswith("is no number"):
+        return
+    masked = Label(name="y", kind=label.kind, loss=label.loss, classes=label.classes, mask="known")
+    batch = one(columns, [masked])
+    assert batch.labels[:, 0].tolist() == [0 if label is COLOR else 1] * 2 + [0]
+    assert batch.label_mask[:, 0].tolist() == [True, True, False]

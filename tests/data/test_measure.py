@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from satrap import Numeric, Schema
+from satrap import Label, Numeric, Schema
 from satrap.data import RowSplit, measure, read
 from satrap.errors import ConfigError
 from tests.data.helpers_data import error_of
@@ -45,3 +45,38 @@ def test_nothing_to_measure():
     schema = Schema([], {"x": Numeric(transform="standardize")})
     dataset = read({"x": [None, float("nan")]}, schema)
     assert "no numbers to measure" in error_of(lambda: measure(schema, dataset)).what
+
+
+def test_labels_get_the_mean_and_deviation_of_their_known_rows():
+    rng = np.random.default_rng(0)
+    price = rng.normal(1e5, 3e4, 20_000)
+    known = rng.random(20_000) < 0.5
+    count = rng.poisson(4, 20_000)
+    labels = [
+        "y",
+        Label(name="price", kind="regression", mask="known"),
+        Label(name="n", column="count", kind="regression", loss="poisson"),
+        Label(name="given", column="price", kind="regression", mean=0.0, std=5.0, mask="known"),
+        Label(name="half", column="price", kind="regression", std=5.0, mask="known"),
+    ]
+    schema = Schema(labels, {"x": Numeric()})
+    price[~known] = np.nan
+    columns = {"y": known, "price": price, "known": known, "count": count, "x": price}
+    dataset = read(columns, schema, rows=RowSplit(10, (0, 1, 2)), shuffle=True)
+    measured = measure(schema, dataset)
+    kept = np.arange(20_000) % 10 < 3
+    own = price[kept & known]
+    assert measured.labels[0] == schema.labels[0]
+    assert measured.labels[1].mean == pytest.approx(own.mean(), rel=1e-6)
+    assert measured.labels[1].std == pytest.approx(own.std(), rel=1e-6)
+    assert (measured.labels[2].mean, measured.labels[2].std) == (pytest.approx(count[kept].mean()), None)
+    assert measured.labels[3] == schema.labels[3]
+    assert (measured.labels[4].mean, measured.labels[4].std) == (measured.labels[1].mean, 5.0)
+    assert measure(measured, dataset) is measured
+    assert Schema.from_dict(measured.to_dict()) == measured
+
+
+def test_a_label_that_never_changes_is_refused():
+    schema = Schema([Label(name="price", kind="regression")], {"x": Numeric()})
+    dataset = read({"x": [1, 2], "price": [3, 3]}, schema)
+    assert "label 'price' has no two different numbers" in error_of(lambda: measure(schema, dataset)).what

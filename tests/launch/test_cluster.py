@@ -107,6 +107,20 @@ def test_two_workers_learn_what_one_learns(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.cluster
+def test_two_workers_learn_numbers_and_classes(tmp_path: Path) -> None:
+    rows = frame(6001)
+    rows["cost"], rows["color"] = 1000 + 30 * rows["item"], rows["item"] % 3
+    labels = "[clicked, {name: cost, kind: regression}, {name: color, kind: multiclass, classes: 3}]"
+    path = make_recipe(tmp_path, RECIPE.replace("[clicked]", labels), rows)
+    settings = ["training.mode=sync", "data.batch_size=50", "cluster.workers=2", "cluster.shards=2"]
+    outcome = launch.train(load(path, [*SERVERS, *settings, "training.epochs=4"]), str(tmp_path / "run"))
+    assert outcome.test["cost/samples"] == 600
+    assert outcome.test["cost/rmse"] < 100 < rows["cost"].std() / 1.5
+    assert outcome.test["color/accuracy"] > 0.9
+    assert launch.evaluate(outcome.folder) == pytest.approx(outcome.test, rel=1e-2)
+
+
+@pytest.mark.cluster
 def test_admission_and_eviction_reach_the_shards(tmp_path: Path) -> None:
     bounds = [
         "embedding.memory=1MiB",

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import accuracy_score, mean_absolute_error, mean_squared_error, roc_auc_score
 
 from satrap import launch
 from satrap.batch import Batch
@@ -15,6 +17,7 @@ from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import open_part
 from satrap.launch.scoring import _write, load_predictor, scored_tables
+from satrap.schema import Label
 from satrap.train import Observer, Progress, Trainer
 from tests.launch.runs import RECIPE, frame, make_recipe
 
@@ -23,7 +26,7 @@ class Half:
     """A trainer that reads ahead and predicts `row / 1000`."""
 
     class schema:  # noqa: N801
-        label_names = ("liked",)
+        labels = (Label(name="liked"),)
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[npt.NDArray[np.float32]]:
         for batch in list(batches):
@@ -120,3 +123,63 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
         assert "--set embedding.memory=SIZE" in caught.value.fix
     with pytest.raises(ConfigError, match=r"model\.name of a trained model cannot be set"):
         launch.evaluate(folder, overrides=["model.name=dnn"])
+
+
+def test_labels_of_every_kind_train_resume_evaluate_and_predict(tmp_path: Path) -> None:
+    """Their metrics are those of scikit-learn on the written predictions."""
+    rows = frame(3000)
+    rng = np.random.default_rng(3)
+    rows["cost"] = (1000 + 30 * rows["item"] + rng.normal(0, 60, len(rows))).round(2)
+    rows["visits"] = rng.poisson(np.exp(rows["item"] / 10))
+    rows["color"] = np.array(["red", "green", "blue"])[rows["item"] % 3]
+    others = """
+  - clicked
+  - {name: cost, kind: regression, loss: huber}
+  - {name: visits, kind: regression, loss: poisson}
+  - {name: color, kind: multiclass, classes: [red, green, blue]}"""
+    path = make_recipe(tmp_path, RECIPE.replace(" [clicked]", others), rows)
+    settings = ["training.epochs=6", "training.patience=", "training.plateau="]
+    whole = launch.train(load(path, settings), str(tmp_path / "whole"))
+    run = str(tmp_path / "run")
+    launch.train(load(path, settings), run, observers=[TerminateAt(50)])
+    outcome = launch.train(None, run, resume=True)
+    metrics = launch.evaluate(outcome.folder, [str(path.parent / "rows.csv")])
+    assert outcome.test.keys() == whole.test.keys()
+    assert outcome.test == whole.test == launch.evaluate(outcome.folder)
+    launch.predict(outcome.folder, [str(path.parent / "rows.csv")], tmp_path / "out.parquet")
+    scored = pq.read_table(tmp_path / "out.parquet").to_pandas()
+    assert metrics["cost/rmse"] ** 2 == pytest.approx(
+        mean_squared_error(rows["cost"], scored["cost_prediction"])
+    )
+    assert metrics["visits/mae"] == pytest.approx(
+        mean_absolute_error(rows["visits"], scored["visits_prediction"])
+    )
+    classes = ["red", "green", "blue"]
+    probabilities = scored[[f"color_probability_{name}" for name in classes]].to_numpy()
+    truth = [classes.index(name) for name in rows["color"]]
+    assert metrics["color/accuracy"] == pytest.approx(accuracy_score(truth, probabilities.argmax(1)))
+    assert metrics["auc"] == pytest.approx(roc_auc_score(rows["clicked"], scored["clicked_probability"]))
+    noise = {"cost": 60, "visits": np.sqrt(np.exp(rows["item"] / 10).mean())}
+    for name, deviation in noise.items():  # of the labels around what can be known
+        assert metrics[f"{name}/rmse"] < 1.15 * deviation
+    assert metrics["color/accuracy"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("label", "metric"),
+    [
+        ("{name: price, kind: regression}", "loss"),
+        ("{name: clicked, kind: multiclass, classes: 2}", "logloss"),
+    ],
+)
+def test_early_stop_keeps_the_lowest_validation_loss(tmp_path: Path, label: str, metric: str) -> None:
+    rows = frame(600, seed=7)  # few rows, and large steps: soon it is worse on the others
+    text = RECIPE.replace("clicked", label).replace(
+        "  price: {numeric: true, transform: [log1p, standardize]}\n", ""
+    )
+    settings = ["training.epochs=30", "dense.optimizer.lr=0.1", "training.patience=3"]
+    outcome = launch.train(load(make_recipe(tmp_path, text, rows), settings), str(tmp_path / "run"))
+    losses = [found[metric] for found in outcome.result.history]
+    assert outcome.result.stopped == "patience"
+    assert len(losses) == losses.index(min(losses)) + 4
+    assert outcome.result.metrics[metric] == min(losses) < losses[-1]

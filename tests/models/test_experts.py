@@ -3,6 +3,7 @@
 import torch
 
 from satrap.models.experts import Experts, Gate, Level, Towers
+from satrap.schema import Label
 
 
 def test_a_gate_mixes_by_softmax():
@@ -41,7 +42,7 @@ def test_a_level_shows_labels_their_own_and_shared_experts_only():
 
 def test_towers_read_their_own_input():
     torch.manual_seed(0)
-    towers = Towers(2, 3, [4], dropout=0.0, batch_norm=False)
+    towers = Towers([Label(name="a"), Label(name="b")], 3, [4], dropout=0.0, batch_norm=False)
     inputs = [torch.randn(5, 3), torch.randn(5, 3)]
     logits = towers(inputs)
     for k, (tower, x) in enumerate(zip(towers.towers, inputs, strict=True)):

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.schema import Categorical, Schema
+from satrap.schema import Categorical, Label, Schema
 from tests.models.helpers import fit, make_batch, make_schema
 
 VARIANTS = [
@@ -70,6 +70,19 @@ def test_each_label_has_its_own_output(name):
     logits = model(batch)
     assert (logits[:, 0] > 0).all()
     assert (logits[:, 1] < 0).all()
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_a_multiclass_label_has_an_output_per_class(name):
+    kinds = {"a": {}, "b": {"kind": "multiclass", "classes": 3}, "c": {"kind": "regression"}}
+    labels = [Label(name=name, **arguments) for name, arguments in kinds.items()]
+    schema = make_schema(labels=labels)
+    model = models.create(name, schema)
+    batch = make_batch(model, schema)
+    logits = model(batch)
+    assert logits.shape == (6, 5)
+    logits[:, 3].sum().backward()  # the last class has weights of its own
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", models.names())

@@ -43,7 +43,7 @@ def test_plain_lines_without_a_terminal() -> None:
         "epoch 1 validation: AUC 0.7000",
         "epoch 2 step 6 100%",
         "epoch 2 validation: AUC 0.7000",
-        "6 steps, 600 samples in 1.5 s: 400 samples/s, ended early: validation AUC no longer rises",
+        "6 steps, 600 samples in 1.5 s: 400 samples/s, ended early: validation no longer improves",
     ]
     assert "\x1b" not in stream.getvalue()
 

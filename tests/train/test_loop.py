@@ -8,7 +8,7 @@ import torch
 
 import satrap
 from satrap.errors import TrainingError
-from satrap.train.loss import binary_cross_entropy
+from satrap.train.loss import LabelLoss
 from tests.train.plain import VOCABULARY, Batches, make_batches
 from tests.train.test_trainer import all_rows, make_trainer
 
@@ -50,7 +50,7 @@ def test_gradients_of_rows_alone_refuse_the_step_too(value: float) -> None:
         flat = batch.flat()
         if batch.source.numeric is batches[3].numeric:
             flat.register_hook(lambda gradient: gradient.index_fill(1, torch.tensor([0]), value))
-        return binary_cross_entropy(logits, batch) + 0 * flat.sum()
+        return LabelLoss([satrap.Label(name="clicked")])(logits, batch) + 0 * flat.sum()
 
     rows = []
     for given, refused in ((batches, 1), (batches[:3] + batches[4:], 0)):

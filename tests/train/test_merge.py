@@ -8,17 +8,18 @@ import torch
 
 from satrap.checkpoint import Checkpoint
 from satrap.dense import Workers
-from satrap.metrics import BinaryMetrics
+from satrap.metrics import Metrics
+from satrap.schema import Label
 from satrap.train.merge import merged, pack_worker, shared, unpack_worker
 from tests.dense.threads import together
 
 
-def seen(rows: slice) -> BinaryMetrics:
+def seen(rows: slice) -> Metrics:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, (300, 2)).astype(np.float32)
     scores = rng.random((300, 2)).astype(np.float32)
     groups = rng.integers(0, 9, 300).astype(np.uint64)
-    metrics = BinaryMetrics(("a", "b"), grouped=True)
+    metrics = Metrics([Label(name="a"), Label(name="b")], grouped=True)
     metrics.update(labels[rows], scores[rows], groups=groups[rows])
     return metrics
 

@@ -14,6 +14,8 @@ def test_progress_survives_a_passage_through_json() -> None:
         total_samples=None,
         loss=0.5,
         auc=0.75,
+        accuracy=0.5,
+        rmse=2.0,
         distinct_ratio=0.25,
         shard_rows=(4, 5),
         shard_busy=(0.5, 0.25),
@@ -29,7 +31,7 @@ def test_progress_survives_a_passage_through_json() -> None:
 def test_nothing_is_known_before_the_first_step() -> None:
     before = Progress()
     unknown = {f.name for f in fields(before) if getattr(before, f.name) != getattr(before, f.name)}
-    assert unknown == {"loss", "auc", "distinct_ratio"}
+    assert unknown == {"loss", "auc", "accuracy", "rmse", "distinct_ratio"}
     assert before.total_samples is before.eta_seconds is None
     assert (before.step, before.epoch, before.samples, before.refused, before.staleness) == (0, 0, 0, 0, 0)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
+from satrap.schema import Label
 from satrap.train.run import Run
 
 
 def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
-    before, run = Run(("y",)), Run(("y",))
+    before, run = Run([Label(name="y")]), Run([Label(name="y")])
     before.stages.seconds |= {"read": 3.0, "push": 1.0}
     run.restore(*before.state())
     run.stages.seconds["read"] += 2.0
@@ -17,7 +18,7 @@ def test_a_resumed_run_goes_on_counting_the_seconds_of_its_stages() -> None:
 
 
 def test_time_between_passes_does_not_count() -> None:
-    run = Run(("y",), epochs=2)
+    run = Run([Label(name="y")], epochs=2)
     run.begin_epoch(0)
     time.sleep(0.02)
     run.end_epoch()

@@ -10,7 +10,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from satrap.batch import Batch
-from satrap.train.window import WINDOW_SAMPLES, AUCWindow
+from satrap.schema import Label
+from satrap.train.window import WINDOW_SAMPLES, Window
 
 
 def drawn(size: int, seed: int) -> tuple[Batch, torch.Tensor]:
@@ -21,15 +22,15 @@ def drawn(size: int, seed: int) -> tuple[Batch, torch.Tensor]:
 
 
 def test_the_value_is_that_of_the_last_full_window() -> None:
-    window, half = AUCWindow(("y",)), WINDOW_SAMPLES // 2
+    window, half = Window([Label(name="y")]), WINDOW_SAMPLES // 2
     values, expected = [], []
     for seed in range(5):
         batch, logits = drawn(half, seed)
-        values.append(window.add(batch, logits))
+        values.append(window.add(batch, logits).get("auc", math.nan))
         expected.append((batch.labels, logits.numpy()))
     assert math.isnan(values[0])
     assert values[1] == values[2] != values[3]
-    assert values[3] == values[4] == window.value
+    assert values[3] == values[4] == window.values["auc"]
     for last in (1, 3):
         labels, scores = (np.concatenate(parts) for parts in zip(*expected[last - 1 : last + 1], strict=True))
         assert values[last] == pytest.approx(roc_auc_score(labels, scores), abs=2e-3)
@@ -41,20 +42,20 @@ def test_masks_and_weights_count() -> None:
     rng = np.random.default_rng(5)
     mask, weights = rng.random((batch.size, 1)) < 0.5, rng.uniform(0, 9, batch.size).astype(np.float32)
     wrong = np.where(mask, batch.labels, 1 - batch.labels)
-    value = AUCWindow(("y",)).add(
+    found = Window([Label(name="y")]).add(
         Batch(batch.size, {}, labels=wrong, label_mask=mask, weights=weights), logits
     )
     known = mask[:, 0]
     expected = roc_auc_score(batch.labels[known], logits.numpy()[known], sample_weight=weights[known])
-    assert value == pytest.approx(expected, abs=2e-3)
+    assert found["auc"] == pytest.approx(expected, abs=2e-3)
 
 
 def test_a_restored_window_goes_on_where_it_was() -> None:
-    first, second = AUCWindow(("y",)), AUCWindow(("y",))
+    first, second = Window([Label(name="y")]), Window([Label(name="y")])
     first.add(*drawn(WINDOW_SAMPLES, 0))
     first.add(*drawn(WINDOW_SAMPLES - 1, 1))
     second.restore(first.state())
-    assert second.value == first.value
+    assert second.values == first.values
     last = drawn(1, 2)
-    before = first.value
+    before = first.values
     assert second.add(*last) == first.add(*last) != before

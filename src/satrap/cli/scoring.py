@@ -67,8 +67,9 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
 def predict(folder: str, sources: tuple[str, ...], output: str, overrides: tuple[str, ...]) -> None:
     """Score rows with the trained model in run folder DIR.
 
-    The output has the input's columns and one <label>_probability column per label. --set works as for
-    `satrap evaluate`.
+    The output has the input's columns and the predictions: <label>_probability, of a multiclass label one per
+    class (<label>_probability_<class>), of a regression label <label>_prediction. --set works as for `satrap
+    evaluate`.
     """
     from satrap import launch
 

@@ -314,9 +314,11 @@ class Training(Keys):
     )
     """Factor on all learning rates, by step."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
-    """Multiply all learning rates by this when an evaluation does not improve the validation AUC."""
+    """Multiply all learning rates by this when an evaluation does not improve the validation AUC, or the
+    validation loss unless all labels are binary."""
     patience: Positive | None = 2
-    """Stop after so many evaluations in a row without a better validation AUC; keep the best weights."""
+    """Stop after so many evaluations in a row without a better validation AUC, or loss unless all labels are
+    binary; keep the best weights."""
     threads: Positive | None = None
     """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"
@@ -455,7 +457,7 @@ class Sections(Keys):
     data: Data
     """Where the rows come from and how they are read."""
     labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
-    """0/1 targets: column names, or mappings."""
+    """Targets: names of 0/1 columns, or mappings, for example `{name: price, kind: regression}`."""
     features: Annotated[dict[str, Feature], Field(min_length=1)]
     """Feature name -> what it is: categorical (`dim: 16`) or a number (`numeric: true`)."""
     weight: str | None = None

@@ -80,9 +80,12 @@ class Recipe:
         except ConfigError as error:
             if error.where:
                 raise
-            named_feature = re.match(r"features? '([^']+)'", error.what)
-            if named_feature:
-                path = ("features", named_feature[1])
+            found = re.match(r"(feature|label)s? '([^']+)'", error.what)
+            if found and found[1] == "feature":
+                path = ("features", found[2])
+            elif found:
+                names = [label.model_dump()["name"] for label in self.sections.labels]
+                path = ("labels", names.index(found[2]))
             inner = [p for p in self.source.places if p[:-1] == path and isinstance(p[-1], str)]
             words = set(re.findall(r"\w+", error.what))
             where = self.source.where(next((p for p in inner if p[-1] in words), path))

@@ -53,7 +53,8 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     if schema.group:
         ids.append(schema.group)
     for label in schema.labels:
-        (ids if label.positive else numbers).append(label.column or label.name)
+        by_value = label.positive or isinstance(label.classes, tuple)
+        (ids if by_value else numbers).append(label.column or label.name)
         if label.mask:
             numbers.append(label.mask)
     if schema.weight:
@@ -207,7 +208,7 @@ class Chunk:
         return values
 
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
-        """Return (float32[n, labels] of 0 and 1, bool[n, labels] or None when all labels are known)."""
+        """Return (float32[n, labels] as in `Batch.labels`, bool[n, labels] or None when all are known)."""
         values = np.empty((self.table.num_rows, len(labels)), np.float32)
         known = np.ones(values.shape, np.bool_)
         for i, label in enumerate(labels):
@@ -218,6 +219,10 @@ class Chunk:
 
     def _label(self, label: Label, known: Bools) -> npt.NDArray[Any]:
         column = label.column or label.name
+        if label.kind == "regression":
+            return self._target(label, column, known)
+        if label.kind == "multiclass":
+            return self._class(label, column, known)
         if label.positive is not None:
             ids = self.hashed(column)
             self._refuse_missing(column, (ids == _MISSING) & known)
@@ -228,12 +233,47 @@ class Chunk:
             return numbers >= label.threshold
         return self._binary(column, known)
 
+    def _target(self, label: Label, column: str, known: Bools) -> Doubles:
+        """Return the numbers of a regression label; 0 where it is not known."""
+        values = self.floats(column)
+        self._refuse_missing(column, np.isnan(values) & known)
+        large = np.abs(values) > np.finfo(np.float32).max
+        self._refuse(column, values, large & known, "value {:g} is too large for float32", _NO_LEARNING)
+        if label.loss == "poisson":
+            bad, why = (values < 0) & known, "loss poisson is for numbers >= 0, such as counts"
+            self._refuse(
+                column, values, bad, "value {:g} is negative", why, "correct it, or use loss: squared"
+            )
+        return np.where(known, values, 0.0)
+
+    def _class(self, label: Label, column: str, known: Bools) -> npt.NDArray[Any]:
+        """Return the index of each row's class; 0 where the label is not known."""
+        if isinstance(label.classes, tuple):
+            ids = self.hashed(column)
+            self._refuse_missing(column, (ids == _MISSING) & known)
+            classes = hash_ids(list(label.classes), self.salt)
+            order = np.argsort(classes)
+            index = order[np.searchsorted(classes[order], ids).clip(max=len(order) - 1)]
+            bad, allowed = classes[index] != ids, ", ".join(label.classes)
+        else:
+            numbers = self.floats(column)
+            self._refuse_missing(column, np.isnan(numbers) & known)
+            count = label.outputs
+            bad, allowed = ~np.isin(numbers, np.arange(count)), f"0 to {count - 1}"
+            index = np.where(bad, 0, numbers)
+        if (bad & known).any():
+            shown = [repr(value)[:60] for value in self.column(column).to_pylist()]
+            why = f"classes are {allowed if len(allowed) <= 60 else allowed[:57] + '...'}"
+            fix = "correct the value, or name it in the label's classes"
+            self._refuse(column, shown, bad & known, "value {} is none of the classes", why, fix)
+        return np.where(known, index, 0)
+
     def _binary(self, column: str, known: Bools) -> Doubles:
         """Return 0 or 1 for each row; 0 where the label is not known."""
         values = self.floats(column)
         self._refuse_missing(column, np.isnan(values) & known)
         bad = (values != 0) & (values != 1) & known
-        fix = "give Label(positive=...) or Label(threshold=...), or correct the value"
+        fix = "give the label positive or threshold, or kind regression or multiclass, or correct it"
         self._refuse(column, values, bad, "value {:g} is neither 0 nor 1", "a label or mask is 0 or 1", fix)
         return np.where(known, values, 0.0)
 

@@ -1,4 +1,4 @@
-"""Statistics of numeric features from one streaming pass."""
+"""Statistics of numeric features and of regression labels, each from one streaming pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
 from satrap.data.transforms import Doubles, compile_steps, steps_of, unmeasured
 from satrap.errors import DataError
-from satrap.schema import Schema
+from satrap.schema import Feature, Label, Numeric, Schema
 
 
 class Moments:
@@ -42,23 +42,61 @@ class Moments:
 
 
 def measure(schema: Schema, dataset: Dataset) -> Schema:
-    """Return the schema with mean and deviation filled in for every "standardize" that has none.
+    """Return the schema with mean and deviation filled in: of "standardize", and of regression labels.
 
-    Takes one streaming pass over the dataset's rows (its row split and worker share, without labels), none if
-    nothing is to be measured, and another for a second "standardize" of the same feature.
+    Takes one streaming pass over the dataset's rows (its row split and worker share) for features and one for
+    labels, none if nothing is to be measured, and another for a second "standardize" of the same feature.
 
     Args:
         schema: the schema to complete.
         dataset: the training data, read with the same schema.
 
     Raises:
-        DataError: a feature has no numbers at all.
+        DataError: a feature has no numbers at all, or all known rows of a label are equal.
     """
+    schema = _measure_labels(schema, dataset)
     while open_steps := {
         name: step for name, feature in schema.numeric.items() if (step := unmeasured(feature)) is not None
     }:
         schema = _measure_once(schema, dataset, open_steps)
     return schema
+
+
+def unmeasured_label(label: Label) -> bool:
+    """Tell whether a label is a number whose mean or deviation is not known yet."""
+    unknown = label.mean is None or (label.std is None and label.loss != "poisson")
+    return label.kind == "regression" and unknown
+
+
+def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:
+    chosen = tuple(filter(unmeasured_label, schema.labels))
+    if not chosen:
+        return schema
+    moments = {label.name: Moments() for label in chosen}
+    columns: dict[str, Feature] = {label.name: Numeric(column=label.column) for label in chosen}
+    probe = dataset.with_options(schema=Schema(chosen, columns, salt=schema.salt))  # needs some feature
+    missing = Missing(dataset.settings.missing, schema.salt)
+    for piece in probe.pieces():
+        values, known = Chunk(piece.table, piece.origin, schema.salt, missing, {}).labels(chosen)
+        for i, found in enumerate(moments.values()):
+            found.add((values[:, i] if known is None else values[known[:, i], i]).astype(np.float64))
+    return schema.replace({}, [_scaled(label, moments.get(label.name)) for label in schema.labels])
+
+
+def _scaled(label: Label, found: Moments | None) -> Label:
+    """Return a label with what was found of it."""
+    if found is None:
+        return label
+    if found.std == 0:
+        raise DataError(
+            f"label {label.name!r} has no two different numbers in the training rows",
+            why="there is nothing to learn",
+            fix="check the column, or give the label mean and std",
+        )
+    mean = found.mean if label.mean is None else label.mean
+    if label.loss == "poisson":
+        return replace(label, mean=mean)
+    return replace(label, mean=mean, std=found.std if label.std is None else label.std)
 
 
 def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int]) -> Schema:

@@ -22,6 +22,7 @@ from satrap.launch.build import make_model, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.own_code import blaming
+from satrap.schema import Label
 from satrap.train import Predictor
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
@@ -129,9 +130,10 @@ def predict(
 ) -> int:
     """Score files with a trained model; return the number of rows.
 
-    The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and one
-    `<label>_probability` column per label. It appears under its name only when it is complete. The sources,
-    relative to the current folder, need no labels; `overrides` and `shares` are as for `evaluate`.
+    The output, a new file ending in .parquet, .csv or .csv.gz, has the input's columns and, beside them,
+    `<label>_probability` of a binary label, `<label>_probability_<class>` for each class of a multiclass one
+    and `<label>_prediction` of a regression label. It appears under its name only when it is complete. The
+    sources, relative to the current folder, need no labels; `overrides` and `shares` are as for `evaluate`.
     """
     target = _checked(Path(output))
     partial = target.with_name(f".{target.name}.partial")
@@ -167,7 +169,7 @@ def _checked(output: Path) -> Path:
 
 
 def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatch]:
-    """Yield the input as tables with a probability column per label, in the order of the data.
+    """Yield the input as tables with columns for predictions, in the order of the data.
 
     The predictor reads a few batches ahead.
     """
@@ -178,15 +180,23 @@ def scored_tables(predictor: Predictor, rows: Dataset) -> Iterator[pa.RecordBatc
             waiting.append(table)
             yield batch
 
-    for probabilities in predictor.predict_batches(batches()):
-        yield _with_probabilities(waiting.popleft(), probabilities, predictor.schema.label_names)
+    names = [name for label in predictor.schema.labels for name in _columns_of(label)]
+    for predictions in predictor.predict_batches(batches()):
+        yield _with_predictions(waiting.popleft(), predictions, names)
 
 
-def _with_probabilities(
-    table: pa.RecordBatch, values: npt.NDArray[Any], labels: Sequence[str]
+def _columns_of(label: Label) -> list[str]:
+    """Return the columns of a label's predictions."""
+    if label.kind == "multiclass":
+        classes = range(label.outputs) if isinstance(label.classes, int) else label.classes or ()
+        return [f"{label.name}_probability_{one}" for one in classes]
+    return [f"{label.name}_{'prediction' if label.kind == 'regression' else 'probability'}"]
+
+
+def _with_predictions(
+    table: pa.RecordBatch, values: npt.NDArray[Any], names: Sequence[str]
 ) -> pa.RecordBatch:
-    for index, label in enumerate(labels):
-        name = f"{label}_probability"
+    for index, name in enumerate(names):
         if name in table.column_names:
             raise DataError(
                 f"the input already has a column {name!r}", fix="remove or rename it in the input"

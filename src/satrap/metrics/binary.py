@@ -140,7 +140,7 @@ class BinaryMetrics:
         if len(values) == 1:
             return values[self.names[0]]
         means = {
-            key: _mean([v[key] for v in values.values()]) for key in MEANS if key in values[self.names[0]]
+            key: mean([v[key] for v in values.values()]) for key in MEANS if key in values[self.names[0]]
         }
         return means | {f"{name}/{key}": v for name, items in values.items() for key, v in items.items()}
 
@@ -182,6 +182,7 @@ def _select(truth: Floats, predictions: Floats, weights: Floats, groups: Ids, kn
     return Samples(predictions + np.float32(0), labels, weights, groups)
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of the values that are numbers; NaN without any."""
     defined = [value for value in values if value == value]
     return sum(defined) / len(defined) if defined else float("nan")

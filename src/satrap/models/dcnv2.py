@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -60,10 +60,10 @@ class DCNv2(Ranker):
         self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"
-        self.head = xavier(nn.Linear(deep_width + width * self.parallel, num_labels(schema)))
+        self.head = xavier(nn.Linear(deep_width + width * self.parallel, num_outputs(schema)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         if len(self.bottom):
             batch = replace(batch, numeric=self.bottom(batch.numeric), beside=None)
         x0 = x = batch.flat()

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.fm import FM
-from satrap.models.layers import input_width, mlp, xavier
+from satrap.models.layers import input_width, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
 class DeepFM(FM):
     """A factorization machine and an MLP that share the feature vectors, summed.
 
-    Rows are `[vector | first-order weight per label]` (`embedding_dims`). Numbers enter the factorization
+    Rows are `[vector | first-order weight per output]` (`embedding_dims`). Numbers enter the factorization
     machine with a learned vector times their value and the MLP as they are; scale them.
 
     Reference: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
@@ -44,10 +44,10 @@ class DeepFM(FM):
         super().__init__(schema)
         width = input_width(schema, "DeepFM")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, len(schema.labels), bias=False))
+        self.head = xavier(nn.Linear(width, num_outputs(schema), bias=False))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         rows, numeric = batch.stack(), batch.numeric
         vectors = rows[..., : self.dim]
         shallow = self.shallow(vectors, rows[..., self.dim :], numeric)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import Ranker, equal_dim, mlp, num_labels, xavier
+from satrap.models.layers import Ranker, equal_dim, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -65,10 +65,10 @@ class DLRM(Ranker):
         self.register_buffer("lower", row * fields + column, persistent=False)
         width = len(self.lower) + (dim if numbers else 0)
         self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, num_labels(schema)))
+        self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         vectors, inputs = batch.stack(), []
         if self.bottom is not None:
             inputs = [self.bottom(batch.numeric)]

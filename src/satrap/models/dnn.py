@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import Ranker, input_width, mlp, num_labels, xavier
+from satrap.models.layers import Ranker, input_width, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -37,9 +37,9 @@ class DNN(Ranker):
         super().__init__()
         width = input_width(schema, "DNN")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, num_labels(schema)))
+        self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         logits: Tensor = self.head(self.deep(batch.flat()))
         return logits

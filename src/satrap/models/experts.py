@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.models.layers import check_whole, mlp, xavier
+from satrap.schema import Label
 
 
 class Experts(nn.Module):
@@ -82,22 +83,24 @@ class Level(nn.Module):
 
 
 class Towers(nn.Module):
-    """An MLP with one logit for each label, each with an input of its own.
+    """An MLP for each label, each with an input of its own.
 
     Args:
-        labels: number of labels.
+        labels: of the schema; a tower has as many outputs as its label.
         width: columns of each input.
         hidden: widths of the hidden layers of each tower.
         dropout, batch_norm: as in `satrap.models.layers.mlp`.
     """
 
     def __init__(
-        self, labels: int, width: int, hidden: Sequence[int], *, dropout: float, batch_norm: bool
+        self, labels: Sequence[Label], width: int, hidden: Sequence[int], *, dropout: float, batch_norm: bool
     ) -> None:
         super().__init__()
-        made = [mlp(width, hidden, dropout=dropout, batch_norm=batch_norm) for _ in range(labels)]
-        self.towers = nn.ModuleList(nn.Sequential(*tower, xavier(nn.Linear(out, 1))) for tower, out in made)
+        self.towers = nn.ModuleList()
+        for label in labels:
+            tower, last = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
+            self.towers.append(nn.Sequential(*tower, xavier(nn.Linear(last, label.outputs))))
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Return logits float32[size, labels] from float32[size, width] per label."""
+        """Return float32[size, outputs of all labels] from float32[size, width] per label."""
         return torch.cat([tower(x) for tower, x in zip(self.towers, inputs, strict=True)], dim=1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -48,7 +48,7 @@ class FinalMLP(Ranker):
         context2: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        width, labels = input_width(schema, "FinalMLP"), num_labels(schema)
+        width, outputs = input_width(schema, "FinalMLP"), num_outputs(schema)
         check_whole("heads", heads)
         gated = bool(context1 or context2)
         self.gates = nn.ModuleList(FeatureGate(schema, c) for c in (context1, context2) if gated)
@@ -57,18 +57,18 @@ class FinalMLP(Ranker):
         self.deep2, width2 = mlp(width, second, dropout=dropout, batch_norm=batch_norm)
         if width1 % heads or width2 % heads:
             raise ConfigError(f"FinalMLP: heads={heads} must divide the output widths {width1} and {width2}")
-        self.linear = xavier(nn.Linear(width1 + width2, labels))
-        self.fusion = nn.Parameter(torch.empty(heads, width1 // heads, labels * (width2 // heads)))
+        self.linear = xavier(nn.Linear(width1 + width2, outputs))
+        self.fusion = nn.Parameter(torch.empty(heads, width1 // heads, outputs * (width2 // heads)))
         nn.init.normal_(self.fusion, std=(width1 * width2 / heads) ** -0.5)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         flat = batch.flat()
         inputs = [flat * gate(batch) for gate in self.gates] or [flat, flat]
         out1, out2 = self.deep1(inputs[0]), self.deep2(inputs[1])
-        heads, labels = len(self.fusion), self.linear.out_features
+        heads, outputs = len(self.fusion), self.linear.out_features
         left = torch.einsum("bhi,hio->bho", torch.unflatten(out1, 1, (heads, -1)), self.fusion)
         right = torch.unflatten(out2, 1, (heads, 1, -1))
-        bilinear = (torch.unflatten(left, 2, (labels, -1)) * right).sum((1, 3))
+        bilinear = (torch.unflatten(left, 2, (outputs, -1)) * right).sum((1, 3))
         logits: Tensor = self.linear(torch.cat([out1, out2], dim=1)) + bilinear
         return logits

@@ -12,8 +12,8 @@ from satrap.schema import Schema
 class FM(Ranker):
     """Factorization machine: logistic regression plus the dot product of every pair of feature vectors.
 
-    Rows are `[vector | first-order weight per label]`, so they are wider than the schema's dim by the
-    number of labels (`embedding_dims`). Numbers take part with a learned vector times their value; scale
+    Rows are `[vector | first-order weight per output]`, so they are wider than the schema's dim by the
+    number of outputs (`embedding_dims`). Numbers take part with a learned vector times their value; scale
     them (log1p, standardize). It has no hidden layers and takes no arguments but the schema.
 
     Reference: Rendle, "Factorization Machines", ICDM 2010.
@@ -32,11 +32,11 @@ class FM(Ranker):
         self.first, self.second = FirstOrder(schema), SecondOrder(schema, self.dim)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         rows = batch.stack()
         return self.shallow(rows[..., : self.dim], rows[..., self.dim :], batch.numeric)
 
     def shallow(self, vectors: Tensor, weights: Tensor, numeric: Tensor) -> Tensor:
-        """Return logits from vectors [size, features, dim], weights [size, features, labels] and numbers."""
+        """Return logits from vectors [size, features, dim], weights [size, features, outputs] and numbers."""
         logits: Tensor = self.first(weights.sum(1), numeric) + self.second(vectors, numeric)
         return logits

@@ -30,11 +30,11 @@ class Ranker(nn.Module):
         return model
 
 
-def num_labels(schema: Schema) -> int:
-    """Return the number of labels, one logit each; raise `ConfigError` if the schema has none."""
+def num_outputs(schema: Schema) -> int:
+    """Return the columns of the output, see `Label`; raise `ConfigError` if the schema has no labels."""
     if not schema.labels:
-        raise ConfigError("the schema has no labels", why="a model has one output per label")
-    return len(schema.labels)
+        raise ConfigError("the schema has no labels", why="a model's outputs are those of its labels")
+    return schema.outputs
 
 
 def check_pooled(schema: Schema, model: str) -> None:
@@ -85,8 +85,8 @@ def equal_dim(schema: Schema, model: str) -> int:
 
 
 def with_linear(schema: Schema) -> dict[str, int]:
-    """Return feature -> row width `dim + labels`: the last columns are its first-order weights."""
-    return {name: feature.dim + num_labels(schema) for name, feature in schema.categorical.items()}
+    """Return feature -> row width `dim + outputs`: the last columns are its first-order weights."""
+    return {name: feature.dim + num_outputs(schema) for name, feature in schema.categorical.items()}
 
 
 def mlp(
@@ -129,12 +129,12 @@ class FirstOrder(nn.Module):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        labels, numbers = num_labels(schema), len(schema.numeric)
-        self.bias = nn.Parameter(torch.zeros(labels))
-        self.weight = nn.Parameter(torch.zeros(numbers, labels)) if numbers else None
+        outputs, numbers = num_outputs(schema), len(schema.numeric)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.weight = nn.Parameter(torch.zeros(numbers, outputs)) if numbers else None
 
     def forward(self, summed: Tensor, numeric: Tensor) -> Tensor:
-        """Return float32[size, labels] from the summed row weights [size, labels] and numbers [size, K]."""
+        """Return float32[size, outputs] from the summed row weights [size, outputs] and numbers [size, K]."""
         bias = self.bias if self.weight is None else torch.addmm(self.bias, numeric, self.weight)
         return summed + bias
 
@@ -143,17 +143,17 @@ class SecondOrder(nn.Module):
     """Sum of the dot products of all pairs of fields, in O(fields): `((sum v)^2 - sum v^2) / 2`.
 
     Rendle, "Factorization Machines", ICDM 2010, eq. 5. A numeric field's vector is a learned vector times
-    its value. With several labels, each weighs the `dim` factors by itself; these weights start at 1.
+    its value. With several outputs, each weighs the `dim` factors by itself; these weights start at 1.
     """
 
     def __init__(self, schema: Schema, dim: int) -> None:
         super().__init__()
-        labels, numbers = num_labels(schema), len(schema.numeric)
+        outputs, numbers = num_outputs(schema), len(schema.numeric)
         self.vectors = nn.Parameter(torch.randn(numbers, dim) * 0.01) if numbers else None
-        self.factors = nn.Parameter(torch.ones(dim, labels)) if labels > 1 else None
+        self.factors = nn.Parameter(torch.ones(dim, outputs)) if outputs > 1 else None
 
     def forward(self, vectors: Tensor, numeric: Tensor) -> Tensor:
-        """Return float32[size, labels] from vectors [size, fields, dim] and numbers [size, K]."""
+        """Return float32[size, outputs] from vectors [size, fields, dim] and numbers [size, K]."""
         total, squares = vectors.sum(1), vectors.square().sum(1)
         if self.vectors is not None:
             total = total + numeric @ self.vectors

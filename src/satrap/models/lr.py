@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import FirstOrder, Ranker, check_pooled, num_labels
+from satrap.models.layers import FirstOrder, Ranker, check_pooled, num_outputs
 from satrap.schema import Schema
 
 
 class LR(Ranker):
-    """Logistic regression: one weight per id and label, one per number, a bias.
+    """Logistic regression: one weight per id and output, one per number, a bias.
 
-    The floor any deeper model must beat. Rows have one column per label, whatever dims the schema gives
+    The floor any deeper model must beat. Rows have one column per output, whatever dims the schema gives
     (`embedding_dims`). It has no hidden layers and takes no arguments but the schema.
 
     Reference: Richardson et al., "Predicting Clicks", WWW 2007.
@@ -27,13 +27,13 @@ class LR(Ranker):
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         check_pooled(schema, "LR")
-        self.labels = num_labels(schema)
-        self.embedding_dims = dict.fromkeys(schema.categorical, self.labels)
+        self.outputs = num_outputs(schema)
+        self.embedding_dims = dict.fromkeys(schema.categorical, self.outputs)
         self.first = FirstOrder(schema)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         numeric = batch.numeric
-        rows = batch.stack().sum(1) if self.embedding_dims else numeric.new_zeros(batch.size, self.labels)
+        rows = batch.stack().sum(1) if self.embedding_dims else numeric.new_zeros(batch.size, self.outputs)
         logits: Tensor = self.first(rows, numeric)
         return logits

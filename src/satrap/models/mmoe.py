@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.experts import Experts, Gate, Towers
-from satrap.models.layers import Ranker, input_width, num_labels
+from satrap.models.layers import Ranker, input_width, num_outputs
 from satrap.schema import Schema
 
 
@@ -43,13 +43,14 @@ class MMoE(Ranker):
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
-        width, labels = input_width(schema, "MMoE"), num_labels(schema)
+        num_outputs(schema)
+        width, labels = input_width(schema, "MMoE"), schema.labels
         self.experts = Experts(experts, width, expert_hidden, dropout=dropout, batch_norm=batch_norm)
-        self.gates = nn.ModuleList(Gate(width, experts) for _ in range(labels))
+        self.gates = nn.ModuleList(Gate(width, experts) for _ in labels)
         self.towers = Towers(labels, self.experts.width, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         flat = batch.flat()
         outputs = self.experts(flat)
         logits: Tensor = self.towers([gate(flat, outputs) for gate in self.gates])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.experts import Experts, Level, Towers
-from satrap.models.layers import Ranker, check_whole, input_width, num_labels
+from satrap.models.layers import Ranker, check_whole, input_width, num_outputs
 from satrap.schema import Schema
 
 
@@ -45,10 +45,11 @@ class PLE(Ranker):
     ) -> None:
         super().__init__()
         check_whole("levels", levels)
-        width, labels = input_width(schema, "PLE"), num_labels(schema)
+        num_outputs(schema)
+        width, labels = input_width(schema, "PLE"), schema.labels
         self.levels = nn.ModuleList()
         for level in range(levels):
-            counts = [own_experts] * labels + [shared_experts]
+            counts = [own_experts] * len(labels) + [shared_experts]
             experts = [
                 Experts(n, width, expert_hidden, dropout=dropout, batch_norm=batch_norm) for n in counts
             ]
@@ -57,7 +58,7 @@ class PLE(Ranker):
         self.towers = Towers(labels, width, hidden, dropout=dropout, batch_norm=batch_norm)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         streams = [batch.flat()] * (len(self.towers.towers) + 1)
         for level in self.levels:
             streams = level(streams)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.blocks import MixerBlock
-from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_labels, xavier
+from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -63,10 +63,10 @@ class RankMixer(Ranker):
         self.project = nn.ModuleList(xavier(nn.Linear(piece, width)) for piece in pieces)
         self.blocks = nn.Sequential(*(MixerBlock(tokens, width, expansion) for _ in range(layers)))
         self.deep, last = mlp(width, hidden, dropout=dropout)
-        self.head = xavier(nn.Linear(last, num_labels(schema)))
+        self.head = xavier(nn.Linear(last, num_outputs(schema)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         pieces = torch.tensor_split(batch.flat(), len(self.project), dim=1)
         tokens = torch.stack([project(x) for project, x in zip(self.project, pieces, strict=True)], dim=1)
         logits: Tensor = self.head(self.deep(self.blocks(tokens).mean(1)))

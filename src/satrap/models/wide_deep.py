@@ -14,7 +14,7 @@ from satrap.models.layers import (
     check_categorical,
     input_width,
     mlp,
-    num_labels,
+    num_outputs,
     with_linear,
     xavier,
 )
@@ -24,7 +24,7 @@ from satrap.schema import Schema
 class WideDeep(Ranker):
     """A linear model that memorises (wide) and an MLP over embeddings that generalises (deep), summed.
 
-    Rows are `[vector | first-order weight per label]` (`embedding_dims`). Hand-made crosses for the wide
+    Rows are `[vector | first-order weight per output]` (`embedding_dims`). Hand-made crosses for the wide
     part are features with `cross`.
 
     Reference: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016.
@@ -49,20 +49,20 @@ class WideDeep(Ranker):
     ) -> None:
         super().__init__()
         check_categorical(schema, "WideDeep")
-        self.labels = num_labels(schema)
+        self.outputs = num_outputs(schema)
         self.embedding_dims = with_linear(schema)
         # Columns of batch.flat(): vector, weights, vector, weights, ..., numbers.
         dims = [feature.dim for feature in schema.categorical.values()]
-        self.pieces = [size for dim in dims for size in (dim, self.labels)] + [len(schema.numeric)]
+        self.pieces = [size for dim in dims for size in (dim, self.outputs)] + [len(schema.numeric)]
         self.wide = FirstOrder(schema)
         width = input_width(schema, "WideDeep")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, self.labels, bias=False))
+        self.head = xavier(nn.Linear(width, self.outputs, bias=False))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         pieces = torch.split(batch.flat(), self.pieces, dim=1)
-        summed = torch.unflatten(torch.cat(pieces[1::2], dim=1), 1, (-1, self.labels)).sum(1)
+        summed = torch.unflatten(torch.cat(pieces[1::2], dim=1), 1, (-1, self.outputs)).sum(1)
         logits: Tensor = self.wide(summed, batch.numeric) + self.head(
             self.deep(torch.cat(pieces[::2], dim=1))
         )

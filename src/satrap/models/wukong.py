@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.blocks import WukongLayer
-from satrap.models.layers import Ranker, check_whole, equal_dim, mlp, num_labels, xavier
+from satrap.models.layers import Ranker, check_whole, equal_dim, mlp, num_outputs, xavier
 from satrap.schema import Schema
 
 
@@ -58,10 +58,10 @@ class Wukong(Ranker):
         fields = [len(schema.categorical) + (numbers > 0)] + [fmb + lcb] * (layers - 1)
         self.layers = nn.Sequential(*(WukongLayer(n, dim, fmb, lcb, rank, fmb_hidden) for n in fields))
         self.top, width = mlp((fmb + lcb) * dim, hidden, dropout=dropout)
-        self.head = xavier(nn.Linear(width, num_labels(schema)))
+        self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, labels]."""
+        """Return logits float32[size, outputs]."""
         vectors = batch.stack()
         if self.bottom is not None:
             vectors = torch.cat([self.bottom(batch.numeric).unsqueeze(1), vectors], dim=1)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from satrap.report.words import quality
+from satrap.report.words import quality, window
 from satrap.train.observer import Observer, Progress, Result
 
 
@@ -44,7 +44,7 @@ class Curves(Observer):
     def step(self, progress: Progress) -> None:
         """Add a point to the training curves in every `every`-th step."""
         if progress.step % self.every == 0:
-            self._add("train", {"loss": progress.loss, "auc": progress.auc}, progress)
+            self._add("train", {"loss": progress.loss, **window(progress)}, progress)
             self._add("speed", {"samples_per_second": progress.samples_per_second}, progress)
             self._add("store", {"rows": progress.rows, "bytes": progress.memory_bytes}, progress)
 

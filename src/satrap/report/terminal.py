@@ -77,7 +77,7 @@ class ProgressLine(Observer):
 
     def finished(self, result: Result) -> None:
         """Print the totals."""
-        reason = ", ended early: validation AUC no longer rises" if result.stopped == "patience" else ""
+        reason = ", ended early: validation no longer improves" if result.stopped == "patience" else ""
         self.say(
             f"{result.steps:,} steps, {result.samples:,} samples in {result.seconds:.1f} s: "
             f"{result.samples_per_second:,.0f} samples/s{reason}"

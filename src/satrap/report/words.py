@@ -7,7 +7,18 @@ from collections.abc import Mapping
 
 from satrap.train.observer import Progress
 
-METRIC_NAMES = {"auc": "AUC", "logloss": "logloss", "ne": "NE", "calibration": "calibration", "gauc": "GAUC"}
+METRIC_NAMES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "logloss": "logloss",
+    "loss": "loss",
+    "ne": "NE",
+    "calibration": "calibration",
+    "gauc": "GAUC",
+}
 """Metric -> its name in texts."""
 
 
@@ -48,6 +59,12 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
 
 
+def window(progress: Progress) -> dict[str, float]:
+    """Return the metrics of the last training samples, without those that are NaN."""
+    values = {name: getattr(progress, name) for name in ("auc", "accuracy", "rmse")}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
 def _traffic(progress: Progress) -> list[str]:
     """Return what passes between the worker and the shards, in a few words."""
     stages = progress.stage_seconds
@@ -63,14 +80,14 @@ def _traffic(progress: Progress) -> list[str]:
 
 
 def progress_line(progress: Progress) -> str:
-    """Return one line: place, speed, loss, AUC so far, rows, staleness, memory, traffic, time left."""
+    """Return one line: place, speed, loss, metrics so far, rows, staleness, memory, traffic, time left."""
     total = progress.total_samples
     done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"
     parts = [
         f"epoch {progress.epoch + 1} step {progress.step:,}{done}",
         f"{progress.samples_per_second:,.0f} samples/s",
         f"loss {decimals(progress.loss)}",
-        f"AUC {decimals(progress.auc)}",
+        *(f"{METRIC_NAMES[name]} {decimals(value)}" for name, value in window(progress).items()),
         f"{progress.rows:,} rows",
         f"staleness {progress.staleness}"
         + (f" (others {progress.others_missed:.1f})" if progress.others_missed else ""),

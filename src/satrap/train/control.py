@@ -40,7 +40,7 @@ class TrainingOptions:
 
 @dataclass(slots=True)
 class PlateauControl:
-    """Follows one validation metric (higher is better).
+    """Follows one validation metric (higher is better; the loop negates losses).
 
     Every evaluation without improvement multiplies the learning rates by `factor`; `patience` of them in a
     row end training. Dropping by ten on a plateau is worth about +0.003 AUC in the published CTR recipes.

@@ -18,9 +18,10 @@ from satrap.data.prefetch import Prefetcher
 from satrap.errors import SatrapError
 from satrap.exchange import Lookup
 from satrap.exchange.protocol import Unanimous
+from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
 from satrap.train.load import reading
-from satrap.train.loss import as_matrix, binary_cross_entropy, known_weight
+from satrap.train.loss import LabelLoss, as_matrix, known_weight
 from satrap.train.merge import merged
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
@@ -89,7 +90,7 @@ class Loop:
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
         batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
-        weight = known_weight if self._loss is binary_cross_entropy else _size
+        weight = known_weight if isinstance(self._loss, LabelLoss) else _size
         partners = self._state.dense.partners
         return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
 
@@ -121,7 +122,7 @@ class Loop:
                 batch = embeddings.embed(turn.ticket, leaves)
                 logits = self._predictor.logits(batch)
                 loss = self._loss(logits, batch)
-                logits = as_matrix(logits.detach(), len(self._predictor.schema.labels))
+                logits = as_matrix(logits.detach(), self._predictor.schema.outputs)
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
         early = self._unanimous is not None
@@ -165,7 +166,9 @@ class Loop:
         found = self._predictor.measure(self._snapshots.stoppable(validation.batches()))
         self._snapshots.evaluated()
         metrics = merged(found, state.workers)
-        improved, keeping = state.control.improved(metrics["auc"]), state.control.patience is not None
+        metric = criterion(self._predictor.schema.labels)
+        value = metrics[metric] if metric == "auc" else -metrics[metric]  # higher is better
+        improved, keeping = state.control.improved(value), state.control.patience is not None
         if improved or not keeping:
             self._run.best = metrics
         if improved and keeping:

@@ -1,6 +1,8 @@
-"""The default loss: binary cross-entropy over all known labels."""
+"""The default loss and the predictions, each label by its kind."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,50 +11,119 @@ from torch.nn import functional as F
 
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.errors import TrainingError
+from satrap.schema import Label
 
 
-def as_matrix(logits: Tensor, labels: int) -> Tensor:
-    """Return logits as float32[size, labels]; a model with one label may return float32[size].
+def as_matrix(logits: Tensor, outputs: int) -> Tensor:
+    """Return a model's output as float32[size, outputs]; with one output it may be float32[size].
 
     Raises:
         TrainingError: any other shape.
     """
-    if logits.ndim == 1 and labels == 1:
+    if logits.ndim == 1 and outputs == 1:
         return logits.unsqueeze(1)
-    if logits.ndim != 2 or logits.shape[1] != labels:
+    if logits.ndim != 2 or logits.shape[1] != outputs:
         raise TrainingError(
             f"the model returned logits of shape {list(logits.shape)}",
-            why=f"the schema has {labels} labels",
-            fix=f"return float32[batch, {labels}] from forward",
+            why=f"the labels of the schema need {outputs} outputs",
+            fix=f"return float32[batch, {outputs}] from forward; schema.outputs is {outputs}",
         )
     return logits
 
 
-def binary_cross_entropy(logits: Tensor, batch: EmbeddedBatch) -> Tensor:
-    """Return the mean binary cross-entropy with logits over known labels, weighted by sample weights.
+class LabelLoss:
+    """The mean loss over all known labels, weighted by sample weights; see `errors` for one label's.
 
     Args:
-        logits: float32[size, labels] or, for one label, float32[size].
-        batch: its labels, label_mask and weights.
-
-    Returns:
-        A scalar: sum of weighted losses / sum of weights of the known labels.
+        labels: of the schema.
     """
-    assert batch.labels is not None
-    logits = as_matrix(logits.float(), batch.labels.shape[1])
-    if batch.label_mask is None and batch.weights is None:
-        return F.binary_cross_entropy_with_logits(logits, batch.labels)
-    weights = (
-        torch.ones_like(logits) if batch.weights is None else batch.weights.unsqueeze(1).expand_as(logits)
-    )
-    if batch.label_mask is not None:
-        weights = weights * batch.label_mask
-    losses = F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
-    return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self._labels = tuple(labels)
+        self._outputs = sum(label.outputs for label in labels)
+        self._binary = all(label.kind == "binary" for label in labels)
+
+    def __call__(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
+        """Return a scalar: sum of weighted losses / sum of weights of the known labels.
+
+        Args:
+            logits: float32[size, outputs] or, for one output, float32[size].
+            batch: its labels, label_mask and weights.
+        """
+        assert batch.labels is not None
+        logits = as_matrix(logits.float(), self._outputs)
+        if batch.label_mask is None and batch.weights is None:
+            if self._binary:  # one operation instead of two
+                return F.binary_cross_entropy_with_logits(logits, batch.labels)
+            return self._errors(logits, batch.labels).mean()
+        losses = self._errors(logits, batch.labels)
+        weights = (
+            torch.ones_like(losses) if batch.weights is None else batch.weights.unsqueeze(1).expand_as(losses)
+        )
+        if batch.label_mask is not None:
+            weights = weights * batch.label_mask
+        return (losses * weights).sum() / weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each sample and label, float32[size, labels]."""
+        if self._binary:
+            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        pieces = torch.split(logits, [label.outputs for label in self._labels], dim=1)
+        columns = zip(self._labels, pieces, labels.unbind(1), strict=True)
+        return torch.stack([errors(label, piece, target) for label, piece, target in columns], dim=1)
+
+
+def errors(label: Label, outputs: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of each sample, float32[size].
+
+    Binary: cross-entropy with logits; multiclass: that of a softmax. Regression, with the output o and
+    z = (label - mean) / std: "squared" (o - z)^2, "absolute" |o - z|, "huber" as `torch.nn.HuberLoss`;
+    "poisson" exp(o) - o * label / mean, the negative log-likelihood up to what does not depend on o.
+
+    Args:
+        label: its kind, loss and scale.
+        outputs: float32[size, outputs of the label].
+        target: float32[size], as in `Batch.labels`.
+    """
+    if label.kind == "multiclass":
+        return F.cross_entropy(outputs, target.long(), reduction="none")
+    output = outputs.squeeze(1)
+    if label.kind == "binary":
+        return F.binary_cross_entropy_with_logits(output, target, reduction="none")
+    mean, std = label.scale
+    if label.loss == "poisson":
+        return F.poisson_nll_loss(output, target / mean, reduction="none")
+    scaled = (target - mean) / std
+    if label.loss == "absolute":
+        return F.l1_loss(output, scaled, reduction="none")
+    if label.loss == "huber":
+        return F.huber_loss(output, scaled, reduction="none", delta=label.delta or 1.0)
+    return F.mse_loss(output, scaled, reduction="none")
+
+
+def predictions(logits: Tensor, labels: Sequence[Label]) -> Tensor:
+    """Return what a model predicts, float32[size, outputs], of its output of that shape.
+
+    Probabilities of binary labels and of classes; of regression labels the number itself.
+    """
+    logits = logits.float()
+    if all(label.kind == "binary" for label in labels):
+        return torch.sigmoid(logits)
+    pieces = torch.split(logits, [label.outputs for label in labels], dim=1)
+    return torch.cat([_predicted(label, piece) for label, piece in zip(labels, pieces, strict=True)], dim=1)
+
+
+def _predicted(label: Label, outputs: Tensor) -> Tensor:
+    if label.kind == "multiclass":
+        return torch.softmax(outputs, dim=1)
+    if label.kind == "binary":
+        return torch.sigmoid(outputs)
+    mean, std = label.scale
+    return mean * torch.exp(outputs) if label.loss == "poisson" else mean + std * outputs
 
 
 def known_weight(batch: Batch) -> float:
-    """Return the denominator of `binary_cross_entropy`: the sum of weights of the known labels."""
+    """Return the denominator of `LabelLoss`: the sum of weights of the known labels."""
     assert batch.labels is not None
     if batch.label_mask is None:
         each = batch.size if batch.weights is None else float(batch.weights.sum(dtype=np.float64))

@@ -12,16 +12,16 @@ from torch import Tensor
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.dense import DenseState, Workers
-from satrap.metrics import BinaryMetrics
+from satrap.metrics import Metrics
 
 
-def merged(metrics: BinaryMetrics, workers: Workers) -> dict[str, float]:
+def merged(metrics: Metrics, workers: Workers) -> dict[str, float]:
     """Return the metrics of the samples of all workers, the same numbers on each; changes `metrics`."""
     if workers.size == 1:
         return metrics.compute()
     workers.meet("evaluated")
     for state in workers.data.gather(arrays.save(metrics.state()))[1:]:
-        other = BinaryMetrics(metrics.names, grouped=metrics.grouped)
+        other = metrics.empty()
         other.restore(arrays.load(state))
         metrics.merge(other)
     values: dict[str, float] = json.loads(workers.share(json.dumps(metrics.compute()).encode()))

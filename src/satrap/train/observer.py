@@ -18,7 +18,8 @@ class Progress:
         total_samples: samples of all epochs, or None when unknown.
         samples_per_second: training speed so far, validation excluded.
         loss: mean loss of the last steps (exponential average over about 50).
-        auc: AUC of the last window of training samples, scored before they were learnt from; NaN at first.
+        auc, accuracy, rmse: of the last window of training samples, scored before they were learnt from; NaN
+            at first, and where no label has it. Means over labels; rmse of a single label only.
         rows: rows in the store.
         staleness: own updates that the last lookup did not see.
         memory_bytes: bytes of the store.
@@ -48,6 +49,8 @@ class Progress:
     samples_per_second: float = 0.0
     loss: float = float("nan")
     auc: float = float("nan")
+    accuracy: float = float("nan")
+    rmse: float = float("nan")
     rows: int = 0
     staleness: int = 0
     memory_bytes: int = 0

@@ -23,11 +23,11 @@ from satrap.embedding import Ticket, embeddings_of, tables_of
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.memory import keep_freed_memory
-from satrap.metrics import BinaryMetrics
+from satrap.metrics import Metrics
 from satrap.schema import Schema
 from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
-from satrap.train.loss import as_matrix
+from satrap.train.loss import as_matrix, predictions
 from satrap.train.merge import merged
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.schedule import lookahead
@@ -57,7 +57,7 @@ class Predictor:
 
     ```python
     predictor = satrap.train.Predictor.load("runs/x")
-    for probabilities in predictor.predict(data):
+    for predictions in predictor.predict(data):
         ...
     ```
 
@@ -144,18 +144,18 @@ class Predictor:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         return merged(self.measure(data.batches()), self.workers)
 
-    def measure(self, batches: Iterable[Batch]) -> BinaryMetrics:
+    def measure(self, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of this worker's batches, to be merged with the metrics of the other workers.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        metrics = BinaryMetrics(self.schema.label_names, grouped=self.schema.group is not None)
-        for batch, probabilities in self._scored(batches):
+        metrics = Metrics(self.schema.labels, grouped=self.schema.group is not None)
+        for batch, predicted in self._scored(batches):
             assert batch.labels is not None
             metrics.update(
                 batch.labels,
-                probabilities,
+                predicted,
                 mask=batch.label_mask,
                 weights=batch.weights,
                 groups=batch.groups,
@@ -163,12 +163,12 @@ class Predictor:
         return metrics
 
     def predict(self, data: Data) -> Iterator[Rows]:
-        """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
+        """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
         return self.predict_batches(data.batches())
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
-        """Yield the probabilities, float32[size, labels], of batches that the caller reads."""
-        return (probabilities for _, probabilities in self._scored(batches))
+        """Yield the predictions, float32[size, outputs], of batches that the caller reads."""
+        return (predicted for _, predicted in self._scored(batches))
 
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         self.model.eval()
@@ -190,8 +190,8 @@ class Predictor:
                 continue
             with torch.no_grad():
                 batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
-                logits = as_matrix(self.logits(batch), len(self.schema.labels))
-                yield ticket.batch, torch.sigmoid(logits.float()).cpu().numpy()
+                logits = as_matrix(self.logits(batch), self.schema.outputs)
+                yield ticket.batch, predictions(logits, self.schema.labels).cpu().numpy()
 
     def logits(self, batch: EmbeddedBatch) -> Tensor:
         """Return what the network makes of its input, float32 also where it computes in fewer bits."""

@@ -18,13 +18,14 @@ from satrap.dense import Stepped, Workers
 from satrap.embedding import Ticket
 from satrap.errors import TrainingError
 from satrap.exchange import Exchange, ExchangeStatistics, Traffic
+from satrap.schema import Label
 from satrap.train.control import PlateauControl
 from satrap.train.load import Load, summary
 from satrap.train.observer import Observer, Progress, Result
 from satrap.train.pace import Clock, Length
 from satrap.train.stages import Stages
 from satrap.train.turns import Turn
-from satrap.train.window import AUCWindow
+from satrap.train.window import Window
 
 REFUSED_LIMIT = 100
 """Refused steps in a row that end a run: by then it is not one bad batch."""
@@ -43,7 +44,7 @@ class Run:
 
     def __init__(
         self,
-        labels: tuple[str, ...],
+        labels: Sequence[Label] = (),
         epochs: int = 0,
         observers: Sequence[Observer] = (),
         workers: Workers | None = None,
@@ -62,7 +63,7 @@ class Run:
         self._ratios = self._looked_at = 0.0
         self._own_samples = 0
         self._refused_in_row = 0
-        self._window = AUCWindow(labels)
+        self._window = Window(labels)
         self._clock = Clock()
         self._length = Length(epochs)
         self.pauses: list[float] = []
@@ -109,7 +110,7 @@ class Run:
     def after_step(self, turn: Turn, logits: Tensor | None, stepped: Stepped, missed: int | None) -> None:
         """Count one step, of which `turn` is this worker's part; `TrainingError` after too many refused ones.
 
-        Without a batch, `logits` (float32[size, labels]) is None, and so is `missed`, the number of own
+        Without a batch, `logits` (float32[size, outputs]) is None, and so is `missed`, the number of own
         updates that its lookup did not see.
         """
         progress = self.progress
@@ -144,7 +145,8 @@ class Run:
         first = progress.loss != progress.loss
         progress.loss = loss if first else LOSS_DECAY * progress.loss + (1 - LOSS_DECAY) * loss
         if ticket is not None and logits is not None:
-            progress.auc = self._window.add(ticket.batch, logits)
+            for name, value in self._window.add(ticket.batch, logits).items():
+                setattr(progress, name, value)
 
     def _refuse(self) -> None:
         self.progress.refused += 1

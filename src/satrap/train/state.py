@@ -59,7 +59,7 @@ class TrainingState:
         self, epochs: int = 0, observers: Sequence[Observer] = (), series: Series | None = None
     ) -> None:
         """Open the account of a `fit` of so many passes; `series` are its snapshots, if it takes any."""
-        self.run = Run(self.predictor.schema.label_names, epochs, observers, self.workers)
+        self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
         self.position = Position(self.workers.data.rank, self.workers.data.size)
         self.series, self.best = series, Best(series)
 

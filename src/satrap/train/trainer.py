@@ -27,7 +27,7 @@ from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.train.control import PlateauControl, TrainingOptions
 from satrap.train.loop import Loop, Loss
-from satrap.train.loss import binary_cross_entropy
+from satrap.train.loss import LabelLoss
 from satrap.train.observer import Observer, Result
 from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, prepare
@@ -54,13 +54,14 @@ class Trainer:
     trainer.evaluate(test)
     ```
 
-    A model is any `nn.Module` whose `forward` takes an `EmbeddedBatch` and returns logits float32[size,
-    labels]. Embeddings are not parameters of it: they are rows of the store, created on first use and
-    updated by `embedding_optimizer` once per distinct id and step. `mode` says how far lookups run ahead:
-    in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly the latest `staleness`
-    updates, so that reading, lookup and update overlap with the network. One worker is reproducible to the
-    bit in these modes, given the same seeds (`torch.manual_seed` for the network's own parameters). "async",
-    a baseline, keeps the network's weights in the store as well: workers push and pull, and never wait.
+    A model is any `nn.Module` whose `forward` takes an `EmbeddedBatch` and returns float32[size,
+    `schema.outputs`], see `satrap.Label`. Embeddings are not parameters of it: they are rows of the store,
+    created on first use and updated by `embedding_optimizer` once per distinct id and step. `mode` says how
+    far lookups run ahead: in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly
+    the latest `staleness` updates, so that reading, lookup and update overlap with the network. One worker
+    is reproducible to the bit in these modes, given the same seeds (`torch.manual_seed` for the network's
+    own parameters). "async", a baseline, keeps the network's weights in the store as well: workers push and
+    pull, and never wait.
 
     A step whose loss or gradients are not finite is refused as a whole and counted. After 100 refused steps
     in a row, or if every step was refused, the run ends with an error.
@@ -79,7 +80,7 @@ class Trainer:
         device: where the network computes, default "cpu".
         store: how rows start and how many are kept, see `satrap.store.StoreConfig`.
         training: learning-rate schedule, clipping, early stop, precision, see `TrainingOptions`.
-        loss: (logits, batch) -> scalar, a mean over the samples; default binary cross-entropy.
+        loss: (logits, batch) -> scalar, a mean over the samples; default the mean over all known labels.
         place: where the rows and the other workers are, see `Place`; default this process alone.
 
     Attributes:
@@ -103,11 +104,12 @@ class Trainer:
         device: str | torch.device = "cpu",
         store: StoreConfig = StoreConfig(),
         training: TrainingOptions | None = None,
-        loss: Loss = binary_cross_entropy,
+        loss: Loss | None = None,
         place: Place | None = None,
     ) -> None:
         place, self.training = place or Place(), training or TrainingOptions()
-        self.schema, self.loss, self.store, self.workers = schema, loss, store, place.workers
+        self.schema, self.store, self.workers = schema, store, place.workers
+        self.loss = loss or LabelLoss(schema.labels)
         schedule = schedule_of(mode, staleness, lookahead)
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
@@ -169,7 +171,8 @@ class Trainer:
 
         Args:
             data: the training samples.
-            validation: evaluated after each epoch; drives `plateau` and `patience` by its "auc".
+            validation: evaluated after each epoch; drives `plateau` and `patience` by its "auc", or
+                by "loss" ("logloss" of a single multiclass label) unless all labels are binary.
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.
             observers: notified of every step and evaluation.
@@ -218,8 +221,9 @@ class Trainer:
             data: samples with labels; each of several workers gives its share, and gets the metrics of all.
 
         Returns:
-            "auc", "logloss", "ne", "calibration" and, with a group column, "gauc"; one set per label
-            ("income/auc") when there are several, with "auc" their mean.
+            "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
+            "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
+            several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -228,7 +232,10 @@ class Trainer:
         return self.predictor.evaluate(data)
 
     def predict(self, data: Data) -> Iterator[Rows]:
-        """Yield the probabilities of each batch, float32[size, labels], in the order of the data."""
+        """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
+
+        Probabilities of binary labels and classes, numbers of regression labels.
+        """
         return self.predictor.predict(data)
 
     def save(self, url: str) -> None:

@@ -1,49 +1,61 @@
-"""A cheap AUC of the latest training samples, for the progress line."""
+"""A cheap measure of the latest training samples, for the progress line."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from satrap.batch import Batch
-from satrap.metrics import BinaryMetrics
+from satrap.metrics import Metrics
+from satrap.schema import Label
+from satrap.train.loss import predictions
 
 WINDOW_SAMPLES = 50_000
 """Samples per window: an AUC of so many has a standard error of about 0.003."""
 
+SHOWN = ("auc", "accuracy", "rmse")
+"""Metrics of a window; with several labels, those that have a mean over labels."""
 
-class AUCWindow:
-    """AUC of each full window of training samples, scored before they were learnt from; mean over labels."""
 
-    def __init__(self, labels: tuple[str, ...]) -> None:
-        self._metrics = BinaryMetrics(labels, exact_limit=0, bins=4096)
+class Window:
+    """Metrics of each full window of training samples, scored before they were learnt from.
+
+    `values` are those of `SHOWN` that the last full window has.
+    """
+
+    def __init__(self, labels: Sequence[Label]) -> None:
+        self._metrics = Metrics(labels, exact_limit=0, bins=4096)
         self._samples = 0
-        self.value = math.nan
+        self.values: dict[str, float] = {}
 
-    def add(self, batch: Batch, logits: Tensor) -> float:
-        """Take a batch and its logits float32[size, labels]; return the AUC of the last full window."""
+    def add(self, batch: Batch, logits: Tensor) -> dict[str, float]:
+        """Take a batch and its logits float32[size, outputs]; return the values of the last full window."""
         assert batch.labels is not None
-        probabilities = torch.sigmoid(logits.float()).cpu().numpy()
-        self._metrics.update(batch.labels, probabilities, mask=batch.label_mask, weights=batch.weights)
+        predicted = predictions(logits, self._metrics.labels).cpu().numpy()
+        self._metrics.update(batch.labels, predicted, mask=batch.label_mask, weights=batch.weights)
         self._samples += batch.size
         if self._samples >= WINDOW_SAMPLES:
-            self.value = self._metrics.compute()["auc"]
+            found = self._metrics.compute()
+            self.values = {name: found[name] for name in SHOWN if name in found}
             self._metrics.reset()
             self._samples = 0
-        return self.value
+        return self.values
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything as plain arrays, for a checkpoint."""
-        counts = np.array([self._samples, self.value], np.float64)
+        values = [self.values.get(name, math.nan) for name in SHOWN]
+        counts = np.array([self._samples, *values], np.float64)
         return {"counts": counts, **{f"metrics/{k}": v for k, v in self._metrics.state().items()}}
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Replace everything by what `state` returned."""
-        self._samples, self.value = int(state["counts"][0]), float(state["counts"][1])
+        samples, *values = state["counts"].tolist()
+        self._samples = int(samples)
+        found = zip(SHOWN, values, strict=False)  # older snapshots have the AUC only
+        self.values = {name: value for name, value in found if not math.isnan(value)}
         self._metrics.restore({k.removeprefix("metrics/"): v for k, v in state.items() if k != "counts"})

@@ -1,0 +1,140 @@
+"""`Metrics`: the metrics of all labels of a schema, each by its kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.metrics.binary import MEANS, BinaryMetrics, mean
+from satrap.metrics.classes import ClassMetrics
+from satrap.metrics.regression import RegressionMetrics
+from satrap.schema import Label
+
+Array = npt.NDArray[Any]
+Part = BinaryMetrics | RegressionMetrics | ClassMetrics
+
+
+class Metrics:
+    """Streaming metrics of predictions, in bounded memory, mergeable between workers.
+
+    ```python
+    metrics = satrap.metrics.Metrics(schema.labels)
+    for batch, predictions in scored:
+        metrics.update(batch.labels, predictions, mask=batch.label_mask, weights=batch.weights)
+    metrics.compute()["rmse"]
+    ```
+
+    For the metrics of a label see `BinaryMetrics`, `RegressionMetrics` and `ClassMetrics`. With several
+    labels, keys are such as `income/auc`. Then `auc`, `logloss`, `ne`, `gauc` and `accuracy` are also given
+    as the mean over the labels that have them, and `loss`, unless all labels are binary: the mean over all
+    labels of their loss, which is the logloss of binary and multiclass ones.
+
+    Args:
+        labels: of the schema, at least one.
+        exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; others have no grouped metrics.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[Label],
+        *,
+        exact_limit: int = 4_000_000,
+        bins: int = 1 << 19,
+        grouped: bool = False,
+    ) -> None:
+        self.labels = tuple(labels)
+        self._settings: dict[str, Any] = {"exact_limit": exact_limit, "bins": bins, "grouped": grouped}
+        self._parts = {label.name: self._part(label) for label in self.labels}
+
+    def _part(self, label: Label) -> Part:
+        if label.kind == "regression":
+            return RegressionMetrics(label)
+        return ClassMetrics() if label.kind == "multiclass" else BinaryMetrics([label.name], **self._settings)
+
+    def empty(self) -> Metrics:
+        """Return metrics of the same labels that have seen nothing."""
+        return Metrics(self.labels, **self._settings)
+
+    def update(
+        self,
+        labels: Array,
+        predictions: Array,
+        *,
+        mask: Array | None = None,
+        weights: Array | None = None,
+        groups: Array | None = None,
+    ) -> None:
+        """Add a batch of n samples; the arrays are copied.
+
+        Args:
+            labels: float32[n, labels], as in `Batch.labels`.
+            predictions: float32[n, outputs]: probabilities, and numbers in the units of regression labels.
+            mask: bool[n, labels], False where a label is unknown.
+            weights: [n] >= 0; default 1.
+            groups: uint64[n], for grouped AUC.
+
+        Raises:
+            DataError: as `BinaryMetrics.update`.
+        """
+        weight = np.ones(len(labels), np.float32) if weights is None else weights
+        column = 0
+        for i, label in enumerate(self.labels):
+            chosen = predictions[:, column : column + label.outputs]
+            column += label.outputs
+            known = None if mask is None else mask[:, i]
+            part = self._parts[label.name]
+            if isinstance(part, BinaryMetrics):
+                part.update(labels[:, i], chosen, mask=known, weights=weight, groups=groups)
+            else:
+                rows = slice(None) if known is None else known
+                part.update(labels[rows, i], chosen[rows], weight[rows])
+
+    def reset(self) -> None:
+        """Forget everything."""
+        for part in self._parts.values():
+            part.reset()
+
+    def merge(self, other: Metrics) -> None:
+        """Add everything that `other`, of the same labels, has seen; `other` does not change."""
+        for name, part in self._parts.items():
+            part.merge(other._parts[name])  # type: ignore[arg-type]
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name, see the class; keeps everything."""
+        values = {name: part.compute() for name, part in self._parts.items()}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        means = {
+            key: mean([found[key] for found in values.values() if key in found])
+            for key in (*MEANS, "accuracy")
+            if any(key in found for found in values.values())
+        }
+        if criterion(self.labels) == "loss":
+            losses = [found.get("loss", found.get("logloss", math.nan)) for found in values.values()]
+            means["loss"] = sum(losses) / len(losses)
+        return means | {f"{name}/{key}": v for name, found in values.items() for key, v in found.items()}
+
+    def state(self) -> dict[str, Array]:
+        """Return everything as plain arrays, for another process or a checkpoint."""
+        return {
+            key if isinstance(part, BinaryMetrics) else f"{name}/{key}": array
+            for name, part in self._parts.items()
+            for key, array in part.state().items()
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Replace everything by a `state` of metrics of the same labels."""
+        for name, part in self._parts.items():
+            inner = state if isinstance(part, BinaryMetrics) else {"totals": state[f"{name}/totals"]}
+            part.restore(inner)
+
+
+def criterion(labels: Sequence[Label]) -> str:
+    """Return the metric that tells which of two models is better: "auc", or one that is better when lower."""
+    if all(label.kind == "binary" for label in labels):
+        return "auc"
+    return "logloss" if [label.kind for label in labels] == ["multiclass"] else "loss"
