@@ -71,6 +71,7 @@ def schema() -> Schema:
             "age": satrap.Categorical(dim=4, boundaries=(18.0, 65.0)),
             "pair": satrap.Categorical(dim=4, cross=("user", "age")),
             "price": satrap.Numeric(transform=["log1p", {"clip": [0, 5]}], missing=-1.0),
+            "text": satrap.Vector(dim=64, column="embedding", separator=";"),
         },
         weight="w",
         group="user",
@@ -84,6 +85,8 @@ def test_plain_data_gives_the_same_schema_back(schema: Schema) -> None:
     assert again.table_of("user") == "people"
     assert again.table_of("age") == "age"
     assert again.categorical["pair"].cross == ("user", "age")
+    assert again.numeric_columns == {"price": slice(0, 1), "text": slice(1, 65)}
+    assert again.numeric_width == 65
     assert again != schema.replace({"price": satrap.Numeric()})
 
 

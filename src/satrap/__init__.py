@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from satrap import optim
-from satrap.schema import Categorical, Label, Numeric, Schema, Table
+from satrap.schema import Categorical, Label, Numeric, Schema, Table, Vector
 from satrap.threads import shorten_spinning
 
 shorten_spinning()
@@ -39,6 +39,7 @@ __all__ = [
     "Schema",
     "Table",
     "Trainer",
+    "Vector",
     "data",
     "metrics",
     "models",

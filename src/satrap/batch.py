@@ -61,7 +61,7 @@ class Batch:
     Args:
         size: number of samples.
         ids: categorical feature -> `Jagged`, each of `size` samples.
-        numeric: float32[size, number of numeric features], columns in schema order; None without any.
+        numeric: float32[size, `Schema.numeric_width`], see `Schema.numeric_columns`; None without any.
         labels: float32[size, number of labels], or None for prediction: 0 or 1, the number of a regression
             label, or the index of the class of a multiclass one.
         label_mask: bool[size, number of labels], False where a label is unknown; None when all are known.
@@ -125,7 +125,8 @@ class EmbeddedBatch:
     Args:
         size: number of samples.
         embeddings: feature -> pooled rows.
-        numeric: float32[size, number of numeric features], possibly of zero columns.
+        numeric: float32[size, `Schema.numeric_width`], possibly of zero columns; a vector feature is
+            `numeric[:, schema.numeric_columns[name]]`.
         blocks: tensors float32[size, features, dim] with the names of their features; `stack` returns one
             of them if it has all features.
         labels: float32[size, labels] as in `Batch.labels`, or None for prediction.

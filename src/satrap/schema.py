@@ -1,8 +1,8 @@
 """Describes samples: labels, features and the tables behind them.
 
 A *feature* is a named input of a sample: a `Categorical` feature is a set of ids that select rows of a
-*table*, a `Numeric` feature is one number. A `Schema` names them all. Readers, models, stores and predictions
-use the same schema, so an id means the same row everywhere.
+*table*, a `Numeric` feature is one number, a `Vector` feature several. A `Schema` names them all. Readers,
+models, stores and predictions use the same schema, so an id means the same row everywhere.
 """
 
 from __future__ import annotations
@@ -80,7 +80,26 @@ class Numeric:
     missing: float = 0.0
 
 
-Feature = Categorical | Numeric
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """A feature that is `dim` numbers per sample, for example a pretrained embedding of a text or picture.
+
+    The network gets the numbers as they are, beside those of `Numeric` features. A column holds lists of
+    `dim` numbers or, with `separator`, text such as `0.5 1 -2` or `[0.5, 1, -2]`. A missing vector or an
+    empty list becomes zeros, and so does a missing number in a vector.
+
+    Args:
+        dim: numbers per sample, 1..4096.
+        column: column of the data, default the feature's name.
+        separator: splits a text value into numbers; a blank stands for any white space.
+    """
+
+    dim: int
+    column: str | None = None
+    separator: str | None = None
+
+
+Feature = Categorical | Numeric | Vector
 
 
 Kind = Literal["binary", "regression", "multiclass"]
@@ -205,14 +224,15 @@ class Schema:
     Args:
         labels: names of 0/1 columns, or `Label` objects, also of numbers and classes; may be empty for
             prediction only.
-        features: name -> `Categorical` or `Numeric`, at least one.
+        features: name -> `Categorical`, `Numeric` or `Vector`, at least one.
         weight: column with a sample weight >= 0, optional.
         group: column whose value groups samples for grouped AUC (for example the user), optional.
         salt: mixed into every id hash; two projects with different salts share no ids. Default 0.
 
     Attributes:
         categorical: the categorical features, in order.
-        numeric: the numeric features, in order: the columns of `Batch.numeric`.
+        numeric: the numeric features, in order.
+        numeric_columns: numeric or vector feature -> its columns of `Batch.numeric`, in order.
 
     Raises:
         ConfigError: an impossible combination; the message names the feature.
@@ -239,11 +259,17 @@ class Schema:
         )
         self.weight, self.group, self.salt = weight, group, salt
         _check(self)
+        self.numeric_columns: Mapping[str, slice] = MappingProxyType(_columns(self.features))
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Names of the labels, in order."""
         return tuple(label.name for label in self.labels)
+
+    @property
+    def numeric_width(self) -> int:
+        """Columns of `Batch.numeric`: one per numeric feature, `dim` per vector feature."""
+        return max((columns.stop for columns in self.numeric_columns.values()), default=0)
 
     @property
     def outputs(self) -> int:
@@ -284,7 +310,11 @@ class Schema:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
         """Build a schema from `to_dict` data (lists may stand for tuples, as JSON writes them)."""
-        kinds: dict[str, type[Feature]] = {"categorical": Categorical, "numeric": Numeric}
+        kinds: dict[str, type[Feature]] = {
+            "categorical": Categorical,
+            "numeric": Numeric,
+            "vector": Vector,
+        }
         features: dict[str, Feature] = {}
         for name, raw in data["features"].items():
             arguments: dict[str, Any] = {
@@ -317,17 +347,31 @@ def _check(schema: Schema) -> None:
         raise ConfigError(f"label names are not unique: {list(names)}")
     for label in schema.labels:
         _check_label(label)
+    for name, feature in schema.features.items():
+        if isinstance(feature, Vector):
+            check_dim(feature.dim, f"feature {name!r}")
     dims: dict[str, tuple[str, int]] = {}
-    for name, feature in schema.categorical.items():
-        _check_categorical(name, feature)
+    for name, categorical in schema.categorical.items():
+        _check_categorical(name, categorical)
         table = schema.table_of(name)
-        first, dim = dims.setdefault(table, (name, feature.dim))
-        if dim != feature.dim:
+        first, dim = dims.setdefault(table, (name, categorical.dim))
+        if dim != categorical.dim:
             raise ConfigError(
-                f"features {first!r} and {name!r} share table {table!r}: dims {dim} and {feature.dim} differ",
+                f"features {first!r} and {name!r} share table {table!r}: "
+                f"dims {dim} and {categorical.dim} differ",
                 why="a table holds rows of one width",
                 fix="give both the same dim, or separate tables",
             )
+
+
+def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
+    """Return feature -> its columns of `Batch.numeric`."""
+    columns, start = {}, 0
+    for name, feature in features.items():
+        if not isinstance(feature, Categorical):
+            columns[name] = slice(start, start + (feature.dim if isinstance(feature, Vector) else 1))
+            start = columns[name].stop
+    return columns
 
 
 _OF_KIND: dict[str, tuple[str, ...]] = {

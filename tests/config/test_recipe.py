@@ -4,7 +4,7 @@ import pytest
 
 from satrap import optim
 from satrap.config import load, to_yaml
-from satrap.schema import Categorical, Label, Numeric, Schema
+from satrap.schema import Categorical, Label, Numeric, Schema, Vector
 from tests.config.recipes import TEXT, edited, loaded, refused, write
 
 DESIGN = """\
@@ -60,6 +60,7 @@ labels:
   - {name: stars, kind: multiclass, classes: 5}
 features:
   pair: {dim: 4, cross: [user, item], buckets: 1000}
+  text: {vector: 64, separator: ";"}
   age: {dim: 4, column: years, boundaries: [18, 30, 65], table: ages}
   gain:
     {numeric: true, transform: [log1p, {standardize: {mean: 1.0, std: 2.0}}, {clip: [-3, 3]}], missing: -1}
@@ -80,6 +81,7 @@ embedding: {optimizer: {name: adam, lr: 0.1, betas: [0.8, 0.9]}}
     assert schema.features == {
         "pair": Categorical(dim=4, cross=("user", "item"), buckets=1000),
         "age": Categorical(dim=4, column="years", boundaries=(18, 30, 65), table="ages"),
+        "text": Vector(dim=64, separator=";"),
         "gain": Numeric(
             transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}, {"clip": [-3, 3]}], missing=-1
         ),
@@ -138,6 +140,11 @@ def test_origins(tmp_path: Path) -> None:
             edited("user:   {dim: 16}", "user:   {dim: 8, table: genres}"),
             "share table 'genres'",
             ":6, key features.user.table",
+        ),
+        (
+            edited("{numeric: true, transform: log1p}", "{vector: 9999}"),
+            "feature 'price': dim",
+            ":8, key features.price",
         ),
         (edited("multi: true, ", ""), "feature 'genres': separator", ":7, key features.genres.separator"),
         (

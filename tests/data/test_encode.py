@@ -1,8 +1,9 @@
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from satrap import Categorical, Label, Numeric, Schema
+from satrap import Categorical, Label, Numeric, Schema, Vector
 from satrap.data import hash_ids, read
 from satrap.data.encode import _same
 from satrap.data.hashing import cross_ids
@@ -217,3 +218,70 @@ def test_labels_that_do_not_fit_their_kind_name_the_row(label, value, what):
     batch = one(columns, [masked])
     assert batch.labels[:, 0].tolist() == [0 if label is COLOR else 1] * 2 + [0]
     assert batch.label_mask[:, 0].tolist() == [True, True, False]
+
+
+def numbers(count=50, dim=3):
+    return np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        lambda v: v,
+        lambda v: v.astype(np.float64),
+        lambda v: list(v),
+        lambda v: pd.Series(list(v)),
+        lambda v: pa.array(v.tolist(), pa.list_(pa.float32())),
+        lambda v: pa.array(v.tolist(), pa.large_list(pa.float64())),
+        lambda v: pa.array(v.tolist(), pa.list_(pa.float32(), 3)),
+        lambda v: pa.chunked_array([v[:7].tolist(), v[7:].tolist()]),
+        lambda v: [" ".join(map(str, row)) for row in v],
+        lambda v: [f"[{row[0]}  {row[1]}\n {row[2]}]" for row in v],
+    ],
+)
+def test_vectors_are_the_numbers_of_the_column_whatever_holds_them(column):
+    values = numbers()
+    dataset = read(
+        {"v": column(values), "n": np.arange(50), "w": np.arange(50)},
+        Schema([], {"n": Numeric(), "v": Vector(dim=3, separator=" "), "w": Numeric()}),
+        batch_size=20,
+    )
+    assert dataset.schema.numeric_columns == {"n": slice(0, 1), "v": slice(1, 4), "w": slice(4, 5)}
+    found = np.concatenate([batch.numeric for batch in dataset])
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[:, 1:4], values)
+    np.testing.assert_array_equal(found[:, [0, 4]], np.stack([np.arange(50)] * 2, 1))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float16()), pa.list_(pa.int32()), pa.list_(pa.float32(), 2)])
+def test_missing_vectors_and_numbers_are_zeros(kind):
+    fixed = pa.types.is_fixed_size_list(kind)
+    rows = [[1, 2], None, None if fixed else [], [None, 4]]
+    batch = one({"v": pa.array(rows, kind)}, v=Vector(dim=2))
+    assert batch.numeric.tolist() == [[1, 2], [0, 0], [0, 0], [0, 4]]
+    texts = ["1,2", None, "NA", "[], 4"]
+    batch = one({"v": pa.array([*texts, "[]"]).dictionary_encode()}, v=Vector(dim=2, separator=","))
+    assert batch.numeric.tolist() == [[1, 2], [0, 0], [0, 0], [0, 4], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        ([[1.0, 2.0], [3.0]], "a vector has 1 numbers"),
+        ([[1.0, 2.0], [3.0, np.inf]], "value inf is infinite"),
+        ([[1.0, 2.0], [3.0, 1e39]], "value 1e+39 is too large"),
+        (["1;2", "3;x"], "value 'x' is no number"),
+        (["1;2", "3;4;5"], "a vector has 3 numbers"),
+    ],
+)
+def test_vectors_that_cannot_be_used_name_the_row(column, what):
+    error = error_of(lambda: one({"v": column}, v=Vector(dim=2, separator=";")))
+    assert what in str(error)
+    assert error.where == "dict, row 2, column 'v'"
+
+
+@pytest.mark.parametrize(("column", "fix"), [(["1;2"], "separator"), ([1.0], "lists of numbers")])
+def test_a_column_without_vectors_is_refused(column, fix):
+    error = error_of(lambda: one({"v": column}, v=Vector(dim=2)))
+    assert "holds no vectors" in error.what
+    assert fix in error.fix

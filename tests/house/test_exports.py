@@ -19,6 +19,7 @@ NAMES = [
     "Schema",
     "Table",
     "Trainer",
+    "Vector",
     "data",
     "metrics",
     "models",

@@ -1,10 +1,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from satrap import launch
 from satrap.config import load
+from satrap.errors import DataError
 from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 
@@ -48,3 +51,33 @@ def test_two_labels(tmp_path: Path) -> None:
     assert launch.predict(outcome.folder, [str(tmp_path / "new.csv")], tmp_path / "out.csv") == 50
     header = (tmp_path / "out.csv").read_text().splitlines()[0]
     assert header.endswith('"clicked_probability","dear_probability"')
+
+
+def test_vectors_train_evaluate_and_predict_as_numbers_do(tmp_path: Path) -> None:
+    """From text and from lists; the same numbers as single features give the same model, to the bit."""
+    rows = frame(1000)
+    vectors = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
+    rows["clicked"] = (vectors.sum(1) + rows["item"] / 10 > 1).astype(int)
+    rows["text"] = [";".join(map(str, vector)) for vector in vectors]
+    for i in range(3):
+        rows[f"t{i}"] = vectors[:, i]
+    kinds = {
+        "vector": '  text: {vector: 3, separator: ";"}\n',
+        "numbers": "".join(f"  t{i}: {{numeric: true}}\n" for i in range(3)),
+    }
+    found = {}
+    for name, features in kinds.items():
+        path = make_recipe(tmp_path / name, RECIPE.replace("features:\n", "features:\n" + features), rows)
+        found[name] = launch.train(load(path), str(tmp_path / name / "run"))
+    assert found["vector"].test == found["numbers"].test
+    assert found["vector"].test["auc"] > 0.8
+    rows["text"] = list(vectors)
+    rows.to_parquet(tmp_path / "lists.parquet")
+    folder = found["vector"].folder
+    scores = launch.evaluate(found["numbers"].folder, [str(tmp_path / "numbers" / "rows.csv")])
+    assert launch.evaluate(folder, [str(tmp_path / "lists.parquet")]) == scores
+    launch.predict(folder, [str(tmp_path / "lists.parquet")], tmp_path / "out.parquet")
+    assert pd.read_parquet(tmp_path / "out.parquet")["text"][5].tolist() == vectors[5].tolist()
+    with pytest.raises(DataError, match="'text' of the input holds lists"):
+        launch.predict(folder, [str(tmp_path / "lists.parquet")], tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.schema import Categorical, Label, Schema
+from satrap.schema import Categorical, Label, Numeric, Schema, Vector
 from tests.models.helpers import fit, make_batch, make_schema
 
 VARIANTS = [
@@ -232,3 +232,17 @@ def test_each_model_is_one_short_file(name):
     source = Path(inspect.getfile(type(model)))
     assert source.stem == name
     assert len(source.read_text().splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_a_vector_is_as_many_numbers(name):
+    categorical = {f"c{i}": Categorical(dim=8) for i in range(3)}
+    one = Schema(["y"], categorical | {"n": Numeric(), "v": Vector(dim=4)})
+    many = Schema(["y"], categorical | {f"n{i}": Numeric() for i in range(5)})
+    made = []
+    for schema in (one, many):
+        torch.manual_seed(0)
+        made.append(models.create(name, schema))
+    batch = make_batch(made[1], many)
+    assert batch.numeric.shape[1] == one.numeric_width == 5
+    assert torch.equal(*(model(batch) for model in made))

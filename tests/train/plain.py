@@ -89,9 +89,9 @@ def _ids(rng: np.random.Generator, n: int) -> np.ndarray:
 class Tower(nn.Module):
     """A small network on the pooled embeddings."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: int = 25, outputs: int = 1) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(25, 16), nn.ReLU(), nn.Linear(16, 1))
+        self.net = nn.Sequential(nn.Linear(inputs, 16), nn.ReLU(), nn.Linear(16, outputs))
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         return self.net(batch.flat())
@@ -100,8 +100,9 @@ class Tower(nn.Module):
 class PlainModel:
     """Dense `nn.EmbeddingBag` tables; lookups see updates `staleness` steps late."""
 
-    def __init__(self, tower: Tower, tables: dict[str, np.ndarray], staleness: int) -> None:
+    def __init__(self, tower: Tower, tables: dict[str, np.ndarray], staleness: int, loss: Any = None) -> None:
         self.tower, self.staleness = tower, staleness
+        self.loss = loss or nn.functional.binary_cross_entropy_with_logits
         self.bags = {
             name: nn.EmbeddingBag.from_pretrained(torch.tensor(rows), freeze=False, mode="mean", sparse=False)
             for name, rows in tables.items()
@@ -124,6 +125,12 @@ class PlainModel:
                     seen[name].popleft()
 
     def _loss(self, batch: Batch, tables: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = self.loss(self.outputs(batch, tables), torch.tensor(batch.labels))
+        return loss
+
+    def outputs(self, batch: Batch, tables: dict[str, Tensor] | None = None) -> Tensor:
+        """Return what the network gives, with the newest rows by default."""
+        tables = tables or {name: bag.weight for name, bag in self.bags.items()}
         pooled = []
         for name, table in tables.items():
             jagged = batch.ids[name]
@@ -137,10 +144,8 @@ class PlainModel:
                     include_last_offset=True,
                 )
             )
-        flat = torch.cat([*pooled, torch.tensor(batch.numeric)], dim=1)
-        return nn.functional.binary_cross_entropy_with_logits(
-            self.tower.net(flat), torch.tensor(batch.labels)
-        )
+        found: Tensor = self.tower.net(torch.cat([*pooled, torch.tensor(batch.numeric)], dim=1))
+        return found
 
 
 def _touched(batch: Batch, name: str) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 
 import satrap
 from satrap.errors import ConfigError
+from satrap.store import StoreConfig
 from satrap.train import Trainer, lookahead
 from tests.train.plain import (
     VOCABULARY,
@@ -202,3 +203,50 @@ def test_load_of_own_model_needs_it(tmp_path: Any) -> None:
 def test_impossible_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_trainer(**arguments)
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
+    labels = [
+        satrap.Label(name="price", kind="regression", loss="huber", mean=100.0, std=20.0),
+        satrap.Label(name="color", kind="multiclass", classes=("red", "green", "blue")),
+    ]
+    features = {**make_schema().features, "text": satrap.Vector(dim=3)}
+    schema, rng = satrap.Schema(labels, features), np.random.default_rng(1)
+    batches = make_batches(60)
+    for batch in batches:
+        assert batch.numeric is not None
+        text = rng.standard_normal((batch.size, 3)).astype(np.float32)
+        batch.numeric = np.concatenate([batch.numeric, text], axis=1)
+        targets = rng.normal(100, 20, batch.size), rng.integers(0, 3, batch.size)
+        batch.labels = np.stack(targets, axis=1).astype(np.float32)
+
+    def loss(outputs: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        price = torch.nn.functional.huber_loss(outputs[:, 0], (truth[:, 0] - 100) / 20)
+        return (price + torch.nn.functional.cross_entropy(outputs[:, 1:], truth[:, 1].long())) / 2
+
+    torch.manual_seed(3)
+    tower = Tower(28, 4)
+    plain_tower = copy.deepcopy(tower)
+    trainer = Trainer(
+        tower,
+        schema,
+        embedding_optimizer=OPTIMIZERS["adagrad"][0],
+        dense_optimizer=adam,
+        mode=mode,
+        staleness=2,
+        store=StoreConfig(initial_scale=0.5),
+    )
+    tables = {name: all_rows(trainer, name) for name in FEATURES}
+    plain = PlainModel(plain_tower, tables, trainer.staleness, loss)
+    oracles = {name: OPTIMIZERS["adagrad"][1]() for name in FEATURES}
+    plain.train(batches, oracles, adam(list(plain_tower.parameters())))
+    trainer.fit(Batches(batches))
+    for mine, theirs in zip(tower.parameters(), plain_tower.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    [predicted, *_] = trainer.predict(Batches(batches[:1]))
+    with torch.no_grad():
+        outputs = plain.outputs(batches[0])
+    np.testing.assert_allclose(predicted[:, 0], 100 + 20 * outputs[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(predicted[:, 1:], torch.softmax(outputs[:, 1:], 1), rtol=1e-3)
+    trainer.close()

@@ -81,17 +81,17 @@ def _plain(annotation: Any) -> Any:
     return annotation
 
 
-def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any]]) -> type[Keys]:
+def keys_of(source: type, title: str, replaced: Mapping[str, tuple[Any, Any] | None]) -> type[Keys]:
     """Return the recipe keys that fill a dataclass: same names, defaults and documentation.
 
     The dataclass and its bases document their fields under `Args:`. `replaced` maps fields to (annotation,
-    default), added or used instead of the dataclass's own.
+    default), added or used instead of the dataclass's own, or to None: left out.
     """
     docs: dict[str, str] = {}
     for base in reversed(source.__mro__):
         docs |= argument_docs(base)
     hints = get_type_hints(source)
-    members: dict[str, Any] = dict(replaced)
+    members: dict[str, Any] = {name: member for name, member in replaced.items() if member is not None}
     for field in fields(source):
         if field.name not in replaced:
             default = ... if field.default is MISSING else field.default

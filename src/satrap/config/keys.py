@@ -432,12 +432,23 @@ NumericKeys = keys_of(
         ),
     },
 )
+VectorKeys = keys_of(
+    schema.Vector,
+    "VectorKeys",
+    {
+        "vector": (
+            Positive,
+            Field(..., description="Marks the feature as a vector of so many numbers, for example 64."),
+        ),
+        "dim": None,
+    },
+)
 LabelKeys = keys_of(schema.Label, "LabelKeys", {})
 Feature = Annotated[
     Keys,
     Choice(
-        lambda value: "numeric" if value.get("numeric") else "categorical",
-        {"categorical": CategoricalKeys, "numeric": NumericKeys},
+        lambda value: "numeric" if value.get("numeric") else "vector" if "vector" in value else "categorical",
+        {"categorical": CategoricalKeys, "numeric": NumericKeys, "vector": VectorKeys},
         "numeric",
     ),
 ]
@@ -459,7 +470,7 @@ class Sections(Keys):
     labels: Annotated[list[Label], Field(min_length=1), BeforeValidator(as_list)]
     """Targets: names of 0/1 columns, or mappings, for example `{name: price, kind: regression}`."""
     features: Annotated[dict[str, Feature], Field(min_length=1)]
-    """Feature name -> what it is: categorical (`dim: 16`) or a number (`numeric: true`)."""
+    """Feature name -> what it is: categorical (`dim: 16`), a number (`numeric: true`) or `vector: 64`."""
     weight: str | None = None
     """Column with a sample weight >= 0."""
     group: str | None = None

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from satrap import optim, own_code
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
-from satrap.config.keys import Sections
+from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
 from satrap.config.source import OWN_CODE, KeyPath, Source, read
 from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError
-from satrap.schema import Categorical, Feature, Label, Numeric, Schema
+from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
 
 T = TypeVar("T")
 
@@ -44,8 +44,7 @@ class Recipe:
     def schema(self) -> Schema:
         """Return labels and features as a `Schema`; raise ConfigError for impossible ones."""
         features: dict[str, Feature] = {
-            name: _fill(Numeric if "numeric" in type(keys).model_fields else Categorical, keys)
-            for name, keys in self.sections.features.items()
+            name: _fill(_KINDS[type(keys)], keys) for name, keys in self.sections.features.items()
         }
         labels = [_fill(Label, keys) for keys in self.sections.labels]
         top = self.sections
@@ -191,9 +190,18 @@ def _dump(keys: Keys) -> dict[str, Any]:
     return plain | (keys.model_extra or {})
 
 
+_KINDS: dict[type[Keys], type[Feature]] = {
+    CategoricalKeys: Categorical,
+    NumericKeys: Numeric,
+    VectorKeys: Vector,
+}
+
+
 def _fill(kind: type[Any], keys: Keys) -> Any:
     """Build a dataclass from its keys; lists become tuples, as the dataclasses have them."""
     values = keys.model_dump(exclude={"numeric"})
+    if "vector" in values:
+        values["dim"] = values.pop("vector")
     return kind(**{k: tuple(v) if isinstance(v, list) and k != "transform" else v for k, v in values.items()})
 
 

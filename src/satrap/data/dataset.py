@@ -275,7 +275,9 @@ class Dataset:
 
 def _row_bytes(schema: Schema) -> int:
     """Return roughly how many bytes an encoded row takes; a bag counts as 8 ids or its limit."""
-    size = 4 * len(schema.numeric) + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
+    size = (
+        4 * schema.numeric_width + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
+    )
     for feature in schema.categorical.values():
         size += 8 + 8 * min(feature.max_values or 8, 8) if feature.multi else 8
     return size

@@ -17,7 +17,7 @@ from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.source import Origin
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
-from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema
+from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema, Vector
 
 Bools = npt.NDArray[np.bool_]
 _MISSING = np.uint64(MISSING_ID)
@@ -46,7 +46,9 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     ids: list[str] = []
     numbers: list[str] = []
     for name, feature in schema.features.items():
-        if isinstance(feature, Categorical) and feature.boundaries is None:
+        if isinstance(feature, Vector):
+            ids.append(feature.column or name)
+        elif isinstance(feature, Categorical) and feature.boundaries is None:
             ids += feature.cross or [feature.column or name]
         else:
             numbers.append(feature.column or name)
@@ -69,6 +71,7 @@ class Encoder:
         self.schema = schema
         self._missing = Missing(missing, schema.salt)
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
+        self._columns = schema.numeric_columns
         self._steps = {name: compile_steps(feature, name) for name, feature in schema.numeric.items()}
 
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
@@ -76,15 +79,17 @@ class Encoder:
         chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
         ids = {name: chunk.ids(name, feature) for name, feature in self.schema.categorical.items()}
-        numeric = None
-        if self._steps:
-            numeric = np.empty((size, len(self._steps)), np.float32)
-            for i, (name, feature) in enumerate(self.schema.numeric.items()):
-                numeric[:, i] = chunk.numeric(name, feature, self._steps[name])
+        numeric = np.empty((size, self.schema.numeric_width), np.float32)
+        for name, columns in self._columns.items():
+            feature = self.schema.features[name]
+            if isinstance(feature, Numeric):
+                numeric[:, columns.start] = chunk.numeric(name, feature, self._steps[name])
+            elif isinstance(feature, Vector):
+                numeric[:, columns] = chunk.vector(name, feature)
         labels, mask = chunk.labels(self.schema.labels) if self.schema.labels else (None, None)
         weights = chunk.weights(self.schema.weight) if self.schema.weight else None
         groups = chunk.hashed(self.schema.group) if self.schema.group else None
-        return Batch(size, ids, numeric, labels, mask, weights, groups)
+        return Batch(size, ids, numeric if self._columns else None, labels, mask, weights, groups)
 
 
 class Chunk:
@@ -207,6 +212,22 @@ class Chunk:
         self._refuse(column, raw, ~np.isfinite(values), "value {:g} is too large for float32", _NO_LEARNING)
         return values
 
+    def vector(self, name: str, feature: Vector) -> Floats:
+        """Return a vector feature, float32[n, dim]."""
+        column, dim = feature.column or name, feature.dim
+        lists = as_lists(self.column(column), feature.separator, self._missing.texts)
+        if lists is None:
+            raise no_vectors(self.column(column).type, f"{self.origin.file}, column {column!r}")
+        counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        fix = f"correct the value, or leave it empty to mean zeros; dim is {dim}"
+        wrong = (counts != dim) & (counts > 0)
+        self._refuse(column, counts, wrong, "a vector has {} numbers", f"the schema says {dim}", fix)
+        origin = Origin(self.origin.file, np.repeat(self.origin.rows, counts))
+        numbers = Chunk(pa.table({column: pc.list_flatten(lists)}), origin, self.salt, self._missing, {})
+        values = np.zeros((len(lists), dim), np.float32)
+        values[counts > 0] = numbers.numeric(column, Numeric(), lambda given: given).reshape(-1, dim)
+        return values
+
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
         """Return (float32[n, labels] as in `Batch.labels`, bool[n, labels] or None when all are known)."""
         values = np.empty((self.table.num_rows, len(labels)), np.float32)
@@ -317,6 +338,30 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
         where=f"{origin.file}, column {column!r}",
         why="the schema uses this column as a number",
         fix="convert the column, or declare the feature categorical",
+    )
+
+
+def as_lists(array: pa.Array, separator: str | None, missing: pa.Array) -> pa.Array | None:
+    """Return a column of vectors as lists, text split at the separator; None if it is neither."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if separator is None or not is_text(array.type):
+        return array if _is_list(array.type) else None
+    array = pc.utf8_trim(array.cast(pa.string()), "[]() \t\r\n")
+    array = pc.if_else(
+        pc.or_(pc.equal(array, ""), pc.is_in(array, missing)), pa.scalar(None, pa.string()), array
+    )
+    return pc.utf8_split_whitespace(array) if separator == " " else pc.split_pattern(array, separator)
+
+
+def no_vectors(kind: pa.DataType, where: str) -> DataError:
+    """Return the error for a column that cannot be a vector feature."""
+    text = is_text(kind) or (pa.types.is_dictionary(kind) and is_text(kind.value_type))
+    return DataError(
+        f"a column of type {kind} holds no vectors",
+        where=where,
+        why="the schema uses it as a vector",
+        fix="give the feature the separator of its numbers" if text else "give lists of numbers",
     )
 
 

@@ -223,6 +223,12 @@ def _write(tables: Iterator[pa.RecordBatch], partial: Path, name: str) -> int:
 def _writer(stack: ExitStack, partial: Path, name: str, schema: pa.Schema) -> Any:
     if name.endswith(".parquet"):
         return pyarrow.parquet.ParquetWriter(partial, schema)
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if nested:
+        raise DataError(
+            f"column {nested[0]!r} of the input holds lists, which a CSV file cannot hold",
+            fix="give --output a name that ends in .parquet",
+        )
     compression = "gzip" if name.endswith(".gz") else None
     sink = stack.enter_context(pa.output_stream(str(partial), compression=compression))
     return pyarrow.csv.CSVWriter(sink, schema)

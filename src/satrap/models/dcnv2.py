@@ -54,7 +54,7 @@ class DCNv2(Ranker):
         check_whole("rank", 1 if rank is None else rank)
         if structure not in ("parallel", "stacked"):
             raise ConfigError(f"structure must be parallel or stacked, got {structure!r}")
-        numbers = len(schema.numeric)
+        numbers = schema.numeric_width
         self.bottom, bottom_width = mlp(numbers, bottom if numbers else (), batch_norm=batch_norm)
         width = input_width(schema, "DCNv2") - numbers + bottom_width
         self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))

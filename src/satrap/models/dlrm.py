@@ -56,7 +56,7 @@ class DLRM(Ranker):
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
-        dim, numbers = equal_dim(schema, "DLRM"), len(schema.numeric)
+        dim, numbers = equal_dim(schema, "DLRM"), schema.numeric_width
         fields = len(schema.categorical) + (numbers > 0)
         if fields < 2:
             raise ConfigError("DLRM needs two vectors to multiply", fix="add a feature, or use dnn")

@@ -60,9 +60,9 @@ def check_categorical(schema: Schema, model: str) -> None:
 
 
 def input_width(schema: Schema, model: str) -> int:
-    """Return the columns of `batch.flat()`: all dims and one per number; `ConfigError` as `check_pooled`."""
+    """Return the columns of `batch.flat()`: all dims, then numbers; `ConfigError` as `check_pooled`."""
     check_pooled(schema, model)
-    return sum(feature.dim for feature in schema.categorical.values()) + len(schema.numeric)
+    return sum(feature.dim for feature in schema.categorical.values()) + schema.numeric_width
 
 
 def equal_dim(schema: Schema, model: str) -> int:
@@ -129,7 +129,7 @@ class FirstOrder(nn.Module):
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
-        outputs, numbers = num_outputs(schema), len(schema.numeric)
+        outputs, numbers = num_outputs(schema), schema.numeric_width
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.weight = nn.Parameter(torch.zeros(numbers, outputs)) if numbers else None
 
@@ -148,7 +148,7 @@ class SecondOrder(nn.Module):
 
     def __init__(self, schema: Schema, dim: int) -> None:
         super().__init__()
-        outputs, numbers = num_outputs(schema), len(schema.numeric)
+        outputs, numbers = num_outputs(schema), schema.numeric_width
         self.vectors = nn.Parameter(torch.randn(numbers, dim) * 0.01) if numbers else None
         self.factors = nn.Parameter(torch.ones(dim, outputs)) if outputs > 1 else None
 

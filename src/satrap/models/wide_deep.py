@@ -53,7 +53,7 @@ class WideDeep(Ranker):
         self.embedding_dims = with_linear(schema)
         # Columns of batch.flat(): vector, weights, vector, weights, ..., numbers.
         dims = [feature.dim for feature in schema.categorical.values()]
-        self.pieces = [size for dim in dims for size in (dim, self.outputs)] + [len(schema.numeric)]
+        self.pieces = [size for dim in dims for size in (dim, self.outputs)] + [schema.numeric_width]
         self.wide = FirstOrder(schema)
         width = input_width(schema, "WideDeep")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)

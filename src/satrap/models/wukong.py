@@ -53,7 +53,7 @@ class Wukong(Ranker):
         super().__init__()
         for name, value in {"layers": layers, "fmb": fmb, "lcb": lcb, "rank": rank}.items():
             check_whole(name, value)
-        dim, numbers = equal_dim(schema, "Wukong"), len(schema.numeric)
+        dim, numbers = equal_dim(schema, "Wukong"), schema.numeric_width
         self.bottom = mlp(numbers, [*bottom, dim])[0] if numbers else None
         fields = [len(schema.categorical) + (numbers > 0)] + [fmb + lcb] * (layers - 1)
         self.layers = nn.Sequential(*(WukongLayer(n, dim, fmb, lcb, rank, fmb_hidden) for n in fields))
