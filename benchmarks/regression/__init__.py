@@ -1,0 +1,1 @@
+"""Regression beside plain PyTorch, see README.md."""
