@@ -135,3 +135,23 @@ def test_impossible_labels_are_refused(arguments: dict[str, Any], what: str) -> 
         Schema([Label(name="y", **arguments)], {"user": satrap.Categorical(dim=4)})
     assert caught.value.what.startswith("label 'y': ")
     assert what in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"multi": True, "keep": "last"}, "keep is first, or last beside max_values"),
+        ({"multi": True, "keep": "newest", "max_values": 3}, "keep is first, or last beside max_values"),
+        ({"weights": "w"}, "weights does not go with multi: false"),
+        (
+            {"multi": True, "weights": "w", "weight_separator": ":"},
+            "weights does not go with weight_separator",
+        ),
+        ({"multi": True, "weight_separator": ":", "pooling": "max"}, "does not go with pooling: max"),
+        ({"multi": True, "weights": "w", "cross": ("a", "b")}, "weights does not go with cross"),
+    ],
+)
+def test_impossible_weights_and_ends_of_lists_are_refused(arguments: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Schema(["y"], {"tags": satrap.Categorical(dim=4, **arguments)})
+    assert what in caught.value.what

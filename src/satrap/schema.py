@@ -45,7 +45,13 @@ class Categorical:
         boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
         buckets: replace the id by `1 + id % buckets` (a missing value stays missing), which limits the table,
             but makes ids collide.
-        max_values: keep at most the first so many values per sample, for `multi`.
+        max_values: keep at most so many values per sample, for `multi`.
+        keep: which of them: the "first" (default) or the "last", for example the latest of a history.
+        weights: column with a weight >= 0 for each value, for `multi` with pooling "sum", "mean" (divided by
+            the sum of weights) or "sqrtn" (by the root of the sum of their squares); lists, or text that
+            `separator` splits. A missing weight is 1.
+        weight_separator: splits a text value into value and weight, for example ":" of `rock:3|pop:1`;
+            instead of `weights`. A value without it has weight 1.
     """
 
     dim: int
@@ -58,6 +64,9 @@ class Categorical:
     boundaries: tuple[float, ...] | None = None
     buckets: int | None = None
     max_values: int | None = None
+    keep: Literal["first", "last"] = "first"
+    weights: str | None = None
+    weight_separator: str | None = None
 
 
 Transform = str | Mapping[str, Any]
@@ -364,6 +373,23 @@ def _check(schema: Schema) -> None:
             )
 
 
+def _check_weights(name: str, feature: Categorical) -> None:
+    given = [key for key in ("weights", "weight_separator") if getattr(feature, key) is not None]
+    if not given:
+        return
+    for wrong, what in (
+        (len(given) == 2, "weight_separator"),
+        (not feature.multi, "multi: false"),
+        (feature.cross is not None, "cross"),
+        (feature.pooling in ("max", "none"), f"pooling: {feature.pooling}"),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"feature {name!r}: {given[0]} does not go with {what}",
+                why="weights are factors in a sum over the values of a sample",
+            )
+
+
 def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
     """Return feature -> its columns of `Batch.numeric`."""
     columns, start = {}, 0
@@ -433,6 +459,9 @@ def _check_categorical(name: str, feature: Categorical) -> None:
         raise ConfigError(f"feature {name!r}: cross needs two or more columns")
     if feature.boundaries is not None and list(feature.boundaries) != sorted(set(feature.boundaries)):
         raise ConfigError(f"feature {name!r}: boundaries must ascend: {list(feature.boundaries)}")
+    if feature.keep not in ("first", "last") or (feature.keep == "last" and not feature.max_values):
+        raise ConfigError(f"feature {name!r}: keep is first, or last beside max_values, got {feature.keep!r}")
+    _check_weights(name, feature)
     for key in ("buckets", "max_values"):
         value = getattr(feature, key)
         if value is not None and value < 1:

@@ -61,6 +61,7 @@ labels:
 features:
   pair: {dim: 4, cross: [user, item], buckets: 1000}
   text: {vector: 64, separator: ";"}
+  tags: {dim: 4, multi: true, separator: "|", max_values: 3, keep: last, weight_separator: ":"}
   age: {dim: 4, column: years, boundaries: [18, 30, 65], table: ages}
   gain:
     {numeric: true, transform: [log1p, {standardize: {mean: 1.0, std: 2.0}}, {clip: [-3, 3]}], missing: -1}
@@ -81,6 +82,9 @@ embedding: {optimizer: {name: adam, lr: 0.1, betas: [0.8, 0.9]}}
     assert schema.features == {
         "pair": Categorical(dim=4, cross=("user", "item"), buckets=1000),
         "age": Categorical(dim=4, column="years", boundaries=(18, 30, 65), table="ages"),
+        "tags": Categorical(
+            dim=4, multi=True, separator="|", max_values=3, keep="last", weight_separator=":"
+        ),
         "text": Vector(dim=64, separator=";"),
         "gain": Numeric(
             transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}, {"clip": [-3, 3]}], missing=-1

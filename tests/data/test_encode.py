@@ -280,8 +280,80 @@ def test_vectors_that_cannot_be_used_name_the_row(column, what):
     assert error.where == "dict, row 2, column 'v'"
 
 
-@pytest.mark.parametrize(("column", "fix"), [(["1;2"], "separator"), ([1.0], "lists of numbers")])
+@pytest.mark.parametrize(("column", "fix"), [(["1;2"], "separator"), ([1.0], "give lists")])
 def test_a_column_without_vectors_is_refused(column, fix):
     error = error_of(lambda: one({"v": column}, v=Vector(dim=2)))
-    assert "holds no vectors" in error.what
+    assert "holds no lists" in error.what
     assert fix in error.fix
+
+
+def bags(jagged):
+    weights = np.ones(len(jagged.values), np.float32) if jagged.weights is None else jagged.weights
+    pairs = list(zip(jagged.values.tolist(), weights.tolist(), strict=True))
+    return [pairs[a:b] for a, b in zip(jagged.offsets[:-1], jagged.offsets[1:], strict=True)]
+
+
+TEXTS = ["a|b|c|d", None, "b||NA|a", "", "c"]
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+@pytest.mark.parametrize("lists", [False, True])
+def test_of_long_lists_the_first_or_last_values_are_kept(keep, lists):
+    words = [[] if text is None else [w for w in text.split("|") if w not in ("", "NA")] for text in TEXTS]
+    expected = [hash_ids(row[:2] if keep == "first" else row[-2:]).tolist() if row else [] for row in words]
+    column = [None if text is None else text.split("|") for text in TEXTS] if lists else TEXTS
+    feature = Categorical(dim=2, multi=True, separator="|", max_values=2, keep=keep)
+    found = bags(one({"tags": column}, tags=feature).ids["tags"])
+    assert [[value for value, _ in row] for row in found] == expected
+
+
+WORDS = [["rock", "pop"], None, ["pop", "NA", "jazz"], []]
+WEIGHTS = [[3, 0.5], None, [1, 9, None], []]
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments"),
+    [
+        ({"tags": WORDS, "w": WEIGHTS}, {"weights": "w"}),
+        ({"tags": pa.array(WORDS), "w": pa.array(WEIGHTS, pa.large_list(pa.float16()))}, {"weights": "w"}),
+        (
+            {"tags": ["rock|pop", None, "pop|NA|jazz", ""], "w": ["3|0.5", None, "1|9|", ""]},
+            {"weights": "w", "separator": "|"},
+        ),
+        (
+            {"tags": ["rock:3|pop:0.5", None, "pop:1|NA:9|jazz", "NA"]},
+            {"weight_separator": ":", "separator": "|"},
+        ),
+        ({"tags": [["rock:3", "pop:0.5"], None, ["pop:1", "NA:9", "jazz"], []]}, {"weight_separator": ":"}),
+    ],
+)
+def test_each_value_has_its_weight(columns, arguments):
+    rock, pop, jazz = hash_ids(["rock", "pop", "jazz"]).tolist()
+    batch = one(columns, tags=Categorical(dim=2, multi=True, **arguments))
+    assert bags(batch.ids["tags"]) == [[(rock, 3), (pop, 0.5)], [], [(pop, 1), (jazz, 1)], []]
+    few = Categorical(dim=2, multi=True, max_values=1, keep="last", buckets=10**6, **arguments)
+    batch = one(columns, tags=few)
+    reduced = [id % 10**6 + 1 for id in (pop, jazz)]
+    assert bags(batch.ids["tags"]) == [[(reduced[0], 0.5)], [], [(reduced[1], 1)], []]
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "what"),
+    [
+        ({"tags": ["a", "b:x"]}, {"weight_separator": ":"}, "value 'x' is no number"),
+        ({"tags": ["a:1", "b:-2"]}, {"weight_separator": ":"}, "value -2 is not a weight"),
+        ({"tags": ["a", "b|c"], "w": ["1", "2"]}, {"weights": "w"}, "the number of weights, 1, is not"),
+        ({"tags": [["a"], ["b"]], "w": [[1.0], [np.inf]]}, {"weights": "w"}, "value inf is infinite"),
+    ],
+)
+def test_weights_of_values_that_cannot_be_used_name_the_row(columns, arguments, what):
+    feature = Categorical(dim=2, multi=True, separator="|", **arguments)
+    error = error_of(lambda: one(columns, tags=feature))
+    assert what in str(error)
+    assert error.where.startswith("dict, row 2, column '")
+
+
+@pytest.mark.parametrize("columns", [{"tags": [1, 2], "w": [[1], [1]]}, {"tags": [[1], [2]], "w": [1, 1]}])
+def test_weights_are_for_lists_only(columns):
+    error = error_of(lambda: one(columns, tags=Categorical(dim=2, multi=True, weights="w")))
+    assert "holds no lists" in error.what

@@ -20,7 +20,8 @@ def batch_of(bags):
     counts = np.array([0, *map(len, bags)], np.int64)
     values = np.array([v for bag in bags for v in bag], np.uint64)
     single = np.arange(len(bags), dtype=np.uint64)
-    ids = {"m": Jagged(values, np.cumsum(counts)), "s": Jagged(single)}
+    offsets, weights = np.cumsum(counts), np.arange(len(values), dtype=np.float32)
+    ids = {"m": Jagged(values, offsets), "w": Jagged(values, offsets, weights), "s": Jagged(single)}
     return Batch(len(bags), ids, numeric=single.astype(np.float32)[:, None])
 
 
@@ -36,6 +37,8 @@ def test_take_slice_and_concat_equal_lists(bags, data):
     order = data.draw(st.lists(st.integers(0, len(bags) - 1)))
     taken = take_rows(batch, np.array(order, np.int64))
     assert bags_of(taken) == [bags[i] for i in order]
+    weights = [batch.ids["w"].weights[slice(*batch.ids["w"].offsets[i : i + 2])] for i in order]
+    assert taken.ids["w"].weights.tolist() == [w for row in weights for w in row.tolist()]
     assert taken.ids["s"].values.tolist() == taken.numeric[:, 0].tolist() == order
     cut = data.draw(st.integers(0, len(bags)))
     parts = [slice_rows(batch, 0, cut), slice_rows(batch, cut, len(bags))]

@@ -81,3 +81,29 @@ def test_vectors_train_evaluate_and_predict_as_numbers_do(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="'text' of the input holds lists"):
         launch.predict(folder, [str(tmp_path / "lists.parquet")], tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_weights_of_values_count_wherever_they_are_written(tmp_path: Path) -> None:
+    rows = frame(1000)
+    rng = np.random.default_rng(0)
+    lengths, weights = rng.integers(1, 4, 1000), rng.choice([0.25, 1.0, 4.0], (1000, 3))
+    tags = rng.integers(0, 9, (1000, 3))
+    bags = [list(zip(t[:n], w[:n], strict=True)) for t, w, n in zip(tags, weights, lengths, strict=True)]
+    rows["clicked"] = [
+        int(sum(w * (t < 4) for t, w in bag) > sum(w * (t >= 4) for t, w in bag)) for bag in bags
+    ]
+    rows["pairs"] = ["|".join(f"t{t}:{w}" for t, w in bag) for bag in bags]
+    rows["tags"] = ["|".join(f"t{t}" for t, _ in bag) for bag in bags]
+    rows["counts"] = ["|".join(str(w) for _, w in bag) for bag in bags]
+    columns = {
+        "pairs": 'column: pairs, weight_separator: ":"',
+        "beside": "column: tags, weights: counts",
+        "without": "column: tags",
+    }
+    found = {}
+    for name, keys in columns.items():
+        feature = f'  tags: {{dim: 4, multi: true, separator: "|", {keys}}}\n'
+        path = make_recipe(tmp_path / name, RECIPE.replace("features:\n", "features:\n" + feature), rows)
+        found[name] = launch.train(load(path, ["training.epochs=4"]), str(tmp_path / name / "run")).test
+    assert found["pairs"] == found["beside"]
+    assert found["pairs"]["auc"] > found["without"]["auc"] + 0.02

@@ -52,6 +52,7 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
             ids += feature.cross or [feature.column or name]
         else:
             numbers.append(feature.column or name)
+    ids += [feature.weights for feature in schema.categorical.values() if feature.weights]
     if schema.group:
         ids.append(schema.group)
     for label in schema.labels:
@@ -166,7 +167,8 @@ class Chunk:
         if feature.buckets is not None:
             # One is added so that no real value becomes MISSING_ID.
             reduced = jagged.values % np.uint64(feature.buckets) + np.uint64(1)
-            jagged = Jagged(np.where(jagged.values == _MISSING, _MISSING, reduced), jagged.offsets)
+            values = np.where(jagged.values == _MISSING, _MISSING, reduced)
+            jagged = Jagged(values, jagged.offsets, jagged.weights)
         return jagged
 
     def _raw_ids(self, name: str, feature: Categorical) -> Jagged:
@@ -189,18 +191,52 @@ class Chunk:
 
     def _bags(self, column: str, feature: Categorical) -> Jagged:
         array = self.column(column)
-        limit = feature.max_values or _NO_LIMIT
+        limit, last = feature.max_values or _NO_LIMIT, feature.keep == "last"
         if pa.types.is_dictionary(array.type) and not pa.types.is_nested(array.type.value_type):
             array = array.dictionary_decode()
+        weighted = feature.weights is not None or feature.weight_separator is not None
         if feature.separator and is_text(array.type):
-            return Jagged(*split_ids(array, feature.separator, limit, self.salt, self._missing.ids))
+            if not weighted:
+                whole = _NO_LIMIT if last else limit
+                ids, offsets = split_ids(array, feature.separator, whole, self.salt, self._missing.ids)
+                return _trimmed(ids, offsets, limit, last=True) if last else Jagged(ids, offsets)
+            array = split_words(array, feature.separator, self._missing.texts)
         if not _is_list(array.type):
+            if weighted:
+                raise no_lists(array.type, f"{self.origin.file}, column {column!r}")
             return _bag_of_one(self._single(column, feature))
-        counts = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-        values = pa.table({column: pc.list_flatten(array)})
+        counts, values = _flattened(array)
+        weights = None
+        if feature.weight_separator is not None:
+            values, given = cut_weights(values, feature.weight_separator)
+            weights = self._weights(column, given, counts)
+        elif feature.weights is not None:
+            weights = self._weights_beside(feature, counts)
+        ids = self._inner(column, values, counts)._single(column, feature)
+        return _trimmed(ids, np.append(0, np.cumsum(counts)), limit, weights, last=last)
+
+    def _inner(self, column: str, values: pa.Array, counts: Offsets) -> Chunk:
+        """Return a chunk of the values in lists, `counts[i]` of row i, whose errors name the row."""
         origin = Origin(self.origin.file, np.repeat(self.origin.rows, counts))
-        ids = Chunk(values, origin, self.salt, self._missing, {})._single(column, feature)
-        return _trimmed(ids, np.append(0, np.cumsum(counts, dtype=np.int64)), limit)
+        return Chunk(pa.table({column: values}), origin, self.salt, self._missing, {})
+
+    def _weights_beside(self, feature: Categorical, counts: Offsets) -> Floats:
+        """Return the weights in the column of its own of a feature with `counts[i]` values in row i."""
+        column = feature.weights or ""
+        lists = as_lists(self.column(column), feature.separator, self._missing.texts)
+        if lists is None:
+            raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
+        own, values = _flattened(lists)
+        why = "each value has a weight of its own"
+        self._refuse(column, own, own != counts, "the number of weights, {}, is not that of values", why)
+        return self._weights(column, values, counts)
+
+    def _weights(self, column: str, values: pa.Array, counts: Offsets) -> Floats:
+        """Return weights of values, float32, 1 where missing; finite and >= 0."""
+        inner = self._inner(column, values, counts)
+        found = inner.numeric(column, Numeric(missing=1.0), lambda given: given)
+        inner._refuse(column, found, found < 0, "value {:g} is not a weight", "weights are numbers >= 0")
+        return found
 
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
         """Return a numeric feature after its transform, float32[n]."""
@@ -217,15 +253,14 @@ class Chunk:
         column, dim = feature.column or name, feature.dim
         lists = as_lists(self.column(column), feature.separator, self._missing.texts)
         if lists is None:
-            raise no_vectors(self.column(column).type, f"{self.origin.file}, column {column!r}")
-        counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+            raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
+        counts, given = _flattened(lists)
         fix = f"correct the value, or leave it empty to mean zeros; dim is {dim}"
         wrong = (counts != dim) & (counts > 0)
         self._refuse(column, counts, wrong, "a vector has {} numbers", f"the schema says {dim}", fix)
-        origin = Origin(self.origin.file, np.repeat(self.origin.rows, counts))
-        numbers = Chunk(pa.table({column: pc.list_flatten(lists)}), origin, self.salt, self._missing, {})
+        numbers = self._inner(column, given, counts).numeric(column, Numeric(), lambda found: found)
         values = np.zeros((len(lists), dim), np.float32)
-        values[counts > 0] = numbers.numeric(column, Numeric(), lambda given: given).reshape(-1, dim)
+        values[counts > 0] = numbers.reshape(-1, dim)
         return values
 
     def labels(self, labels: tuple[Label, ...]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
@@ -342,26 +377,46 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
 
 
 def as_lists(array: pa.Array, separator: str | None, missing: pa.Array) -> pa.Array | None:
-    """Return a column of vectors as lists, text split at the separator; None if it is neither."""
+    """Return a column of lists of numbers, text split at the separator; None if it is neither."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if separator is None or not is_text(array.type):
         return array if _is_list(array.type) else None
-    array = pc.utf8_trim(array.cast(pa.string()), "[]() \t\r\n")
-    array = pc.if_else(
-        pc.or_(pc.equal(array, ""), pc.is_in(array, missing)), pa.scalar(None, pa.string()), array
-    )
+    return split_words(pc.utf8_trim(array.cast(pa.string()), "[]() \t\r\n"), separator, missing)
+
+
+def split_words(array: pa.Array, separator: str, missing: pa.Array) -> pa.Array:
+    """Return the words of each text as lists; null where it is empty or missing."""
+    array = array.cast(pa.string())
+    nothing = pc.or_(pc.equal(array, ""), pc.is_in(array, missing))
+    array = pc.if_else(nothing, pa.scalar(None, pa.string()), array)
     return pc.utf8_split_whitespace(array) if separator == " " else pc.split_pattern(array, separator)
 
 
-def no_vectors(kind: pa.DataType, where: str) -> DataError:
-    """Return the error for a column that cannot be a vector feature."""
+def cut_weights(words: pa.Array, separator: str) -> tuple[pa.Array, pa.Array]:
+    """Return what is before and after the last separator of each text; after it is null if there is none."""
+    counts, parts = _flattened(
+        pc.split_pattern(words.cast(pa.string()), separator, max_splits=1, reverse=True)
+    )
+    starts = np.cumsum(counts) - counts
+    values = parts.take(pa.array(starts, mask=counts == 0))
+    return values, parts.take(pa.array(starts + 1, mask=counts < 2))
+
+
+def _flattened(lists: pa.Array) -> tuple[Offsets, pa.Array]:
+    """Return (int64[n] lengths of lists, 0 where null; their values one after another)."""
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return counts.astype(np.int64), pc.list_flatten(lists)
+
+
+def no_lists(kind: pa.DataType, where: str) -> DataError:
+    """Return the error for a column that should hold lists."""
     text = is_text(kind) or (pa.types.is_dictionary(kind) and is_text(kind.value_type))
     return DataError(
-        f"a column of type {kind} holds no vectors",
+        f"a column of type {kind} holds no lists",
         where=where,
-        why="the schema uses it as a vector",
-        fix="give the feature the separator of its numbers" if text else "give lists of numbers",
+        why="the schema wants several numbers or values in each row",
+        fix="give the feature a separator" if text else "give lists",
     )
 
 
@@ -376,18 +431,23 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _trimmed(ids: Ids, offsets: Offsets, limit: int) -> Jagged:
-    """Drop missing values, then all but the first `limit` of each sample."""
+def _trimmed(
+    ids: Ids, offsets: Offsets, limit: int, weights: Floats | None = None, *, last: bool = False
+) -> Jagged:
+    """Drop missing values, then all but the first, or last, `limit` of each sample."""
     real = ids != _MISSING
     if not real.all():
         before = np.concatenate(([0], np.cumsum(real)))
         ids, offsets = ids[real], before[offsets]
+        weights = None if weights is None else weights[real]
     counts = np.diff(offsets)
     if counts.size and counts.max() > limit:
         place = np.arange(len(ids)) - np.repeat(offsets[:-1], counts)
-        ids = ids[place < limit]
+        kept = place >= np.repeat(counts - limit, counts) if last else place < limit
+        ids = ids[kept]
+        weights = None if weights is None else weights[kept]
         offsets = np.concatenate(([0], np.cumsum(np.minimum(counts, limit))))
-    return Jagged(ids, offsets.astype(np.int64, copy=False))
+    return Jagged(ids, offsets.astype(np.int64, copy=False), weights)
 
 
 def _bag_of_one(ids: Ids) -> Jagged:

@@ -33,24 +33,30 @@ def take_jagged(jagged: Jagged, indices: Indices) -> Jagged:
     offsets = np.append(0, np.cumsum(jagged.offsets[indices + 1] - jagged.offsets[indices]))
     out = np.empty(offsets[-1], np.uint64)
     _take_values(jagged.values, jagged.offsets, indices, out)
-    return Jagged(out, offsets)
+    weights = None if jagged.weights is None else np.empty(offsets[-1], np.float32)
+    if weights is not None:
+        _take_values(jagged.weights, jagged.offsets, indices, weights)
+    return Jagged(out, offsets, weights)
 
 
 def slice_jagged(jagged: Jagged, start: int, stop: int) -> Jagged:
-    """Return samples start..stop; values are a view."""
+    """Return samples start..stop; values and weights are views."""
     if jagged.offsets is None:
         return Jagged(jagged.values[start:stop])
     window = jagged.offsets[start : stop + 1]
-    return Jagged(jagged.values[window[0] : window[-1]], window - window[0])
+    weights = None if jagged.weights is None else jagged.weights[window[0] : window[-1]]
+    return Jagged(jagged.values[window[0] : window[-1]], window - window[0], weights)
 
 
 def concat_jagged(parts: Sequence[Jagged]) -> Jagged:
-    """Return the samples of all parts one after another; all parts have offsets, or none has."""
+    """Return the samples of all parts one after another; all have offsets or weights, or none has."""
     values = np.concatenate([part.values for part in parts])
     if parts[0].offsets is None:
         return Jagged(values)
     counts = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    return Jagged(values, np.append(0, np.cumsum(np.concatenate(counts))))
+    given = [part.weights for part in parts if part.weights is not None]
+    weights = np.concatenate(given) if given else None
+    return Jagged(values, np.append(0, np.cumsum(np.concatenate(counts))), weights)
 
 
 def _rebuilt(
