@@ -11,7 +11,7 @@ import pytest
 
 import satrap
 from satrap.errors import ConfigError
-from satrap.schema import Label, Schema, Table
+from satrap.schema import Label, Numeric, Schema, Table
 
 
 @pytest.mark.parametrize("name", [True, 3, None, ["user"]])
@@ -155,3 +155,17 @@ def test_impossible_weights_and_ends_of_lists_are_refused(arguments: dict[str, A
     with pytest.raises(ConfigError) as caught:
         Schema(["y"], {"tags": satrap.Categorical(dim=4, **arguments)})
     assert what in caught.value.what
+
+
+def test_features_and_labels_of_other_types_are_refused() -> None:
+    wrong: Any
+    for wrong, what in (
+        ({"user": 16}, "feature 'user' is 16"),
+        ({"user": {"dim": 16}}, "feature 'user' is {'dim': 16}"),
+        (["user"], "features must be a dict, got list"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            Schema(["y"], wrong)
+        assert caught.value.what.startswith(what)
+    with pytest.raises(ConfigError, match="labels is no list"):
+        Schema("clicked", {"x": Numeric()})

@@ -231,18 +231,20 @@ def blaming(what: str, kind: type[SatrapError] = TrainingError, place: str = "")
         kind: the error to raise.
         place: where, if no line of own code was reached; without it, such errors pass as they are.
 
+    A `SatrapError` that says no place gets that line, too.
+
     Raises:
         SatrapError: of the kind.
     """
     try:
         yield
-    except SatrapError:
-        raise
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _places]
         if frames:
             place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"
-        if not place:
+        if isinstance(error, SatrapError) and frames and not error.where:
+            raise type(error)(error.what, where=place, why=error.why, fix=error.fix) from error
+        if not place or isinstance(error, SatrapError):
             raise
         text = " ".join(str(error).split())
         raise kind(f"{what}: {type(error).__name__}: {text[:300]}", where=place) from error

@@ -256,6 +256,7 @@ class Schema:
         group: str | None = None,
         salt: int = 0,
     ) -> None:
+        _check_kinds(labels, features)
         self.labels: tuple[Label, ...] = tuple(
             Label(name=label) if isinstance(label, str) else label for label in labels
         )
@@ -346,6 +347,23 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
+
+
+def _check_kinds(labels: object, features: object) -> None:
+    """Raise `ConfigError` for labels and features of other types than those documented."""
+    if isinstance(labels, str | Label):
+        raise ConfigError("labels is no list", fix=f"write labels=[{labels!r}]")
+    if not isinstance(features, Mapping):
+        raise ConfigError(
+            f"features must be a dict, got {type(features).__name__}",
+            fix='write features={"user": Categorical(dim=16), "price": Numeric()}',
+        )
+    for name, feature in features.items():
+        if not isinstance(feature, Feature):
+            raise ConfigError(
+                f"feature {name!r} is {feature!r}, which says nothing about its kind",
+                fix="write Categorical(dim=16) for ids, Numeric() for a number",
+            )
 
 
 def _check(schema: Schema) -> None:

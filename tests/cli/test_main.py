@@ -22,6 +22,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "config",
         "plan",
         "checkpoint",
+        "key",
         "shard",
         "loader",
         "embedding-worker",

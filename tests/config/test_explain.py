@@ -47,8 +47,8 @@ def test_unknown_key_of_an_override(tmp_path: Path) -> None:
     [
         ("training.batch_size=3", "'batch_size' belongs to data;"),
         ("epochs=3", "'epochs' belongs to training;"),
-        ("features.price.dim=3", "'dim' belongs to features.<name>;"),
-        ("features.user.transform=log1p", "'transform' belongs to features.<name>;"),
+        ("features.price.dim=3", "'dim' is for ids: remove it"),
+        ("features.user.transform=log1p", "'transform' is for numbers: add numeric: true"),
         ("data.weight=w", "'weight' belongs to the top level;"),
         ("model.name=dcnv2", ""),
     ],
@@ -146,3 +146,20 @@ def test_every_key_is_documented() -> None:
     assert next(walk())[1] is Sections
     silent = [(p, k) for p, m in walk() for k, info in m.model_fields.items() if not info.description]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "hint"),
+    [
+        ("{transform: standardize}", "'transform' is for numbers: add numeric: true; "),
+        ("{missing: 1.0}", "'missing' is for numbers: add numeric: true; "),
+        ("{numeric: true, dim: 4}", "'dim' is for ids: remove it, or numeric: true; "),
+        ("{type: numeric}", "the kind is said by dim: 16 for ids, numeric: true for a number; "),
+        ("{kind: categorical, dim: 8}", "the kind is said by dim: 16 for ids, numeric: true for a number; "),
+        ("{dmi: 4}", "did you mean 'dim'? "),
+    ],
+)
+def test_a_feature_of_the_other_kind_is_told_how_to_say_so(tmp_path: Path, feature: str, hint: str) -> None:
+    fix = refused(tmp_path, f"features.user={feature}").fix
+    assert fix.startswith(f"{hint}allowed here: ")
+    assert "numeric: true for a number" in refused(tmp_path, "features.user=16").fix

@@ -357,3 +357,25 @@ def test_weights_of_values_that_cannot_be_used_name_the_row(columns, arguments, 
 def test_weights_are_for_lists_only(columns):
     error = error_of(lambda: one(columns, tags=Categorical(dim=2, multi=True, weights="w")))
     assert "holds no lists" in error.what
+
+
+@pytest.mark.parametrize("value", ["a|b", "Drama, Comedy", "1;2", "a\tb", "x | y"])
+def test_a_list_in_one_text_needs_a_separator(value):
+    many = Categorical(dim=2, multi=True)
+    error = error_of(lambda: one({"m": ["a", value]}, m=many))
+    assert error.what == f"value {value!r} would be one id"
+    assert "row 2" in error.where
+    sign = next(sign for sign in "|;,\t" if sign in value)
+    assert f"set separator: {sign!r}" in error.fix
+    assert (
+        len(one({"m": ["a", value]}, m=Categorical(dim=2, multi=True, separator=sign)).ids["m"].values) == 3
+    )
+    assert len(one({"m": ["a", value]}, m=Categorical(dim=2)).ids["m"].values) == 2
+    assert len(one({"m": ["a|", "|", ",", "A, ", None]}, m=many).ids["m"].values) == 4
+
+
+def test_labels_that_are_texts_or_other_numbers_get_advice_for_labels():
+    for values in (["no", "yes"], [1, 5]):
+        error = error_of(lambda: one({"a": [1, 2], "y": values}, labels=["y"]))  # noqa: B023
+        assert "positive" in error.fix
+        assert "feature" not in error.fix

@@ -8,6 +8,8 @@ import pytest
 from satrap import launch
 from satrap.config import load
 from satrap.errors import DataError
+from satrap.launch.fit import one_class
+from satrap.launch.training import _beginning
 from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 
@@ -107,3 +109,22 @@ def test_weights_of_values_count_wherever_they_are_written(tmp_path: Path) -> No
         found[name] = launch.train(load(path, ["training.epochs=4"]), str(tmp_path / name / "run")).test
     assert found["pairs"] == found["beside"]
     assert found["pairs"]["auc"] > found["without"]["auc"] + 0.02
+
+
+def test_a_label_with_one_value_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    rows = frame(300).assign(clicked=0)
+    launch.train(load(make_recipe(tmp_path, rows=rows)), str(tmp_path / "run"), notice=said.append)
+    found = [line for line in said if line.startswith("warning: the label is 0 in all ")]
+    assert [line.splitlines()[0].split()[-2:] for line in found] == [["validation", "rows"], ["test", "rows"]]
+    metrics = {"a/positives": 3, "a/samples": 3, "b/positives": 1, "b/samples": 3, "samples": 3}
+    [warning] = one_class("test", metrics)
+    assert warning.startswith("warning: a is 1 in all 3 test rows")
+
+
+def test_the_beginning_says_what_is_started(tmp_path: Path) -> None:
+    said: list[str] = []
+    launch.train(load(make_recipe(tmp_path), ["training.steps=1"]), str(tmp_path / "run"), notice=said.append)
+    assert "starting hybrid: one process" in said
+    several = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=3"]
+    assert _beginning(load(make_recipe(tmp_path), several)) == "starting hybrid: 2 shards, 3 workers"

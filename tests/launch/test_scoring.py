@@ -16,6 +16,7 @@ from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import open_part
+from satrap.launch.folder import RunFolder
 from satrap.launch.scoring import _write, load_predictor, scored_tables
 from satrap.schema import Label
 from satrap.train import Observer, Progress, Trainer
@@ -91,7 +92,7 @@ def test_without_any_rows_to_score_evaluate_asks_for_them(tmp_path: Path) -> Non
     outcome = launch.train(recipe, str(tmp_path / "run"))
     assert (outcome.result.steps, outcome.result.stopped) == (3, "steps")
     assert "auc" not in outcome.metrics
-    with pytest.raises(ConfigError, match="names no test or validation rows"):
+    with pytest.raises(ConfigError, match="no recipe names test or validation rows"):
         launch.evaluate(outcome.folder)
     frame(100, seed=3).to_csv(tmp_path / "more.csv", index=False)
     assert 0 <= launch.evaluate(outcome.folder, [str(tmp_path / "more.csv")])["auc"] <= 1
@@ -183,3 +184,19 @@ def test_early_stop_keeps_the_lowest_validation_loss(tmp_path: Path, label: str,
     assert outcome.result.stopped == "patience"
     assert len(losses) == losses.index(min(losses)) + 4
     assert outcome.result.metrics[metric] == min(losses) < losses[-1]
+
+
+def test_a_folder_that_a_trainer_saved_scores_as_that_of_a_run(tmp_path: Path) -> None:
+    outcome = launch.train(load(make_recipe(tmp_path)), str(tmp_path / "run"))
+    trainer = Trainer.load(str(tmp_path / "run"))
+    trainer.save(str(tmp_path / "saved"))
+    trainer.close()
+    saved, rows = RunFolder.open(tmp_path / "saved"), [str(tmp_path / "rows.csv")]
+    assert launch.evaluate(saved, rows) == pytest.approx(launch.evaluate(outcome.folder, rows), rel=1e-6)
+    assert launch.evaluate(saved, rows, ["training.device=cpu"])["samples"] == 2000
+    assert launch.predict(saved, rows, tmp_path / "scores.csv") == 2000
+    with pytest.raises(ConfigError, match="no recipe names test or validation rows") as caught:
+        launch.evaluate(saved)
+    assert caught.value.fix == "give the rows: --input FILE"
+    again = Trainer.load(str(tmp_path / "saved"))
+    again.close()

@@ -37,5 +37,5 @@ def test_notices(tmp_path: Path) -> None:
     recipe = load(make_recipe(tmp_path, RECIPE + "about: {md5: {rows.csv: '0'}}\n"), ["training.steps=1"])
     said: list[str] = []
     launch.train(recipe, str(tmp_path / "run"), notice=said.append)
-    assert len(said) == 1
+    assert len(said) == 2
     assert "rows.csv is not the file the figures in the recipe are for" in said[0]

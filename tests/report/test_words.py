@@ -70,3 +70,34 @@ def test_progress_line_with_shards_tells_of_the_traffic() -> None:
     assert " | wait 25% | push 3.1 ms | 1,300 B/sample | 23% distinct | shards 50% 12% busy" in progress_line(
         progress
     )
+
+
+def test_progress_line_fits_the_terminal() -> None:
+    progress = Progress(
+        step=123_456,
+        epoch=11,
+        samples=300_000_000,
+        total_samples=1_000_000_000,
+        samples_per_second=1_430_000.4,
+        loss=0.5321,
+        auc=0.7512,
+        rows=632_110_000,
+        staleness=4,
+        memory_bytes=812 << 30,
+        refused=3,
+        eta_seconds=42_000,
+        distinct_ratio=0.5,
+        others_missed=2.0,
+        shard_rows=(1,) * 8,
+        shard_busy=(0.5,) * 8,
+    )
+    whole = progress_line(progress)
+    assert len(whole) > 160
+    for width in (160, 120, 100, 80, 60):
+        line = progress_line(progress, width)
+        assert len(line) <= width
+        assert line.startswith("epoch 12 step 123,456  30% | ")
+        assert "loss 0.5321 | AUC 0.7512" in line
+        assert set(line.split(" | ")) <= set(whole.split(" | "))
+    assert progress_line(progress, 80).endswith("30% | loss 0.5321 | AUC 0.7512 | 3 steps refused")
+    assert progress_line(progress, len(whole)) == whole

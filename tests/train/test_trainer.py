@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import satrap
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, TrainingError
 from satrap.store import StoreConfig
 from satrap.train import Trainer, lookahead
 from tests.train.plain import (
@@ -249,4 +249,64 @@ def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
         outputs = plain.outputs(batches[0])
     np.testing.assert_allclose(predicted[:, 0], 100 + 20 * outputs[:, 0], rtol=1e-4)
     np.testing.assert_allclose(predicted[:, 1:], torch.softmax(outputs[:, 1:], 1), rtol=1e-3)
+
+
+def test_an_optimizer_that_is_none_is_refused() -> None:
+    model = torch.nn.Linear(1, 1)
+    for dense, what in (
+        (torch.optim.Adam(model.parameters()), "of type Adam, not a function"),
+        (1e-3, "of type float, not a function"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            make_trainer(dense_optimizer=dense)
+    for rows, what in (
+        (torch.optim.Adagrad(model.parameters()), "of type Adagrad, which cannot"),
+        (satrap.optim.Adagrad, "the class Adagrad, which cannot"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            make_trainer(embedding_optimizer=rows)
+
+
+@pytest.mark.parametrize("data", [{"user": [1]}, "rows.csv", [1, 2]])
+def test_data_that_yields_no_batches_is_refused(data: Any) -> None:
+    trainer = make_trainer()
+    for call in (
+        lambda: trainer.fit(data),
+        lambda: trainer.fit(Batches(make_batches(1)), validation=data),
+        lambda: trainer.evaluate(data),
+        lambda: trainer.predict(data),
+    ):
+        with pytest.raises(ConfigError, match=f"of type {type(data).__name__}") as caught:
+            call()
+        assert "satrap.data.read(data, schema)" in caught.value.fix
+    trainer.close()
+
+
+class Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def forward(self, batch: satrap.EmbeddedBatch) -> Any:
+        return torch.zeros(batch.size), batch
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_that_returns_a_tuple_is_refused(precision: str) -> None:
+    training = satrap.train.TrainingOptions(precision=precision)
+    trainer = make_trainer(model=Pair(), training=training)
+    for call in (
+        lambda: trainer.fit(Batches(make_batches(1))),
+        lambda: trainer.evaluate(Batches(make_batches(1))),
+    ):
+        with pytest.raises(TrainingError, match="returned a value of type tuple, not a tensor"):
+            call()
+    trainer.close()
+
+
+@pytest.mark.parametrize(("value", "what"), [(torch.zeros(32), r"shape \[32\]"), (0.5, "type float")])
+def test_a_loss_that_is_not_one_number_is_refused(value: Any, what: str) -> None:
+    trainer = make_trainer(loss=lambda logits, batch: value)
+    with pytest.raises(TrainingError, match=f"the loss returned a value of {what}"):
+        trainer.fit(Batches(make_batches(1)))
     trainer.close()

@@ -11,6 +11,7 @@ import click
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
 from satrap.cli.embedding_worker import embedding_worker
+from satrap.cli.key import key
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
 from satrap.cli.plan import plan
@@ -46,6 +47,7 @@ for command in (
     config,
     plan,
     checkpoint,
+    key,
     shard,
     loader,
     embedding_worker,

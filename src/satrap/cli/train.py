@@ -46,6 +46,7 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
 
     See `satrap.launch.train` for the arguments.
     """
+    click.echo("loading PyTorch", err=True)  # seconds, or more when the disk has not read it yet
     from satrap import launch
     from satrap.report import ProgressLine
     from satrap.report.words import metrics_line

@@ -4,7 +4,7 @@
 """
 
 from satrap.config.explain import unknown_value
-from satrap.config.recipe import Recipe, load
+from satrap.config.recipe import Recipe, load, without_data
 from satrap.config.show import annotated, origins, reference, to_yaml
 
-__all__ = ["Recipe", "annotated", "load", "origins", "reference", "to_yaml", "unknown_value"]
+__all__ = ["Recipe", "annotated", "load", "origins", "reference", "to_yaml", "unknown_value", "without_data"]

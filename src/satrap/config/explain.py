@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from satrap.config.derive import Choice, Keys
-from satrap.config.keys import Sections
+from satrap.config.keys import CategoricalKeys, NumericKeys, Sections
 from satrap.config.source import KeyPath, Source, dotted
 from satrap.errors import ConfigError
 
@@ -84,7 +84,9 @@ def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> Confi
     key, section = str(path[-1]), dotted(path[:-1]) or "the recipe"
     homes = [dotted(pattern) or "the top level" for pattern, m in walk() if key in m.model_fields]
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
-    if near:
+    if len(path) == 3 and path[0] == "features" and (hint := _kind_of_feature(key, near)):
+        pass
+    elif near:
         hint = f"did you mean {near[0]!r}? "
     elif homes:
         hint = f"{key!r} belongs to {' or '.join(dict.fromkeys(homes))}; "
@@ -98,6 +100,18 @@ def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> Confi
     )
 
 
+KINDS_OF_FEATURES = "dim: 16 for ids, numeric: true for a number"
+
+
+def _kind_of_feature(key: str, near: Sequence[str]) -> str:
+    """Return a hint for a key that another kind of feature has, or that was meant to say the kind."""
+    if key in NumericKeys.model_fields:
+        return f"{key!r} is for numbers: add numeric: true; "
+    if key in CategoricalKeys.model_fields:
+        return f"{key!r} is for ids: remove it, or numeric: true; "
+    return f"the kind is said by {KINDS_OF_FEATURES}; " if key in ("type", "kind") and not near else ""
+
+
 def _hint_elsewhere(key: str) -> str:
     known = {name: dotted((*pattern, name)) for pattern, model in walk() for name in model.model_fields}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
@@ -107,7 +121,9 @@ def _hint_elsewhere(key: str) -> str:
 def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> ConfigError:
     value, choice = detail["input"], _node_at(detail["loc"])
     if not isinstance(value, dict) or not isinstance(choice, Choice):
-        return ConfigError(f"{dotted(path)} must be a mapping, got {shown(value)}", where=source.where(path))
+        fix = f"write {path[-1]}: {{...}} with {KINDS_OF_FEATURES}" if path[0] == "features" else ""
+        what = f"{dotted(path)} must be a mapping, got {shown(value)}"
+        return ConfigError(what, where=source.where(path), fix=fix)
     inner = (*path, choice.key)
     if choice.key not in value:
         return ConfigError(f"key {choice.key!r} is missing in {dotted(path)}", where=source.where(path))

@@ -13,7 +13,7 @@ from satrap import optim, own_code
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
-from satrap.config.source import OWN_CODE, KeyPath, Source, read
+from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
 from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
@@ -151,7 +151,21 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Overrides are `section.key=value` texts, applied after the file; values are YAML. If the file, a key or a
     value is wrong, it raises ConfigError with file, line and key.
     """
-    source = read(path, overrides)
+    return checked(read(path, overrides))
+
+
+def without_data(place: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the defaults, with overrides, for a saved model without a recipe.
+
+    Its labels and features are made up: such a model has a schema of its own.
+    """
+    features, model = {"none": {"dim": 1}}, {"name": "none"}
+    values = {"data": {"train": []}, "labels": ["none"], "features": features, "model": model}
+    return checked(with_overrides(Source(place, values), overrides))
+
+
+def checked(source: Source) -> Recipe:
+    """Return the recipe of a source; if a key or a value is wrong, it raises ConfigError."""
     try:
         sections = Sections.model_validate(source.values)
     except ValidationError as error:

@@ -76,6 +76,11 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Source:
     if not isinstance(node, MappingNode):
         raise ConfigError("a recipe must be a mapping of sections such as data: and model:", where=str(path))
     source.values = _Reader(source, str(path)).build(node, ())
+    return with_overrides(source, overrides)
+
+
+def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
+    """Apply `key.path=value` texts to a source; whatever is wrong raises ConfigError."""
     for number, override in enumerate(overrides):
         _override(source, override, overrides[:number])
     return source

@@ -204,6 +204,8 @@ class Chunk:
         if not _is_list(array.type):
             if weighted:
                 raise no_lists(array.type, f"{self.origin.file}, column {column!r}")
+            if is_text(array.type) and feature.boundaries is None:
+                self._refuse_lists(column, array)
             return _bag_of_one(self._single(column, feature))
         counts, values = _flattened(array)
         weights = None
@@ -237,6 +239,20 @@ class Chunk:
         found = inner.numeric(column, Numeric(missing=1.0), lambda given: given)
         inner._refuse(column, found, found < 0, "value {:g} is not a weight", "weights are numbers >= 0")
         return found
+
+    def _refuse_lists(self, column: str, array: pa.Array) -> None:
+        """Raise `DataError` for the first text that looks like several values: nothing separates them."""
+        several = pc.match_substring_regex(array.cast(pa.string()), r"[^|;,\t]\s*[|;,\t]\s*[^|;,\t\s]")
+        row = pc.index(several, True).as_py()
+        if row >= 0:
+            value = array[row].as_py()
+            sign = next(sign for sign in "|;,\t" if sign in str(value))
+            raise DataError(
+                f"value {str(value)[:60]!r} would be one id",
+                where=self.origin.at(row, column),
+                why="the feature has multi: true, but no separator that would split it",
+                fix=f"set separator: {sign!r}; or remove multi: true, if it is one value",
+            )
 
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
         """Return a numeric feature after its transform, float32[n]."""
@@ -326,7 +342,15 @@ class Chunk:
 
     def _binary(self, column: str, known: Bools) -> Doubles:
         """Return 0 or 1 for each row; 0 where the label is not known."""
-        values = self.floats(column)
+        try:
+            values = self.floats(column)
+        except DataError as error:
+            fix = (
+                "name the values that count as 1: positive: [yes] in a recipe, Label(positive=...) in Python"
+            )
+            raise DataError(
+                error.what, where=error.where, why="a label or mask is 0 or 1", fix=fix
+            ) from error
         self._refuse_missing(column, np.isnan(values) & known)
         bad = (values != 0) & (values != 1) & known
         fix = "give the label positive or threshold, or kind regression or multiclass, or correct it"

@@ -1,6 +1,6 @@
 """What each training process does: train a recipe, save the model, score the test rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -66,9 +66,24 @@ def fit(
                 return _record(Outcome(folder, result), history, workers)
             save_model(trainer, folder)
             test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
+            for part, metrics in (("validation", dict(*result.history[-1:])), ("test", test)):
+                for warning in one_class(part, metrics) if workers.rank == 0 else ():
+                    notice(warning)
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
     return _record(Outcome(folder, result, test), history, workers)
+
+
+def one_class(part: str, metrics: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning for each label that is 0, or 1, in all samples of a part of the data."""
+    for key in [key for key in metrics if key.rpartition("/")[2] == "positives"]:
+        label, samples = key.rpartition("/")[0], metrics[f"{key.removesuffix('positives')}samples"]
+        if metrics[key] in (0, samples):
+            yield (
+                f"warning: {label or 'the label'} is {int(metrics[key] > 0)} in all {samples:,} {part} rows\n"
+                "  why it matters: AUC needs both values, and so do rate drop, early stop and best weights\n"
+                "  what to do: check the label's positive or threshold, and data.split if rows are sorted"
+            )
 
 
 def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from satrap.config import Recipe, load, to_yaml
+from satrap.checkpoint.manifest import MANIFEST
+from satrap.config import Recipe, load, to_yaml, without_data
 from satrap.errors import ConfigError
 from satrap.launch import kept_code
 from satrap.report.history import finite
@@ -102,8 +103,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Return the folder of a run that has finished or left a snapshot; others are a ConfigError."""
+        """Return the folder of a run that has finished or left a snapshot; others are a ConfigError.
+
+        A folder that `Trainer.save` wrote is one, too: its recipe consists of defaults.
+        """
         folder = cls(Path(path))
+        if (folder.path / MANIFEST).is_file() and not folder.recipe_file.exists():
+            folder.model = folder.path
+            return folder
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
         snapshots = missing == [folder.model] and (
             folder.checkpoints.exists() or folder.recipe().sections.checkpoint.url
@@ -118,6 +125,8 @@ class RunFolder:
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Read the recipe of the run, with overrides as `satrap.config.load` takes them."""
+        if self.model == self.path:
+            return without_data(str(self.path), overrides)
         return load(self.recipe_file, overrides)
 
     def snapshots(self, recipe: Recipe) -> str:

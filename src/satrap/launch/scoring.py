@@ -110,8 +110,8 @@ def evaluate(
             rows = open_part(recipe, schema, "test") or open_part(recipe, schema, "validation")
         if rows is None:
             raise ConfigError(
-                "the recipe names no test or validation rows",
-                where=str(folder.recipe_file),
+                "no recipe names test or validation rows",
+                where=str(folder),
                 fix="give the rows: --input FILE",
             )
         with blaming("your own code failed"):

@@ -55,6 +55,7 @@ def train(
     try:
         for line in _changes(recipe, folder):
             notice(line)
+        notice(_beginning(recipe))
         schema = measured(recipe, recipe.schema())
         plan = checkpointing(recipe, folder, notice)
         if not resume:
@@ -71,6 +72,16 @@ def train(
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
         raise
+
+
+def _beginning(recipe: Recipe) -> str:
+    """Return a line that says what is started."""
+    cluster, names = recipe.sections.cluster, []
+    if cluster.exchange != "local":
+        counts = {"shard": cluster.servers, "loader": cluster.loaders}
+        counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
+        names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
+    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:

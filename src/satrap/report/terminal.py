@@ -66,7 +66,7 @@ class ProgressLine(Observer):
         self._epoch = progress.epoch
         if now - self._shown_at >= self._every or new_epoch:
             self._shown_at = now
-            self._show(progress_line(progress))
+            self._show(progress_line(progress, self._console.width if self._live is not None else None))
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
         """Print the validation metrics."""

@@ -65,38 +65,54 @@ def window(progress: Progress) -> dict[str, float]:
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def _traffic(progress: Progress) -> list[str]:
+Part = tuple[int, str]
+"""A part of the progress line; parts with higher numbers are left out first when there is no room."""
+
+
+def _traffic(progress: Progress) -> list[Part]:
     """Return what passes between the worker and the shards, in a few words."""
     stages = progress.stage_seconds
     waited = stages.get("lookup", 0.0) / max(sum(stages.values()), 1e-9)
     sent, received = progress.sent_bytes_per_sample, progress.received_bytes_per_sample
     return [
-        f"wait {waited:.0%}",
-        f"push {1000 * progress.push_seconds:.1f} ms",
-        f"{sent + received:,.0f} B/sample",
-        f"{progress.distinct_ratio:.0%} distinct",
-        f"shards {' '.join(f'{busy:.0%}' for busy in progress.shard_busy)} busy",
+        (6, f"wait {waited:.0%}"),
+        (9, f"push {1000 * progress.push_seconds:.1f} ms"),
+        (10, f"{sent + received:,.0f} B/sample"),
+        (11, f"{progress.distinct_ratio:.0%} distinct"),
+        (8, f"shards {' '.join(f'{busy:.0%}' for busy in progress.shard_busy)} busy"),
     ]
 
 
-def progress_line(progress: Progress) -> str:
-    """Return one line: place, speed, loss, metrics so far, rows, staleness, memory, traffic, time left."""
+def progress_line(progress: Progress, width: int | None = None) -> str:
+    """Return one line: place, speed, loss, metrics so far, rows, staleness, memory, traffic, time left.
+
+    With a width in characters, what matters least is left out, so that the line fits.
+    """
     total = progress.total_samples
     done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"
     parts = [
-        f"epoch {progress.epoch + 1} step {progress.step:,}{done}",
-        f"{progress.samples_per_second:,.0f} samples/s",
-        f"loss {decimals(progress.loss)}",
-        *(f"{METRIC_NAMES[name]} {decimals(value)}" for name, value in window(progress).items()),
-        f"{progress.rows:,} rows",
-        f"staleness {progress.staleness}"
-        + (f" (others {progress.others_missed:.1f})" if progress.others_missed else ""),
-        size(progress.memory_bytes),
+        (0, f"epoch {progress.epoch + 1} step {progress.step:,}{done}"),
+        (3, f"{progress.samples_per_second:,.0f} samples/s"),
+        (0, f"loss {decimals(progress.loss)}"),
+        *((0, f"{METRIC_NAMES[name]} {decimals(value)}") for name, value in window(progress).items()),
+        (4, f"{progress.rows:,} rows"),
+        (
+            7,
+            f"staleness {progress.staleness}"
+            + (f" (others {progress.others_missed:.1f})" if progress.others_missed else ""),
+        ),
+        (4, size(progress.memory_bytes)),
     ]
     if progress.shard_rows:
         parts += _traffic(progress)
     if progress.refused:
-        parts.append(f"{progress.refused:,} steps refused")
+        parts.append((1, f"{progress.refused:,} steps refused"))
     if progress.eta_seconds is not None:
-        parts.append(f"{duration(progress.eta_seconds)} left")
-    return " | ".join(parts)
+        parts.append((2, f"{duration(progress.eta_seconds)} left"))
+    while width is not None and len(_joined(parts)) > width and max(parts)[0]:
+        parts.remove(max(parts))
+    return _joined(parts)
+
+
+def _joined(parts: list[Part]) -> str:
+    return " | ".join(text for _, text in parts)

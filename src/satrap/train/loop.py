@@ -21,7 +21,7 @@ from satrap.exchange.protocol import Unanimous
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
 from satrap.train.load import reading
-from satrap.train.loss import LabelLoss, as_matrix, known_weight
+from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
 from satrap.train.merge import merged
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
@@ -121,7 +121,7 @@ class Loop:
                 leaves = embeddings.rows(rows[:own])
                 batch = embeddings.embed(turn.ticket, leaves)
                 logits = self._predictor.logits(batch)
-                loss = self._loss(logits, batch)
+                loss = as_mean(self._loss(logits, batch))
                 logits = as_matrix(logits.detach(), self._predictor.schema.outputs)
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)

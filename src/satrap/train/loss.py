@@ -14,6 +14,28 @@ from satrap.errors import TrainingError
 from satrap.schema import Label
 
 
+def as_tensor(logits: object, outputs: int) -> Tensor:
+    """Return what a model returned; `TrainingError` if it is no tensor."""
+    if not isinstance(logits, Tensor):
+        raise TrainingError(
+            f"the model returned a value of type {type(logits).__name__}, not a tensor",
+            why="the loss takes numbers for the labels of each sample",
+            fix=f"return float32[batch, {outputs}] from forward",
+        )
+    return logits
+
+
+def as_mean(loss: Tensor) -> Tensor:
+    """Return a loss that is one number; any other is a `TrainingError`."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+        raise TrainingError(
+            f"the loss returned a value of {found}, not one number",
+            fix="return the mean over the samples, for example losses.mean()",
+        )
+    return loss
+
+
 def as_matrix(logits: Tensor, outputs: int) -> Tensor:
     """Return a model's output as float32[size, outputs]; with one output it may be float32[size].
 

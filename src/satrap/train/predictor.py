@@ -27,7 +27,7 @@ from satrap.metrics import Metrics
 from satrap.schema import Schema
 from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
-from satrap.train.loss import as_matrix, predictions
+from satrap.train.loss import as_matrix, as_tensor, predictions
 from satrap.train.merge import merged
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.schedule import lookahead
@@ -142,6 +142,7 @@ class Predictor:
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
+        check_data(data)
         return merged(self.measure(data.batches()), self.workers)
 
     def measure(self, batches: Iterable[Batch]) -> Metrics:
@@ -164,6 +165,7 @@ class Predictor:
 
     def predict(self, data: Data) -> Iterator[Rows]:
         """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
+        check_data(data)
         return self.predict_batches(data.batches())
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
@@ -195,7 +197,8 @@ class Predictor:
 
     def logits(self, batch: EmbeddedBatch) -> Tensor:
         """Return what the network makes of its input, float32 also where it computes in fewer bits."""
-        return computed(lambda: self.model(batch), self.precision, self.embeddings.device)
+        outputs = self.schema.outputs
+        return computed(lambda: as_tensor(self.model(batch), outputs), self.precision, self.embeddings.device)
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""
@@ -211,6 +214,15 @@ class Predictor:
     def close(self) -> None:
         """Release the store and its thread."""
         self.exchange.close()
+
+
+def check_data(data: object) -> None:
+    """Raise `ConfigError` for something that yields no batches, such as a DataFrame or a path."""
+    if not callable(getattr(data, "batches", None)):
+        raise ConfigError(
+            f"cannot read batches from a value of type {type(data).__name__}",
+            fix="wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts",
+        )
 
 
 def prepare(device: str | torch.device, threads: int | None) -> torch.device:

@@ -30,7 +30,7 @@ from satrap.train.loop import Loop, Loss
 from satrap.train.loss import LabelLoss
 from satrap.train.observer import Observer, Result
 from satrap.train.place import Place
-from satrap.train.predictor import Data, Predictor, prepare
+from satrap.train.predictor import Data, Predictor, check_data, prepare
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
 from satrap.train.schedule import schedule_of
@@ -114,6 +114,7 @@ class Trainer:
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
             _check_lookahead(store)
+        _check_optimizers(embedding_optimizer, dense_optimizer)
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         self.model = model.to(chosen)
@@ -190,6 +191,9 @@ class Trainer:
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
         self._check_fit(epochs, steps)
+        check_data(data)
+        if validation is not None:
+            check_data(validation)
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series())
         snapshots = Snapshots(self.state, checkpoint)
         if resume:
@@ -305,6 +309,24 @@ class Trainer:
             )
         if epochs < 1 or (steps is not None and steps < 1):
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
+
+
+def _check_optimizers(embedding: object, dense: object) -> None:
+    if not isinstance(embedding, Optimizer):
+        raise ConfigError(
+            f"embedding_optimizer is {_kind(embedding)}, which cannot update rows",
+            fix="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
+        )
+    if dense is not None and (isinstance(dense, torch.optim.Optimizer) or not callable(dense)):
+        raise ConfigError(
+            f"dense_optimizer is {_kind(dense)}, not a function that makes an optimizer",
+            why="the trainer says which parameters it gets",
+            fix="pass dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)",
+        )
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
 def _check_lookahead(store: StoreConfig) -> None:

@@ -1,0 +1,21 @@
+"""What a model is told when it asks a batch for what is not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from satrap.batch import EmbeddedBatch
+from satrap.errors import ConfigError
+
+
+def test_a_misspelt_feature_brings_the_nearest_one() -> None:
+    user = torch.zeros(2, 4)
+    batch = EmbeddedBatch(2, {"user": user, "item": torch.ones(2, 4)}, torch.zeros(2, 1))
+    assert batch["user"] is user
+    with pytest.raises(ConfigError, match="no embedding of a feature 'usr'") as caught:
+        batch["usr"]
+    assert caught.value.fix.startswith("did you mean user? there are: user, item; numbers are columns of")
+    with pytest.raises(ConfigError) as caught:
+        batch["price"]
+    assert caught.value.fix.startswith("there are: user, item; numbers are columns of batch.numeric")
