@@ -9,18 +9,9 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
+from satrap.models.interaction import DotInteraction
 from satrap.models.layers import Ranker, equal_dim, mlp, num_outputs, xavier
 from satrap.schema import Schema
-
-
-def dot_interaction(vectors: Tensor, lower: Tensor) -> Tensor:
-    """Return the dot products of all pairs, float32[size, F * (F - 1) / 2], from float32[size, F, dim].
-
-    `lower` are the flat positions of the lower triangle without the diagonal, int64[F * (F - 1) / 2]. The
-    products are picked with `gather`, whose backward was measured fastest of the ways to index.
-    """
-    products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-    return products.gather(1, lower.expand(len(products), -1))
 
 
 class DLRM(Ranker):
@@ -44,8 +35,6 @@ class DLRM(Ranker):
             impossible argument.
     """
 
-    lower: Tensor
-
     def __init__(
         self,
         schema: Schema,
@@ -61,9 +50,8 @@ class DLRM(Ranker):
         if fields < 2:
             raise ConfigError("DLRM needs two vectors to multiply", fix="add a feature, or use dnn")
         self.bottom = mlp(numbers, [*bottom, dim], batch_norm=batch_norm)[0] if numbers else None
-        row, column = torch.tril_indices(fields, fields, -1)
-        self.register_buffer("lower", row * fields + column, persistent=False)
-        width = len(self.lower) + (dim if numbers else 0)
+        self.interaction = DotInteraction(fields)
+        width = fields * (fields - 1) // 2 + (dim if numbers else 0)
         self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
@@ -72,7 +60,8 @@ class DLRM(Ranker):
         vectors, inputs = batch.stack(), []
         if self.bottom is not None:
             inputs = [self.bottom(batch.numeric)]
-            vectors = torch.cat([inputs[0].unsqueeze(1), vectors], dim=1)
-        inputs.append(dot_interaction(vectors, self.lower))
+            first = inputs[0].unsqueeze(1)
+            vectors = torch.cat([first, vectors.to(first.dtype)], dim=1)  # autocast would join in float32
+        inputs.append(self.interaction(vectors))
         logits: Tensor = self.head(self.top(torch.cat(inputs, dim=1)))
         return logits
