@@ -12,7 +12,6 @@ BEYOND = {
     "dense.mesh.tensor": "2",
     "dense.mesh.pipeline": "2",
     "dense.sharded": "true",
-    "dense.precision": "float16",
     "cluster.launcher": "ray",
 }
 SYNC = "training.mode=sync"

@@ -1,4 +1,4 @@
-"""Training in bfloat16: the network computes as under `torch.autocast`, all else is as in float32."""
+"""Training in 16 bits: the network computes as under `torch.autocast`, all else is as in float32."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
+import satrap
 from satrap.batch import Batch
-from satrap.errors import ConfigError
+from satrap.dense import precision
+from satrap.errors import ConfigError, TrainingError
 from satrap.exchange import LocalExchange
 from satrap.launch.build import make_trainer as trainer_of
 from satrap.train import Predictor, Trainer, TrainingOptions
@@ -166,6 +168,76 @@ def test_resumed_equals_undisturbed(mode: str, every: int, kill: int, tmp_path: 
     expected = snapshots.undisturbed(fit, **arguments)
     snapshots.assert_same(expected, snapshots.killed_and_resumed(tmp_path, every, kill, fit, **arguments))
     assert expected["model"] != snapshots.undisturbed(fit, mode=mode, staleness=2)["model"]
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scale of float16 begins too high and soon rises again."""
+    monkeypatch.setattr(precision, "FIRST_SCALE", 2.0**22)
+    monkeypatch.setattr(precision, "GROWTH_INTERVAL", 4)
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_in_float16_a_resumed_run_equals_an_undisturbed_one(mode: str, tmp_path: Path) -> None:
+    fit = {"epochs": 2, "validation": snapshots.validation_data()}
+    arguments: dict[str, Any] = {"mode": mode, "staleness": 2, "precision": "float16", "clip_norm": 1.0}
+    expected = snapshots.undisturbed(fit, **arguments)
+    snapshots.assert_same(expected, snapshots.killed_and_resumed(tmp_path, 7, 9, fit, **arguments))
+    assert expected["counts"][2] == 0
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("mode", ["sync", "hybrid", "async"])
+def test_in_float16_steps_that_overflow_lower_the_scale_and_do_not_count(mode: str) -> None:
+    trainer = make_trainer(mode=mode, precision="float16")
+    result = trainer.fit(Batches(make_batches(60)))
+    assert (result.steps, result.refused) == (60, 0)
+    assert 30 < trainer.run.updates < 60
+    assert 1 < trainer.dense.scale.value < 2.0**22
+    trainer.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_in_float16_rows_and_weights_get_gradients_of_their_true_size(mode: str) -> None:
+    arguments: dict[str, Any] = {
+        "mode": mode,
+        "dense_optimizer": sgd,
+        "embedding_optimizer": satrap.optim.SGD(lr=0.5),
+        "clip_norm": 0.2,
+    }
+    data = Batches(make_batches(30))
+    first = alone(Batches(data.items[:1]), **arguments)
+    wide, short = (alone(data, precision=name, **arguments) for name in ("float32", "float16"))
+    assert short.result.refused == 0
+    way = np.linalg.norm(wide.dense - first.dense)
+    assert np.linalg.norm(short.dense - wide.dense) < 0.01 * way
+    for name in FEATURES:
+        assert np.linalg.norm(short.rows[name][1] - wide.rows[name][1]) < 0.01 * way
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("kind", ["servers", "collective"])
+def test_in_float16_two_workers_refuse_the_same_steps(kind: str) -> None:
+    parts = [make_batches(30, size=16, seed=rank) for rank in range(2)]
+    arguments: dict[str, Any] = {"mode": "sync", "dense_optimizer": sgd, "precision": "float16"}
+    one = alone(Batches([joined(step) for step in zip(*parts, strict=True)]), **arguments)
+    two = spread(kind, parts, **arguments)
+    assert two.result.refused == one.result.refused == 0
+    assert 0 < np.linalg.norm(two.dense - one.dense) < 0.1
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_what_float32_would_refuse_ends_the_run(precision: str) -> None:
+    batches = make_batches(300)
+    for batch in batches[40:]:
+        assert batch.numeric is not None
+        batch.numeric[:] = np.inf
+    trainer = make_trainer(precision=precision)
+    with pytest.raises(TrainingError, match="100 steps in a row"):
+        trainer.fit(Batches(batches))
+    assert trainer.run.steps == 140 + (16 if precision == "float16" else 0)
+    trainer.close()
 
 
 def test_a_recipe_names_it(tmp_path: Path) -> None:

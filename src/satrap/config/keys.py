@@ -284,7 +284,8 @@ class Dense(Keys):
     """Spread weights and optimizer state over the data-parallel copies."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
-    with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32."""
+    with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:
+    the same in a smaller range, with a scaled loss; for GPUs without bfloat16, slow on most processors."""
 
 
 class Training(Keys):

@@ -12,7 +12,6 @@ ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
     ("dense", "mesh", "tensor"): (1,),
     ("dense", "mesh", "pipeline"): (1,),
     ("dense", "sharded"): (False,),
-    ("dense", "precision"): ("float32", "bfloat16"),
     ("cluster", "launcher"): ("local",),
 }
 """Key -> the values that work."""

@@ -3,6 +3,7 @@
 from satrap.dense.backend import DenseBackend, DenseState, Stepped
 from satrap.dense.connected import ConnectedGroup, ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer
+from satrap.dense.precision import LossScale
 from satrap.dense.remote import DENSE_TABLE, RemoteStep
 from satrap.dense.workers import Group, Workers
 
@@ -14,6 +15,7 @@ __all__ = [
     "DenseBackend",
     "DenseState",
     "Group",
+    "LossScale",
     "MakeOptimizer",
     "RemoteStep",
     "Stepped",

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from satrap.dense.precision import LossScale
 from satrap.dense.workers import Workers
 from satrap.exchange import Exchange, Request, TableGroup
 from satrap.schema import Table
@@ -26,11 +27,13 @@ class Stepped:
         accepted: False if loss or a gradient of any worker was not finite; then nothing has changed.
         loss: mean over the samples of all workers.
         stop: whether any worker was asked to stop.
+        rescaled: whether the step was refused and the loss scale of float16 fell, so that the next may pass.
     """
 
     accepted: bool
     loss: float
     stop: bool
+    rescaled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,13 @@ class DenseBackend(ABC):
     Attributes:
         trainable: whether it was made with an optimizer.
         partners: the workers with which this one takes each step.
+        scale: the factor on its losses; a checkpoint keeps it.
         requests: rows that are weights, once it has been attached; to be looked up with each batch.
     """
 
     trainable: bool
     partners: Workers
+    scale: LossScale
     requests: Sequence[Request] = ()
 
     def tables(self, widths: Collection[int]) -> list[Table]:

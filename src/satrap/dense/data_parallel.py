@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from satrap.dense.backend import DenseBackend, DenseState, Stepped
+from satrap.dense.precision import LossScale
 from satrap.dense.workers import Workers
 from satrap.exchange import Exchange
 
@@ -34,6 +36,7 @@ class DataParallel(DenseBackend):
             In `sync` a row that several workers use gets one update with the summed gradient. Only the shards
             know its norm, which is at most sqrt(W) times the norm counted here.
         workers: all workers, default this one alone.
+        precision: in which the loss was computed; with "float16" it is scaled, see `LossScale`.
     """
 
     def __init__(
@@ -42,13 +45,14 @@ class DataParallel(DenseBackend):
         make: MakeOptimizer | None,
         clip_norm: float | None,
         workers: Workers | None = None,
+        precision: str = "float32",
     ) -> None:
         self.model = model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.workers = self.partners = workers or Workers()
         self.trainable = make is not None
         self.optimizer = make(self.parameters) if make is not None and self.parameters else None
-        self.clip_norm = clip_norm
+        self.clip_norm, self.scale = clip_norm, LossScale(precision)
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
 
     def begin(self) -> None:
@@ -73,8 +77,9 @@ class DataParallel(DenseBackend):
         """See `DenseBackend.step`."""
         for parameter in self.parameters:
             parameter.grad = None
+        factor = share * self.scale.value
         if loss is not None:
-            (loss if share == 1.0 else loss * share).backward()  # type: ignore[no-untyped-call]
+            (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (
@@ -82,6 +87,7 @@ class DataParallel(DenseBackend):
             and _summable(gradients, self.partners.data.size)
             and (finite is None or finite())
         )
+        self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
         mean = 0.0 if loss is None else loss.item() * share
         if ready is not None and self.clip_norm is None:
             ready(right)
@@ -92,7 +98,7 @@ class DataParallel(DenseBackend):
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale
             self.optimizer.step()
-        return stepped
+        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
     def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
         """Sum gradients and verdicts over the partners, and clip."""

@@ -1,7 +1,8 @@
-"""The number format in which the network computes."""
+"""The number format in which the network computes, and what float16 needs for it: a scaled loss."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,8 +10,11 @@ from torch import Tensor
 
 from satrap.errors import ConfigError
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Name in recipes -> format of the factors of a product."""
+
+FIRST_SCALE, GROWTH_INTERVAL = 65536.0, 2000
+"""Those of `torch.amp.GradScaler`."""
 
 
 def check_precision(precision: str) -> None:
@@ -22,8 +26,9 @@ def check_precision(precision: str) -> None:
 def computed(forward: Callable[[], Tensor], precision: str, device: torch.device) -> Tensor:
     """Return what a network's forward pass gives, float32 whatever it was computed in.
 
-    With "bfloat16" (8 significant bits, the range of float32), `torch.autocast` rounds the factors of matrix
-    products, here and in the backward pass. Weights and their gradients stay float32.
+    With "bfloat16" (8 significant bits, the range of float32) or "float16" (11 bits, from 6e-8 to 65504),
+    `torch.autocast` rounds the factors of matrix products, here and in the backward pass. Weights and their
+    gradients stay float32.
 
     Args:
         forward: the pass; the loss is no part of it.
@@ -35,3 +40,48 @@ def computed(forward: Callable[[], Tensor], precision: str, device: torch.device
     with torch.autocast(device.type, dtype=PRECISIONS[precision]):
         result = forward()
     return result.float()
+
+
+class LossScale:
+    """The factor on the loss that keeps small gradients within the range of float16; else always 1.
+
+    Gradients of weights and rows are divided by it after the backward pass, without rounding, because it is a
+    power of two. It changes as in `torch.amp.GradScaler`: a refused step halves it, and after 2000 accepted
+    ones in a row it doubles; but it does not fall below 1. A step that is refused at 1 is one that float32
+    would most likely refuse, too.
+
+    Args:
+        precision: one of `PRECISIONS`.
+
+    Attributes:
+        value: the factor, a power of two from 1 to 2^127.
+        accepted: steps accepted since it last changed.
+    """
+
+    def __init__(self, precision: str) -> None:
+        self._adapts = precision == "float16"
+        self.value, self.accepted = FIRST_SCALE if self._adapts else 1.0, 0
+
+    def divide(self, gradients: list[Tensor]) -> None:
+        """Divide gradients by the factor, in place."""
+        if self.value != 1:
+            torch._foreach_mul_(gradients, 1 / self.value)
+
+    def update(self, accepted: bool) -> bool:
+        """Take a step into account; return whether the factor fell, because the step was refused."""
+        if not self._adapts:
+            return False
+        before = self.value
+        self.accepted = self.accepted + 1 if accepted else 0
+        if not accepted:
+            self.value = max(before / 2, 1.0)
+        elif self.accepted == GROWTH_INTERVAL:
+            self.value, self.accepted = min(before * 2, 2.0**127), 0
+        return self.value < before
+
+    def restore(self, value: float, accepted: int) -> None:
+        """Take over a saved state; raise `ValueError` if there cannot be such a one."""
+        if not (1 <= value <= 2.0**127 and math.frexp(value)[0] == 0.5 and 0 <= accepted < GROWTH_INTERVAL):
+            raise ValueError(f"the loss scale is {value} after {accepted} steps")
+        if self._adapts:
+            self.value, self.accepted = value, accepted

@@ -40,6 +40,7 @@ class RemoteStep(DataParallel):
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the gradient norm over this worker's parameters and rows; None: no clipping.
         workers: all workers, default this one alone; none steps together with another.
+        precision: see `DataParallel`; each worker has a scale of its own.
 
     Raises:
         ConfigError: an optimizer that the store cannot execute.
@@ -51,8 +52,9 @@ class RemoteStep(DataParallel):
         make: MakeOptimizer | None,
         clip_norm: float | None,
         workers: Workers | None = None,
+        precision: str = "float32",
     ) -> None:
-        super().__init__(model, make, clip_norm, workers)
+        super().__init__(model, make, clip_norm, workers, precision)
         self.partners = Workers()
         self._rule = None if self.optimizer is None else row_optimizer(self.optimizer)
         self.optimizer = None

@@ -20,9 +20,10 @@ class TrainingOptions:
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
-        precision: number format of the network's arithmetic, forward and backward: "float32" (default), or
-            "bfloat16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and metrics are
-            float32 in any case. The trained model scores in the same format.
+        precision: number format of the network's arithmetic, forward and backward: "float32" (default),
+            "bfloat16" or "float16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and
+            metrics are float32 in any case. The trained model scores in the same format. With "float16" the
+            loss is scaled, see `satrap.dense.LossScale`.
 
     Raises:
         ConfigError: an unknown precision.

@@ -26,6 +26,8 @@ PLAIN: dict[str, type | tuple[type, ...]] = {
     "embedding_dtype": str,
     "precision": str,
     "lr_scale": (int, float),
+    "loss_scale": (int, float),
+    "loss_scale_steps": int,
 }
 """Types of plain settings."""
 

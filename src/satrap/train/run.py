@@ -124,7 +124,7 @@ class Run:
             self._own_samples += turn.ticket.batch.size
         if stepped.accepted:
             self._accept(turn.ticket, logits, stepped.loss)
-        else:
+        elif not stepped.rescaled:
             self._refuse()
         progress.samples_per_second = progress.samples / self._clock.seconds
         if progress.step == 1 or self._clock.seconds - self._looked_at >= STATISTICS_SECONDS:

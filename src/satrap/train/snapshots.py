@@ -28,7 +28,7 @@ from satrap.train.state import TrainingState
 CALL_SECONDS = 0.02
 """In `async`: seconds between two checks whether another worker calls."""
 
-CHANGING = ("steps", "lr_scale", "run", "best")
+CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best")
 """Settings of a snapshot that may differ from the trainer's."""
 
 

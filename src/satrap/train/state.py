@@ -99,6 +99,8 @@ class TrainingState:
             "staleness": self.schedule.staleness,
             "steps": self.run.steps,
             "lr_scale": self.control.lr_scale,
+            "loss_scale": self.dense.scale.value,
+            "loss_scale_steps": self.dense.scale.accepted,
         }
 
     def save(self, places: Iterable[str]) -> tuple[str, CheckpointError | None]:
@@ -143,7 +145,9 @@ class TrainingState:
         """
         with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
-            self.control.lr_scale = float(checkpoint.settings["lr_scale"])
+            settings = checkpoint.settings
+            self.control.lr_scale = float(settings["lr_scale"])
+            self.dense.scale.restore(float(settings["loss_scale"]), int(settings["loss_scale_steps"]))
         if place:
             self._on_rows(
                 "loading rows", lambda: self.exchange.durability.read(place, follow=follow, exact=True)

@@ -64,7 +64,8 @@ class Trainer:
     pull, and never wait.
 
     A step whose loss or gradients are not finite is refused as a whole and counted. After 100 refused steps
-    in a row, or if every step was refused, the run ends with an error.
+    in a row, or if every step was refused, the run ends with an error. In float16, a step that is refused to
+    lower the loss scale does not count.
 
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
@@ -119,8 +120,9 @@ class Trainer:
         chosen = prepare(device, place.threads)
         self.model = model.to(chosen)
         dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
+        precision = self.training.precision
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        self.dense: DenseBackend = schedule.dense(model, dense_optimizer, clip_norm, self.workers)
+        self.dense: DenseBackend = schedule.dense(model, dense_optimizer, clip_norm, self.workers, precision)
         tables += self.dense.tables({table.dim for table in tables})
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
@@ -131,12 +133,7 @@ class Trainer:
         _check_pooling(self.exchange, clip_norm, mode)
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
-            model,
-            schema,
-            self.exchange,
-            device=chosen,
-            workers=self.workers,
-            precision=self.training.precision,
+            model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
         )
         self.control = PlateauControl(self.training.plateau, self.training.patience)
         arguments = {
@@ -147,7 +144,7 @@ class Trainer:
             "admission": (store.admission or Admission()).to_dict(),
             "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
             "lr_schedule": self.training.lr_schedule.to_dict(),
-            "precision": self.training.precision,
+            "precision": precision,
             "loss": own_code.reference_of(loss),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
