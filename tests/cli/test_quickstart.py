@@ -38,11 +38,12 @@ def test_quickstart_prints_credit_and_compares_with_the_floor(
     assert "run folder: runs/quickstart-1" in lines
     commands = [line.split() for line in lines[lines.index("next:") + 1 :]]
     assert [command[:2] for command in commands] == [
+        ["satrap", "report"],
         ["satrap", "evaluate"],
         ["satrap", "train"],
         ["tensorboard", "--logdir"],
     ]
-    for command in commands[:2]:  # what is proposed works
+    for command in commands[:3]:  # what is proposed works
         assert satrap(*command[1:]).code == 0
 
 

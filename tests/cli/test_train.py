@@ -27,10 +27,11 @@ def test_train_leaves_a_run_folder(run: tuple[Path, Answer]) -> None:
         "recipe.yaml",
         "metrics.json",
         "metrics.jsonl",
+        "sessions.jsonl",
         "tensorboard",
         "model",
     }
-    assert answer.out.splitlines()[-1] == "run folder: runs/clicks-1"
+    assert answer.out.splitlines()[-2:] == ["run folder: runs/clicks-1", "next: satrap report runs/clicks-1"]
     assert load(made / "recipe.yaml").sections.training.epochs == 3
 
 
@@ -68,7 +69,7 @@ def test_default_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     recipe = make_recipe(tmp_path, RECIPE, frame(300))
     for number in (1, 2):
-        assert satrap("train", recipe).out.splitlines()[-1] == f"run folder: runs/clicks-{number}"
+        assert satrap("train", recipe).out.splitlines()[-2] == f"run folder: runs/clicks-{number}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

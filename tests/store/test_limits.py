@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.store.limits import address_bytes, machine_bytes
+from satrap.store.limits import address_bytes, machine_bytes, usable_cores
 
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 PRELUDE = """
@@ -239,3 +239,24 @@ print(machine_bytes(), shard.groups[0].directory.limit)
     finally:
         (outer / "inner").rmdir()
         outer.rmdir()
+
+
+def test_cores_are_those_of_the_affinity_or_of_the_tightest_quota_around(tmp_path: Path) -> None:
+    allowed = len(os.sched_getaffinity(0))
+    assert usable_cores(tmp_path) == allowed
+    (tmp_path / "self").mkdir()
+    mount = tmp_path / "cgroup"
+    (mount / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "self" / "cgroup").write_text("0::/outer/inner\n")
+    (tmp_path / "self" / "mountinfo").write_text(f"1 1 0:1 / {mount} rw - cgroup2 cgroup2 rw\n")
+    (mount / "outer" / "inner" / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(tmp_path) == allowed
+    (mount / "outer" / "cpu.max").write_text("50000 100000\n")
+    assert usable_cores(tmp_path) == 0.5
+    (tmp_path / "self" / "cgroup").write_text("3:cpu,cpuacct:/outer\n")
+    (tmp_path / "self" / "mountinfo").write_text(f"1 1 0:1 / {mount} rw - cgroup cgroup rw,cpu,cpuacct\n")
+    (mount / "outer" / "cpu.cfs_period_us").write_text("100000\n")
+    (mount / "outer" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert usable_cores(tmp_path) == allowed
+    (mount / "outer" / "cpu.cfs_quota_us").write_text("25000\n")
+    assert usable_cores(tmp_path) == 0.25

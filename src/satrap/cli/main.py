@@ -16,6 +16,7 @@ from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
 from satrap.cli.plan import plan
 from satrap.cli.quickstart import quickstart
+from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
 from satrap.cli.shard import shard
 from satrap.cli.train import train
@@ -44,6 +45,7 @@ for command in (
     train,
     evaluate,
     predict,
+    report,
     config,
     plan,
     checkpoint,

@@ -32,7 +32,8 @@ def quickstart(output: str | None) -> None:
     if outcome.result.stopped == "stopped":
         return
     click.echo("\n" + comparison(about.floor, str(recipe.sections.model.name), outcome.metrics))
-    click.echo(f"\nrun folder: {outcome.folder}\nnext:\n  satrap evaluate {outcome.folder}")
+    click.echo(f"\nrun folder: {outcome.folder}\nnext:")
+    click.echo(f"  satrap report {outcome.folder}\n  satrap evaluate {outcome.folder}")
     click.echo(f"  satrap train {outcome.folder.recipe_file} --set training.mode=sync")
     if outcome.folder.curves.exists():
         click.echo(f"  tensorboard --logdir {outcome.folder.curves}")

@@ -38,7 +38,7 @@ def train(recipe: str | None, overrides: tuple[str, ...], output: str | None, re
     about = outcome.folder.recipe().sections.about
     for model, auc in about.published.items():
         click.echo(f"published  {model}: test AUC {auc:.4f}")
-    click.echo(f"run folder: {outcome.folder}")
+    click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
 
 
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:

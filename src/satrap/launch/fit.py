@@ -10,6 +10,7 @@ from satrap.launch.build import Site, make_trainer
 from satrap.launch.datasets import PARTS, open_part
 from satrap.launch.endpoints import worker_endpoint
 from satrap.launch.folder import RunFolder
+from satrap.launch.machine import Session
 from satrap.launch.outcome import InterruptedRunError, Outcome
 from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
@@ -97,7 +98,7 @@ def _record(outcome: Outcome, history: History, workers: Workers) -> Outcome:
 def _recorders(
     stack: ExitStack, folder: RunFolder, history: History, notice: Callable[[str], None]
 ) -> list[Observer]:
-    recorders: list[Observer] = [history]
+    recorders: list[Observer] = [history, Session(folder.sessions_file, notice=notice)]
     if curves_available():
         curves = Curves(folder.curves, notice=notice)
         stack.callback(curves.close)

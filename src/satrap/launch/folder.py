@@ -21,6 +21,7 @@ OWN = (
     "recipe.yaml",
     "metrics.json",
     "metrics.jsonl",
+    "sessions.jsonl",
     "tensorboard",
     "model",
     "checkpoints",
@@ -38,6 +39,7 @@ class RunFolder:
         self.recipe_file = path / "recipe.yaml"  # resolved; `satrap train` runs it again
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
+        self.sessions_file = path / "sessions.jsonl"  # when, with what and where each session trained
         self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
         self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
@@ -153,6 +155,7 @@ class RunFolder:
         kept_code.discard(self.path)
         self.recipe_file.unlink(missing_ok=True)
         self.placement_file.unlink(missing_ok=True)
+        self.sessions_file.unlink(missing_ok=True)
         for own in (self.curves, self.journals):
             shutil.rmtree(own, ignore_errors=True)
         for folder in (self.path, self.path.parent):

@@ -1,6 +1,7 @@
-"""How much memory and address space this process may have.
+"""How much memory, address space and processor time this process may have.
 
-A container's limit (cgroup v1 or v2) counts as the machine's memory: the system ends a process beyond it.
+A container's limit (cgroup v1 or v2) counts as the machine's memory: the system ends a process beyond it. A
+process beyond its share of processor time is paused.
 """
 
 from __future__ import annotations
@@ -43,30 +44,53 @@ def address_bytes(proc: Path = PROC) -> int | None:
     return max(0, min(left)) if left else None
 
 
+def usable_cores(proc: Path = PROC) -> float:
+    """Return how many cores this process may use at once, by its affinity and its container's quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([float(allowed), *_container_cores(proc)])
+
+
 def _container_limits(proc: Path) -> Iterator[int]:
     """Yield the limits of the process's memory cgroup and of all cgroups around it."""
+    for kind, folder in _container_folders("memory", proc):
+        with contextlib.suppress(OSError, ValueError):  # the root has no such file, and "max" is no limit
+            yield int((folder / _LIMIT_FILES[kind]).read_text())
+
+
+def _container_cores(proc: Path) -> Iterator[float]:
+    """Yield the quotas of processor time of the process's cgroup and of all around it, in cores."""
+    for kind, folder in _container_folders("cpu", proc):
+        with contextlib.suppress(OSError, ValueError):
+            names = ["cpu.max"] if kind == "cgroup2" else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+            if int(quota) > 0:  # -1 is no limit
+                yield int(quota) / int(period)
+
+
+def _container_folders(controller: str, proc: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (kind, folder) of the process's cgroup of a controller, and of all cgroups around it."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
         mounts = (proc / "self/mountinfo").read_text().splitlines()
         for mount in mounts:
             place, _, source = mount.partition(" - ")
             kind, _, options = source.split(" ", 2)
-            if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
+            if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
                 root, folder = (_plain(text) for text in place.split()[3:5])
                 for _, controllers, path in groups:
-                    if ("" if kind == "cgroup2" else "memory") in controllers.split(","):
-                        yield from _limits_up(Path(folder), root, path, _LIMIT_FILES[kind])
+                    if ("" if kind == "cgroup2" else controller) in controllers.split(","):
+                        for inner in _folders_up(Path(folder), root, path):
+                            yield kind, inner
 
 
-def _limits_up(mount: Path, root: str, path: str, name: str) -> Iterator[int]:
-    """Yield the values in files `name` from a cgroup's folder up to the mount point of its file system."""
+def _folders_up(mount: Path, root: str, path: str) -> Iterator[Path]:
+    """Yield a cgroup's folder and those around it, up to the mount point of its file system."""
     inside = PurePosixPath(path)
     # a container may see its own group as the root, while the path still names the groups around it
     below = inside.relative_to(root) if inside.is_relative_to(root) else PurePosixPath()
     folder = mount if ".." in below.parts else mount / below
     while True:
-        with contextlib.suppress(OSError, ValueError):  # the root has no such file, and "max" is no limit
-            yield int((folder / name).read_text())
+        yield folder
         if folder == mount:
             return
         folder = folder.parent

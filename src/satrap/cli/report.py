@@ -1,0 +1,47 @@
+"""`satrap report`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from satrap.cli.options import debug_option, json_option
+
+PAGE = "report.html"
+
+
+@click.command()
+@click.argument("folders", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "--output",
+    metavar="FILE",
+    help=f"The page, ending in .html; default RUN/{PAGE}, of several runs {PAGE} in the current folder.",
+)
+@click.option("--quick", is_flag=True, help="Read the run's files only, and score no rows.")
+@json_option
+@debug_option
+def report(folders: tuple[str, ...], output: str | None, quick: bool, as_json: bool) -> None:
+    """Write an HTML page about one run, or about several side by side.
+
+    Curves, metrics, ROC, calibration, gain by feature, tables, time by stage. The page needs no network.
+    For ROC, calibration and gain the model scores the validation rows, else the test rows. With --json, the
+    numbers are printed, and a page is written only if --output names one.
+    """
+    from satrap.errors import ConfigError
+    from satrap.launch.folder import write_whole
+    from satrap.launch.reporting import report as report_of
+    from satrap.report.page import page
+
+    target = Path(output or (Path(folders[0]) / PAGE if len(folders) == 1 else PAGE))
+    if target.suffix != ".html":
+        raise ConfigError(
+            f"the page would be called {target.name!r}", fix="give --output a name that ends in .html"
+        )
+    runs = [
+        report_of(path, score=not quick, notice=lambda text: click.echo(text, err=True)) for path in folders
+    ]
+    if as_json:
+        click.echo(json.dumps([run.to_dict() for run in runs], indent=2))
+    if output or not as_json:
+        write_whole(target, page(runs))
+        click.echo(f"report: {target}", err=as_json)

@@ -1,0 +1,122 @@
+"""The scoring pass behind a report: ROC, calibration, and what each feature is worth, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from satrap.batch import Batch
+from satrap.data.rows import slice_rows, take_jagged
+from satrap.data.sample import Sample
+from satrap.metrics.curves import ScoreCurves
+from satrap.report.page import LabelCurves, Scores
+from satrap.report.words import quality
+from satrap.schema import Schema
+from satrap.train.predictor import Data, Predictor, Rows
+
+SAMPLED_ROWS = 20_000
+"""Rows on which features are permuted."""
+PIECE_ROWS = 4096
+"""Rows of them that are scored at a time."""
+
+
+def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLED_ROWS) -> Scores:
+    """Score all rows of a part of the data once, and a sample of them once more for each feature.
+
+    Args:
+        predictor: the trained model.
+        data: the rows, with labels.
+        part: what they are, "validation" or "test".
+        sampled: most rows on which features are permuted, drawn uniformly from all rows.
+
+    Raises:
+        DataError: the rows cannot be read, or there are none.
+    """
+    names = predictor.schema.label_names
+    curves = {name: ScoreCurves() for name in names}
+    sample = Sample(sampled)
+    binary = True
+    for batch, probabilities in _scored(predictor, data):
+        sample.add(batch)
+        binary = binary and _is_binary(batch, probabilities, len(names))
+        if binary:
+            _add(curves, batch, probabilities)
+    rows = sample.rows()
+    labels = {name: _of(one) for name, one in curves.items()} if binary else {}
+    if rows is None:
+        return Scores(part, 0)
+    base, permuted = gains(predictor, rows)
+    return Scores(part, sample.seen, labels, rows.size, base, permuted)
+
+
+def gains(
+    predictor: Predictor, rows: Batch, *, seed: int = 0
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the metrics of some rows, and for each feature those with its values in random order.
+
+    The difference says how much the model relies on a feature beside the others: permutation importance,
+    Breiman, "Random Forests", Machine Learning 2001, section 10. All features get the same order of rows.
+    """
+    order = np.random.default_rng(seed).permutation(rows.size)
+
+    def measured(batch: Batch) -> dict[str, float]:
+        pieces = (
+            slice_rows(batch, at, min(at + PIECE_ROWS, batch.size)) for at in range(0, batch.size, PIECE_ROWS)
+        )
+        return quality(predictor.measure(pieces).compute())
+
+    features = predictor.schema.features
+    return measured(rows), {
+        name: measured(_permuted(rows, predictor.schema, name, order)) for name in features
+    }
+
+
+def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> Batch:
+    """Return the rows with the values of one feature in another order."""
+    if feature in rows.ids:
+        return replace(rows, ids={**rows.ids, feature: take_jagged(rows.ids[feature], order)})
+    assert rows.numeric is not None
+    column = list(schema.numeric).index(feature)
+    numeric = rows.numeric.copy()
+    numeric[:, column] = numeric[order, column]
+    return replace(rows, numeric=numeric)
+
+
+def _scored(predictor: Predictor, data: Data) -> Iterator[tuple[Batch, Rows]]:
+    """Yield batches with their probabilities; the predictor reads a few batches ahead."""
+    waiting: deque[Batch] = deque()
+
+    def batches() -> Iterator[Batch]:
+        for batch in data.batches():
+            waiting.append(batch)
+            yield batch
+
+    for probabilities in predictor.predict_batches(batches()):
+        yield waiting.popleft(), probabilities
+
+
+def _is_binary(batch: Batch, probabilities: Rows, count: int) -> bool:
+    labels = batch.labels
+    assert labels is not None
+    known = labels if batch.label_mask is None else labels[batch.label_mask]
+    return probabilities.shape == (batch.size, count) and bool(np.isin(known, (0, 1)).all())
+
+
+def _add(curves: dict[str, ScoreCurves], batch: Batch, probabilities: Rows) -> None:
+    assert batch.labels is not None
+    weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
+    for index, one in enumerate(curves.values()):
+        known = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
+        one.add(probabilities[known, index], batch.labels[known, index] == 1, weights[known])
+
+
+def _of(curves: ScoreCurves) -> LabelCurves:
+    found = curves.calibration()
+    return LabelCurves(
+        auc=curves.auc()[0],
+        roc=[(float(x), float(y)) for x, y in zip(*curves.roc(), strict=True)],
+        calibration=[(float(x), float(y)) for x, y in zip(found.predicted, found.observed, strict=True)],
+    )

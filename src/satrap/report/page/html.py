@@ -1,0 +1,60 @@
+"""The report as one HTML page that needs nothing else: no network, no scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+
+from satrap.report.page import sections, tables
+from satrap.report.page.element import Html, element, joined
+from satrap.report.page.run import RunReport
+from satrap.report.page.svg import COLORS
+
+SECTIONS: Sequence[tuple[str, Callable[[Sequence[RunReport]], Sequence[Html]]]] = (
+    ("What was run", tables.what_was_run),
+    ("Metrics", tables.metrics),
+    ("Over the steps", sections.over_steps),
+    ("ROC and calibration", sections.roc_and_calibration),
+    ("Gain by feature", sections.gain_by_feature),
+    ("Tables", tables.table_sizes),
+    ("Time by stage", sections.stages),
+    ("Staleness", sections.staleness),
+    ("Traffic", tables.traffic),
+    ("Versions and machine", tables.machines),
+    ("What differs between the recipes", tables.differences),
+    ("Recipe", tables.recipes),
+    ("What is left out", tables.missing),
+)
+"""Title and content of each section; one without content is left out."""
+
+
+def page(runs: Sequence[RunReport]) -> str:
+    """Return the page of one run, or of several side by side."""
+    title = "satrap report: " + ", ".join(run.name for run in runs)
+    style = files("satrap.report.page").joinpath("style.css").read_text(encoding="utf-8")
+    body = [element("h1", "satrap report"), _runs(runs)]
+    for heading, section in SECTIONS:
+        content = section(runs)
+        if content:
+            body.append(element("section", element("h2", heading), content))
+    head = [
+        Html('<meta charset="utf-8">'),
+        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", title),
+        element("style", Html(style)),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{joined(head)}</head>\n<body>{joined(body)}</body></html>\n'
+    )
+
+
+def _runs(runs: Sequence[RunReport]) -> Html:
+    """Return the runs with their colours."""
+    return element(
+        "p", [element("span", swatch(i), f"{run.name} ") for i, run in enumerate(runs)], class_="legend"
+    )
+
+
+def swatch(run: int) -> Html:
+    """Return a small square in the colour of a run."""
+    return element("span", class_="swatch", style=f"background: var(--c{run % COLORS})")

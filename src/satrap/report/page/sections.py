@@ -1,0 +1,184 @@
+"""The sections of the report that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from satrap.report.page.element import Html, element
+from satrap.report.page.run import RunReport
+from satrap.report.page.svg import Line, bars, chart
+from satrap.report.words import metric_name
+
+SHOWN_STALENESS = 24
+"""Different values of staleness that get bars of their own."""
+
+OVERLAID = {"loss": ("validation/logloss", "logloss"), "auc": ("validation/auc", "AUC")}
+"""Training figure -> the validation metric in the same chart, and the name of its axis."""
+
+OTHERS = {
+    "samples_per_second": "samples/s",
+    "rows": "rows in the tables",
+    "memory_bytes": "bytes of the store",
+}
+"""Further figures with a chart of their own, and the names of their axes."""
+
+
+def over_steps(runs: Sequence[RunReport]) -> list[Html]:
+    """Return the charts of training and validation over steps."""
+    found = [_overlaid(runs, *names) for names in _pairs(runs)]
+    found += [_plain(runs, name, y) for name, y in OTHERS.items() if any(name in run.curves for run in runs)]
+    return [_grid(found)] if found else []
+
+
+def _pairs(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
+    """Return (training figure, validation metric, axis) of each chart; "" where there is none.
+
+    With several labels only their means are shown.
+    """
+    names = {name for run in runs for name in run.curves}
+    binary = "validation/logloss" in names or not any(name.startswith("validation/") for name in names)
+    pairs = []
+    if "loss" in names:
+        shown, axis = OVERLAID["loss"] if binary else ("", "loss")
+        pairs.append(("loss", shown, axis))
+    if names & {"auc", "validation/auc"}:
+        pairs.append(("auc", *OVERLAID["auc"]))
+    paired = {pair[1] for pair in pairs} | {"validation/ne"}  # logloss on another scale
+    others = sorted(
+        name for name in names - paired if name.startswith("validation/") and name.count("/") == 1
+    )
+    return pairs + [("", name, metric_name(name.removeprefix("validation/"))) for name in others]
+
+
+def _overlaid(runs: Sequence[RunReport], training: str, validation: str, axis: str) -> Html:
+    lines = []
+    for color, run in enumerate(runs):
+        if points := run.curves.get(training):
+            lines.append(Line(f"{_name(runs, run)}training", points, color, dashed=bool(validation)))
+        if points := run.curves.get(validation):
+            lines.append(Line(f"{_name(runs, run)}validation", points, color, dots=True))
+    return chart(axis[0].upper() + axis[1:], lines, x="step", y=axis)
+
+
+def _plain(runs: Sequence[RunReport], name: str, axis: str) -> Html:
+    lines = [Line(run.name, run.curves[name], color) for color, run in enumerate(runs) if name in run.curves]
+    return chart(axis[0].upper() + axis[1:], lines, x="step", y=axis)
+
+
+def roc_and_calibration(runs: Sequence[RunReport]) -> list[Html]:
+    """Return a ROC curve and a calibration plot for each label, of all runs together."""
+    names = dict.fromkeys(label for run in runs if run.scores for label in run.scores.labels)
+    found = []
+    for label in names:
+        having = [
+            (i, run.name, run.scores.labels[label])
+            for i, run in enumerate(runs)
+            if run.scores and label in run.scores.labels
+        ]
+        roc = [Line(f"{name}, AUC {one.auc:.4f}", one.roc, i) for i, name, one in having if one.roc]
+        calibration = [Line(name, one.calibration, i, dots=True) for i, name, one in having]
+        of = f" of {label}"
+        if roc:
+            found.append(
+                chart(
+                    f"ROC{of}: {_areas(roc)}",
+                    roc,
+                    x="false positive rate",
+                    y="true positive rate",
+                    square=True,
+                )
+            )
+        found.append(
+            chart(f"Calibration{of}", calibration, x="mean prediction", y="share of positives", square=True)
+        )
+    if not found:
+        return []
+    what = [f"{run.name}: {run.scores.rows:,} {run.scores.part} rows" for run in runs if run.scores]
+    text = f"{'; '.join(what)}. Calibration: each point is about a twentieth of the rows."
+    return [element("p", text, class_="soft"), _grid(found)]
+
+
+def _areas(roc: Sequence[Line]) -> str:
+    return roc[0].name.rpartition(", ")[2] if len(roc) == 1 else f"{len(roc)} runs"
+
+
+def gain_by_feature(runs: Sequence[RunReport]) -> list[Html]:
+    """Return bars: how much worse each metric gets when the values of a feature are in random order."""
+    found, said = [], []
+    for metric, sign in (("auc", 1), ("logloss", -1)):
+        rows = gains(runs, metric, sign)
+        if rows:
+            name = metric_name(metric)
+            words = f"Loss of {name}" if sign > 0 else f"Rise of {name}"
+            found.append(bars(words, rows, x=name))
+    for run in runs:
+        if found and run.scores and run.scores.sampled:
+            said.append(f"{run.name}: {run.scores.sampled:,} of {run.scores.rows:,} {run.scores.part} rows")
+    if not found:
+        return []
+    text = (
+        "How much worse the model is when the values of one feature are shuffled among the rows. "
+        f"Features that say the same share their gain. {'; '.join(said)}, drawn at random."
+    )
+    return [element("p", text, class_="soft"), _grid(found)]
+
+
+def gains(runs: Sequence[RunReport], metric: str, sign: int) -> Mapping[str, list[float | None]]:
+    """Return feature -> gain in each run, largest first; None for a run without this feature."""
+    each: list[dict[str, float]] = []
+    for run in runs:
+        base = run.scores.base.get(metric) if run.scores else None
+        of: dict[str, float] = {}
+        if base is not None and run.scores:
+            of = {name: sign * (base - m[metric]) for name, m in run.scores.permuted.items() if metric in m}
+        each.append(of)
+    names = sorted(
+        {name for one in each for name in one}, key=lambda name: -max(one.get(name, -1e300) for one in each)
+    )
+    return {name: [one.get(name) for one in each] for name in names}
+
+
+def stages(runs: Sequence[RunReport]) -> list[Html]:
+    """Return bars of the training thread's seconds by stage."""
+    times = [_stage_seconds(run) for run in runs]
+    names = dict.fromkeys(name for one in times for name in one)
+    if not names:
+        return []
+    text = (
+        "Seconds of the training thread of worker 0. read: waiting for a batch; lookup: waiting for rows; "
+        "forward: pooling, model and loss; dense: backward pass and the network's step; push: handing "
+        "gradients of rows over."
+    )
+    rows = {name: [one.get(name) for one in times] for name in names}
+    return [element("p", text, class_="soft"), _grid([bars("Time by stage", rows, x="seconds")])]
+
+
+def _stage_seconds(run: RunReport) -> Mapping[str, float]:
+    found = run.metrics.get("traffic", {}).get("stage_seconds", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def staleness(runs: Sequence[RunReport]) -> list[Html]:
+    """Return bars: how many lookups missed how many own updates."""
+    counts = [{int(k): v for k, v in (run.metrics.get("staleness") or {}).items()} for run in runs]
+    values = sorted({value for one in counts for value in one})
+    if not values:
+        return []
+    totals = [sum(one.values()) for one in counts]
+    rows = {
+        f"{value} missed": [
+            one.get(value, 0) / total if total else None for one, total in zip(counts, totals, strict=True)
+        ]
+        for value in values
+    }
+    text = "Share of the lookups of worker 0 that did not see its latest 0, 1, ... updates."
+    figure = bars("Own updates missed", rows, x="share of lookups", shown=SHOWN_STALENESS)
+    return [element("p", text, class_="soft"), _grid([figure])]
+
+
+def _name(runs: Sequence[RunReport], run: RunReport) -> str:
+    return "" if len(runs) == 1 else f"{run.name} "
+
+
+def _grid(figures: Sequence[Html]) -> Html:
+    return element("div", figures, class_="grid-of")

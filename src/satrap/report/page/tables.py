@@ -1,0 +1,235 @@
+"""The sections of the report that are tables and text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from satrap.report.page.element import Content, Html, element
+from satrap.report.page.run import RunReport
+from satrap.report.words import duration, metric_name, quality, size
+
+ENDINGS = {
+    "epochs": "all passes done",
+    "steps": "training.steps reached",
+    "patience": "early: validation no longer improved",
+    "stopped": "stopped; can be continued",
+    "interrupted": "interrupted; cannot be continued",
+}
+"""How a run ended, by `stopped` of its metrics."""
+
+LOWER_IS_BETTER = ("logloss", "ne", "rmse", "mae")
+NEITHER = ("calibration",)
+
+TRAFFIC = {
+    "distinct_ratio": "distinct ids / ids",
+    "lookup_wait_seconds": "seconds spent waiting for rows",
+    "lookup_seconds": "mean seconds of a lookup",
+    "push_seconds": "mean seconds of an update",
+    "sent_bytes_per_sample": "bytes sent per sample",
+    "received_bytes_per_sample": "bytes received per sample",
+    "rounding_forward": "relative rounding of rows",
+    "rounding_backward": "relative rounding of gradients of rows",
+    "rounding_dense": "relative rounding of the network's gradients",
+    "resent": "messages sent again",
+    "snapshots": "snapshots",
+    "snapshot_pause_ms": "longest wait for a snapshot, ms",
+    "shard_rows": "rows of each shard",
+    "shard_busy": "busy share of each shard",
+    "shard_requests": "requests per second of each shard",
+}
+"""Figures of `traffic` in `metrics.json` and their names here."""
+
+
+def table(head: Sequence[Content], rows: Sequence[Sequence[Content]], *, numbers: bool = True) -> Html:
+    """Return a table; with `numbers`, all columns but the first are aligned to the right."""
+    kind = "number" if numbers else None
+    top = [element("th", cell, class_=kind if i else None) for i, cell in enumerate(head)]
+    body = [
+        element("tr", [element("td", cell, class_=kind if i else None) for i, cell in enumerate(row)])
+        for row in rows
+    ]
+    return element("div", element("table", element("tr", top), body), class_="scroll")
+
+
+def _side_by_side(
+    runs: Sequence[RunReport], rows: Mapping[str, Sequence[Content]], *, numbers: bool = True
+) -> list[Html]:
+    """Return a table of named rows with a column for each run, without rows that nobody has."""
+    having = [[name, *cells] for name, cells in rows.items() if any(cell not in (None, "") for cell in cells)]
+    return [table(["", *(run.name for run in runs)], having, numbers=numbers)] if having else []
+
+
+def what_was_run(runs: Sequence[RunReport]) -> list[Html]:
+    """Return the main facts of each run."""
+    facts = [_facts(run) for run in runs]
+    return _side_by_side(runs, {name: [one[name] for one in facts] for name in facts[0]}, numbers=False)
+
+
+def _facts(run: RunReport) -> dict[str, str]:
+    recipe, metrics = run.recipe, run.metrics
+    cluster = [recipe.get(f"cluster.{key}") for key in ("exchange", "workers", "shards")]
+    seconds, speed = metrics.get("seconds"), metrics.get("samples_per_second")
+    return {
+        "data": str(run.about("title") or ""),
+        "model": str(recipe.get("model.name", "")),
+        "mode": _mode(recipe),
+        "processes": "one"
+        if cluster[0] == "local"
+        else f"{cluster[0]}: {cluster[1]} workers"
+        + (f", {cluster[2]} shards" if cluster[0] == "servers" else ""),
+        "started": str(run.sessions[0].get("time", "")) if run.sessions else "",
+        "ended": ENDINGS.get(str(metrics.get("stopped")), "not yet, or it was killed"),
+        "steps": _whole(metrics.get("steps", _last_step(run))),
+        "samples": _whole(metrics.get("samples")),
+        "time of training": duration(seconds) if seconds else "",
+        "samples/s": _whole(speed and round(speed)),
+        "steps refused": _whole(metrics.get("refused")),
+    }
+
+
+def _mode(recipe: Mapping[str, Any]) -> str:
+    mode = str(recipe.get("training.mode", ""))
+    return mode if mode == "sync" else f"{mode}, staleness {recipe.get('training.staleness')}"
+
+
+def _last_step(run: RunReport) -> int | None:
+    return max((int(points[-1][0]) for points in run.curves.values()), default=None)
+
+
+def _whole(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def metrics(runs: Sequence[RunReport]) -> list[Html]:
+    """Return test and validation metrics; of several runs, the differences to the first one."""
+    rows: list[list[Content]] = []
+    floors = runs[0].floor()
+    for part in ("test", "validation"):
+        each = [quality(run.metrics.get(part) or {}) for run in runs]
+        for key in dict.fromkeys(key for one in each for key in one):
+            name = f"{part} {metric_name(key)}"
+            row: list[Content] = [
+                name,
+                *(_metric(key, one.get(key), each[0].get(key), i) for i, one in enumerate(each)),
+            ]
+            if floors:
+                row.append(_number(floors.get(key)) if part == "test" else "")
+            rows.append(row)
+    if not rows:
+        return []
+    head = ["", *(run.name for run in runs), *(["logistic regression"] if floors else [])]
+    return [table(head, rows)]
+
+
+def _metric(key: str, value: float | None, first: float | None, run: int) -> Content | Html:
+    if value is None or first is None or run == 0:
+        return _number(value)
+    change = value - first
+    plain = key.rpartition("/")[2]
+    better = change < 0 if plain in LOWER_IS_BETTER else change > 0
+    kind = None if plain in NEITHER or abs(change) < 5e-5 else "better" if better else "worse"
+    return element("span", f"{_number(value)} ", element("span", f"({change:+.4f})", class_=kind))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.4f}"
+
+
+def table_sizes(runs: Sequence[RunReport]) -> list[Html]:
+    """Return rows and bytes of each embedding table."""
+    names = dict.fromkeys(name for run in runs for name in run.tables)
+    if not names:
+        return []
+    rows: list[list[Content]] = [[name, *_sizes([run.tables.get(name) for run in runs])] for name in names]
+    rows.append(["all", *_totals(runs)])
+    head = [
+        "table",
+        *(
+            f"{run.name}: {what}" if len(runs) > 1 else what
+            for run in runs
+            for what in ("rows", "bytes", "bytes/row")
+        ),
+    ]
+    text = "Of the trained model's files, or of the newest full snapshot: ids, weights and optimizer state."
+    return [element("p", text, class_="soft"), table(head, rows)]
+
+
+def _sizes(found: Sequence[Any]) -> list[str]:
+    cells = []
+    for one in found:
+        cells += (
+            ["", "", ""]
+            if one is None
+            else [f"{one.rows:,}", size(one.bytes), f"{one.bytes / max(one.rows, 1):,.0f}"]
+        )
+    return cells
+
+
+def _totals(runs: Sequence[RunReport]) -> list[str]:
+    cells = []
+    for run in runs:
+        rows, total = (sum(getattr(one, key) for one in run.tables.values()) for key in ("rows", "bytes"))
+        cells += [f"{rows:,}", size(total), ""] if run.tables else ["", "", ""]
+    return cells
+
+
+def traffic(runs: Sequence[RunReport]) -> list[Html]:
+    """Return what passed between worker 0 and the rows."""
+    each = [run.metrics.get("traffic") or {} for run in runs]
+    return _side_by_side(
+        runs, {name: [_figure(one.get(key)) for one in each] for key, name in TRAFFIC.items()}
+    )
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_figure(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else ""
+
+
+def machines(runs: Sequence[RunReport]) -> list[Html]:
+    """Return versions and machine of each run, as its last session wrote them."""
+    last = [run.sessions[-1] if run.sessions else {} for run in runs]
+    names = dict.fromkeys(key for one in last for key in one if key not in ("step", "time"))
+    rows: dict[str, Sequence[Content]] = {
+        name.replace("_", " "): [_fact(name, one.get(name)) for one in last] for name in names
+    }
+    rows["sessions"] = [str(len(run.sessions)) if len(run.sessions) > 1 else "" for run in runs]
+    return _side_by_side(runs, rows, numbers=False)
+
+
+def _fact(name: str, value: Any) -> str:
+    return size(value) if name == "memory" and isinstance(value, int) else "" if value is None else str(value)
+
+
+def differences(runs: Sequence[RunReport]) -> list[Html]:
+    """Return the keys in which the recipes differ, without where files are."""
+    keys = dict.fromkeys(key for run in runs for key in run.recipe)
+    rows: dict[str, Sequence[Content]] = {
+        key: cells
+        for key in keys
+        if not key.startswith("about.")
+        and len(set(cells := ["" if (value := run.recipe.get(key)) is None else str(value) for run in runs]))
+        > 1
+    }
+    if len(runs) > 1 and not rows:
+        return [element("p", "Nothing.")]
+    return _side_by_side(runs, rows, numbers=False)
+
+
+def recipes(runs: Sequence[RunReport]) -> list[Html]:
+    """Return the complete recipes, folded."""
+    return [element("details", element("summary", run.name), element("pre", run.recipe_text)) for run in runs]
+
+
+def missing(runs: Sequence[RunReport]) -> list[Html]:
+    """Return what each run lacks, in one sentence each."""
+    several = len(runs) > 1
+    lines = [
+        element("li", f"{run.name}: {text}" if several else text) for run in runs for text in run.missing
+    ]
+    return [element("ul", lines)] if lines else []

@@ -1,0 +1,126 @@
+"""The scoring pass against pandas, scikit-learn and `satrap evaluate` on files made for the purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from satrap import launch
+from satrap.batch import Batch
+from satrap.config import load
+from satrap.launch.datasets import open_part
+from satrap.launch.scores import _add, _is_binary, scores
+from satrap.launch.scoring import load_predictor
+from satrap.metrics.curves import ScoreCurves
+from satrap.report.page import Scores
+from satrap.train import Predictor
+from tests.launch.runs import RECIPE, frame, make_recipe
+
+TAGGED = RECIPE.replace(
+    "  price:", '  tags:  {dim: 4, multi: true, separator: "|"}\n  age:   {dim: 4, column: user}\n  price:'
+)
+
+
+def rows() -> pd.DataFrame:
+    found = frame()
+    random = np.random.default_rng(3)
+    found["tags"] = ["|".join(f"t{t}" for t in random.integers(0, 9, n)) for n in random.integers(0, 4, 2000)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("scores")
+    launch.train(load(make_recipe(place, TAGGED, rows())), str(place / "run"))
+    return place / "run"
+
+
+@pytest.fixture(scope="module")
+def predictor(folder: Path) -> Iterator[Predictor]:
+    run = launch.RunFolder.open(folder)
+    with closing(load_predictor(run, run.recipe())) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, predictor: Predictor) -> Scores:
+    data = open_part(launch.RunFolder.open(folder).recipe(), predictor.schema, "validation")
+    assert data is not None
+    return scores(predictor, data, "validation")
+
+
+def validation() -> pd.DataFrame:
+    found = rows()
+    return found[found.index % 10 == 8].reset_index(drop=True)
+
+
+def predicted(folder: Path, table: pd.DataFrame) -> np.ndarray:  # type: ignore[type-arg]
+    table.to_csv(folder / "in.csv", index=False)
+    (folder / "out.csv").unlink(missing_ok=True)
+    launch.predict(launch.RunFolder.open(folder), [str(folder / "in.csv")], folder / "out.csv")
+    return pd.read_csv(folder / "out.csv")["clicked_probability"].to_numpy()
+
+
+def test_roc_and_calibration_are_scikit_learns(folder: Path, found: Scores) -> None:
+    table = validation()
+    probabilities, labels = predicted(folder, table), table["clicked"]
+    assert (found.part, found.rows, found.sampled) == ("validation", 200, 200)
+    one = found.labels["clicked"]
+    assert one.auc == pytest.approx(roc_auc_score(labels, probabilities))
+    expected = np.stack(roc_curve(labels, probabilities, drop_intermediate=False)[:2], axis=1)
+    distances = [np.abs(expected - point).max(axis=1).min() for point in one.roc]
+    assert max(distances) < 1e-9
+    observed, mean = calibration_curve(labels, probabilities, n_bins=20, strategy="quantile")
+    assert np.array(one.calibration) == pytest.approx(np.stack([mean, observed], axis=1), abs=1e-5)
+
+
+@pytest.mark.parametrize(("feature", "column"), [("item", "item"), ("tags", "tags"), ("price", "price")])
+def test_a_features_gain_is_that_of_a_file_with_its_column_shuffled(
+    folder: Path, found: Scores, feature: str, column: str
+) -> None:
+    table = validation()
+    order = np.random.default_rng(0).permutation(len(table))
+    base = launch.evaluate(launch.RunFolder.open(folder), [written(folder, table)])
+    table[column] = table[column].to_numpy()[order]
+    shuffled = launch.evaluate(launch.RunFolder.open(folder), [written(folder, table)])
+    for metric in ("auc", "logloss"):
+        assert found.base[metric] == pytest.approx(base[metric], rel=1e-5)
+        assert found.permuted[feature][metric] == pytest.approx(shuffled[metric], rel=1e-5)
+    assert shuffled["logloss"] != pytest.approx(base["logloss"], rel=1e-4)
+
+
+def test_features_of_one_column_are_shuffled_each_on_its_own(found: Scores) -> None:
+    assert set(found.permuted) == {"user", "item", "tags", "age", "price"}
+    assert found.permuted["user"]["auc"] != found.permuted["age"]["auc"]
+
+
+def written(folder: Path, table: pd.DataFrame) -> str:
+    table.to_csv(folder / "rows.csv", index=False)
+    return str(folder / "rows.csv")
+
+
+def test_the_sample_is_bounded_and_the_curves_are_of_all_rows(folder: Path, predictor: Predictor) -> None:
+    data = open_part(launch.RunFolder.open(folder).recipe(), predictor.schema, "train")
+    assert data is not None
+    found = scores(predictor, data, "train", sampled=50)
+    assert (found.rows, found.sampled) == (1600, 50)
+
+
+def test_labels_other_than_0_and_1_are_noticed_and_unknown_ones_do_not_count() -> None:
+    batch = Batch(2, {}, labels=np.array([[1, 3], [0, 1]], np.float32))
+    probabilities = np.full((2, 2), 0.5, np.float32)
+    assert not _is_binary(batch, probabilities, 2)
+    assert not _is_binary(replace(batch, labels=np.eye(2, dtype=np.float32)), probabilities[:, :1], 2)
+    masked = replace(batch, label_mask=np.array([[True, False], [False, True]]))
+    assert _is_binary(masked, probabilities, 2)
+    curves = {"a": ScoreCurves(), "b": ScoreCurves()}
+    _add(curves, replace(masked, weights=np.array([2, 3], np.float32)), probabilities)
+    assert [one.calibration().weight.tolist() for one in curves.values()] == [[2], [3]]
