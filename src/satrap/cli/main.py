@@ -11,6 +11,7 @@ import click
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
 from satrap.cli.embedding_worker import embedding_worker
+from satrap.cli.init import init
 from satrap.cli.key import key
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
@@ -42,6 +43,7 @@ def satrap() -> None:
 
 for command in (
     quickstart,
+    init,
     train,
     evaluate,
     predict,

@@ -1,0 +1,106 @@
+"""Chooses features, network, optimizers and schedule from what is known of the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from satrap.init.kinds import Decision
+from satrap.init.profile import Column
+
+Lines = dict[str, tuple[Any, str]]
+_VALUES_EACH = 64
+"""A number with so many different values or fewer has a bin for each."""
+_MOST_PARTS = 15_000
+"""Keys and values of all features together: a recipe has at most 20,000."""
+
+
+@dataclass(slots=True)
+class Features:
+    """Features with their keys and reasons; `width` is that of the network's input."""
+
+    lines: Lines = field(default_factory=dict)
+    width: int = 0
+    ids: int = 0
+
+    def add(self, name: str, keys: dict[str, Any], why: str) -> None:
+        """Add a feature; a name that is taken gets a number."""
+        free, number = name, 2
+        while free in self.lines:
+            free, number = f"{name}_{number}", number + 1
+        if free != keys.get("column", name):
+            keys = {**keys, "column": keys.get("column", name)}
+        if keys.get("column") == free:
+            del keys["column"]
+        self.lines[free] = (keys, why)
+        self.width += keys.get("dim", 1)
+
+
+def dim_of(distinct: int) -> int:
+    """Return the width of rows for so many different ids."""
+    return int(min(16, max(4, 2 ** round(math.log2(max(1, distinct)) / 2))))
+
+
+def add_features(found: Features, column: Column, decision: Decision, *, bins: int) -> None:
+    """Add the features of one column."""
+    name, missing = column.name, f", {column.missing_share:.0%} missing" if column.missing else ""
+    distinct = column.distinct.count
+    count = f"{'' if column.distinct.exact else 'about '}{distinct:,} values{missing}"
+    if decision.kind == "category":
+        found.add(name, {"dim": dim_of(distinct)}, f"{decision.why}, {count}")
+        found.ids += distinct
+    elif decision.kind == "values":
+        keys: dict[str, Any] = {"dim": dim_of(distinct), "multi": True, "pooling": "mean"}
+        if decision.separator:
+            keys["separator"] = decision.separator
+        found.add(name, keys, f"{decision.why}{missing}")
+        found.ids += distinct
+    elif decision.kind == "number":
+        transform, why = transform_of(decision.numbers)
+        keys = {"numeric": True, "transform": transform}
+        found.add(name, keys, f"{decision.why}, {column.low:g} to {column.high:g}{missing}{why}")
+        boundaries = boundaries_of(decision.numbers, bins)
+        if bins > 1 and len(boundaries) > 1:
+            keys = {"dim": dim_of(len(boundaries)), "column": name, "boundaries": boundaries}
+            found.add(f"{name}_bins", keys, "the same in bins: learns steps and peaks")
+        if decision.also_id:
+            found.add(f"{name}_id", {"dim": dim_of(distinct), "column": name}, f"the same as an id, {count}")
+            found.ids += distinct
+
+
+def transform_of(values: Any) -> tuple[Any, str]:
+    """Return the transform of numbers, float64[n], and the reason for a logarithm."""
+    values = values[~np.isnan(values)]
+    deviation = values.std()
+    if not deviation:
+        return "standardize", ""
+    steps: list[Any] = []
+    why = ""
+    if values.min() >= 0:
+        skew = float(np.mean(((values - values.mean()) / deviation) ** 3))
+        if skew > 2:
+            steps, why, values = ["log1p"], "; its tail is long", np.log1p(values)
+    spread = np.abs(values - values.mean()).max() / max(values.std(), 1e-30)
+    return [*steps, "standardize", *([{"clip": [-5, 5]}] if spread > 5 else [])], why
+
+
+def boundaries_of(values: Any, bins: int) -> list[float]:
+    """Return ascending boundaries of bins: one per value if they are few, else of equal numbers of rows."""
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(distinct) <= max(3, min(_VALUES_EACH, 2 * bins)):
+        cuts = distinct[1:]
+    else:
+        # A value more frequent than a bin counts as one bin: the others share what is left.
+        below = np.cumsum(np.minimum(counts, counts.sum() / bins))
+        places = np.searchsorted(below, below[-1] * np.arange(1, bins) / bins, side="right")
+        cuts = np.unique(distinct[places[places > 0]])
+    return sorted({float(f"{cut:.6g}") for cut in cuts})
+
+
+def bins_for(rows: int, columns: int, numbers: int) -> int:
+    """Return into how many bins each of so many numbers goes; 1: no bins, the recipe would be too large."""
+    room = (_MOST_PARTS - 7 * columns) // max(1, numbers) - 8
+    return int(max(1, min(32, rows // 200, room)))

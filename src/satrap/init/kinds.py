@@ -1,0 +1,152 @@
+"""Decides what each column is: an id, a category, a number, several values, a time, or of no use."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from satrap.data.columns import is_text, to_floats
+from satrap.data.encode import MISSING
+from satrap.init.profile import MOST_TEXTS, Column, flat
+
+Kind = Literal["category", "number", "values", "time", "unused"]
+_SEPARATORS = "|", ";", "^", ",", " "
+_STAMP = (
+    r"^\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{4}( \d{1,2}:\d{2}.*)?$"
+)
+_TEXTS = pa.array(MISSING)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a column is and why.
+
+    Of a number, `numbers` is float64[n], the sample without missing values; `also_id`: it may be an id as
+    well. Of several values, `separator` splits a text; None for lists.
+    """
+
+    kind: Kind
+    why: str
+    separator: str | None = None
+    also_id: bool = False
+    is_id: bool = False
+    numbers: Any = field(default=None, repr=False)
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a name such as `userId`, `user_id` or `User-ID`, in lower case."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
+
+
+_ID_WORDS = set(words("id ids uid uuid guid code key sku isbn asin zip zipcode postcode postal hash no nr"))
+_ID_WORDS |= set(words("user item customer product member visitor seller shop store device session campaign"))
+_TIME_WORDS = set(words("time timestamp date datetime ts day created updated at epoch"))
+
+
+def decide(column: Column, sample: pa.Array) -> Decision:
+    """Return what a column is, from the facts about all its rows and a sample of its values."""
+    if column.is_nested:
+        return Decision("unused", "its values are structures, which are no input")
+    if column.values == 0:
+        return Decision("unused", "it has no values")
+    if column.distinct.count == 1 and column.missing == 0:
+        return Decision("unused", "constant")
+    if column.is_list:
+        return _of_lists(column)
+    sample = flat(sample).drop_null()
+    if is_text(sample.type):
+        sample = pc.utf8_trim_whitespace(sample.cast(pa.string()))
+        sample = sample.filter(pc.invert(pc.is_in(sample, _TEXTS)))
+    if _is_time(column, sample):
+        return Decision("time", "a time")
+    if column.numbers:
+        odd = pa.array(sorted(column.odd), pa.string())
+        return _of_numbers(column, to_floats(sample, odd if column.odd else None))
+    if column.infinite:
+        return Decision("unused", "it has infinite values")
+    return _of_texts(column, sample)
+
+
+def _unique(column: Column) -> bool:
+    return column.values >= 100 and column.distinct.count >= 0.9 * column.values
+
+
+def _of_lists(column: Column) -> Decision:
+    if column.fractions:
+        return Decision("unused", "lists of measurements: a vector is no set of ids")
+    per_row = column.values / max(1, column.rows - column.missing)
+    return Decision("values", f"lists, {per_row:.1f} values each")
+
+
+def _is_time(column: Column, sample: pa.Array) -> bool:
+    if column.type is not None and (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
+        return True
+    if column.numbers:
+        seconds = column.low >= 3e8 and column.high < 4e9
+        millis = column.low >= 3e11 and column.high < 4e12
+        named = bool(_TIME_WORDS & set(words(column.name)))
+        return column.fractions == 0 and named and (seconds or millis)
+    if not len(sample) or not is_text(sample.type):
+        return False
+    stamps = pc.mean(pc.cast(pc.match_substring_regex(sample, _STAMP), pa.float64())).as_py()
+    return float(stamps) > 0.99
+
+
+def _of_numbers(column: Column, values: Any) -> Decision:
+    distinct, whole = column.distinct.count, column.fractions == 0
+    if whole and column.ascending and column.rows > 2:
+        return Decision("unused", "it only counts the rows")
+    if distinct == 2:
+        return Decision("category", "two values")
+    named = bool(_ID_WORDS & set(words(column.name)))
+    if whole and (named or column.high >= 2**31 or column.low <= -(2**31)):
+        if _unique(column):
+            return Decision("unused", "a different id in almost every row")
+        return Decision("category", "whole numbers that name things", is_id=True)
+    dense = whole and distinct >= 300 and distinct > 0.1 * (column.high - column.low + 1)
+    if dense and column.values >= 3 * distinct:
+        return Decision("number", "a number, or an id: used as both", also_id=True, numbers=values)
+    return Decision("number", "a number", numbers=values)
+
+
+def _of_texts(column: Column, sample: pa.Array) -> Decision:
+    if not is_text(sample.type):  # times of day, decimals and the like
+        return Decision("category", "a category")
+    separator = _separator(sample)
+    if pc.all(pc.match_substring_regex(sample, r"^\s*(\{.*\}|\[.*\])\s*$")).as_py():
+        return Decision("unused", "JSON: turn what matters into columns")
+    if separator is not None:
+        return Decision("values", f"several values between {separator!r}", separator=separator)
+    length = float(pc.mean(pc.utf8_length(sample)).as_py() or 0)
+    spaces = float(pc.mean(pc.count_substring(sample, " ")).as_py() or 0)
+    if _unique(column):
+        return Decision("unused", "a different text in almost every row")
+    if (spaces >= 5 or length > 100) and column.distinct.count > 0.3 * column.values:
+        return Decision("unused", "free text: no input yet")
+    if column.texts <= min(MOST_TEXTS, 0.5 * column.values):
+        return Decision("category", "numbers and text mixed")
+    return Decision("category", "a category", is_id=bool(_ID_WORDS & set(words(column.name))))
+
+
+def _separator(sample: pa.Array) -> str | None:
+    """Return the separator of texts that hold several values, which are used again in other combinations."""
+    whole = sample.take(pa.array(np.arange(min(len(sample), 20_000))))
+    distinct = len(pc.unique(whole))
+    if distinct < 8:
+        return None
+    for separator in _SEPARATORS:
+        several = float(pc.mean(pc.cast(pc.match_substring(whole, separator), pa.float64())).as_py())
+        if several < 0.1:
+            continue
+        parts = pc.list_flatten(pc.split_pattern(whole, separator))
+        if separator == " " and not pc.all(pc.match_substring_regex(parts, r"^[0-9a-f]+$")).as_py():
+            continue
+        reuse, reused = len(whole) / distinct, len(parts) / len(pc.unique(parts))
+        if reused > 2 * reuse and reused > 3:
+            return separator
+    return None

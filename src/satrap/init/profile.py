@@ -1,0 +1,196 @@
+"""What one pass over the data tells of each column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from satrap.data.columns import as_array, is_text, to_floats
+from satrap.data.encode import MISSING, Missing
+from satrap.data.hashing import hash_ids
+from satrap.data.source import Scan, Source
+from satrap.errors import DataError
+from satrap.init.sketch import Distinct, RowSample
+from satrap.schema import MISSING_ID
+
+SAMPLE_ROWS, SAMPLE_CELLS = 100_000, 20_000_000
+"""Most rows and most values of the sample."""
+
+LABEL_VALUES = 1000
+"""Values of the label that are counted one by one."""
+
+MOST_TEXTS, MOST_ODD = 1000, 5
+"""Values that are no numbers: counted up to the first, kept up to the second."""
+
+_NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+
+
+@dataclass(slots=True)
+class Column:
+    """Facts about a column, over all rows read.
+
+    Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers.
+    `texts` counts values that are no numbers, until they are more than `MOST_TEXTS`; `odd` are the first of
+    them.
+    """
+
+    name: str
+    type: pa.DataType | None = None
+    rows: int = 0
+    missing: int = 0
+    values: int = 0
+    texts: int = 0
+    odd: set[str] = field(default_factory=set)
+    infinite: int = 0
+    fractions: int = 0
+    ascending: bool = True
+    low: float = np.inf
+    high: float = -np.inf
+    distinct: Distinct = field(default_factory=Distinct)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether each row holds a list of values."""
+        return self.type is not None and _is_list(self.type)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether values are structures that no feature can read."""
+        inner = self.type.value_type if self.is_list and self.type is not None else self.type
+        return inner is not None and pa.types.is_nested(inner)
+
+    @property
+    def missing_share(self) -> float:
+        """Share of rows without a value."""
+        return self.missing / max(1, self.rows)
+
+    @property
+    def numbers(self) -> bool:
+        """Whether every value is a finite number, but for a few texts that may stand for "missing"."""
+        few = self.texts <= min(MOST_TEXTS, self.values / 20) and len(self.odd) <= MOST_ODD
+        return few and self.infinite == 0 and self.low <= self.high
+
+    def add(self, array: pa.Array, missing: Missing) -> None:
+        """Take the next rows into account."""
+        array = flat(array)
+        self.type = array.type if self.type is None or pa.types.is_null(self.type) else self.type
+        self.rows += len(array)
+        if self.is_list:
+            self.missing += len(array) - int(pc.sum(pc.greater(pc.list_value_length(array), 0)).as_py() or 0)
+            array = flat(pc.list_flatten(array))
+        if self.is_nested:
+            self.values += len(array)
+            return
+        ids = hash_ids(array, 0, missing.ids)
+        there = ids != MISSING_ID
+        count = int(np.count_nonzero(there))
+        self.values += count
+        if not self.is_list:
+            self.missing += len(array) - count
+        self.distinct.add(ids[there])
+        if count:
+            self._add_numbers(array, missing)
+
+    def _add_numbers(self, array: pa.Array, missing: Missing) -> None:
+        if self.texts > MOST_TEXTS:
+            return
+        try:
+            values = to_floats(array, missing.texts)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            if not is_text(array.type):
+                self.texts += len(array)
+                self.odd.update(map(str, range(MOST_ODD + 1)))
+                return
+            values = self._numbers_of(array.cast(pa.string()), missing)
+        values = values[~np.isnan(values)]
+        finite = values[np.isfinite(values)]
+        self.infinite += len(values) - len(finite)
+        if len(finite):
+            self.fractions += int(np.count_nonzero(finite != np.floor(finite)))
+            self.ascending = self.ascending and bool(finite[0] > self.high and (np.diff(finite) > 0).all())
+            self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
+
+    def _numbers_of(self, text: pa.Array, missing: Missing) -> Any:
+        """Return the numbers among texts, and count the others."""
+        text = text.drop_null()
+        right = pc.or_(pc.match_substring_regex(text, _NUMBER), pc.is_in(text, missing.texts))
+        wrong = text.filter(pc.invert(right))
+        self.texts += len(wrong)
+        if len(self.odd) <= MOST_ODD:
+            self.odd.update(pc.unique(wrong).to_pylist()[: MOST_ODD + 1])
+        return to_floats(text.filter(right), missing.texts)
+
+
+@dataclass(slots=True)
+class Profile:
+    """The columns by name, a sample of the rows, and the values of the label with their counts.
+
+    `complete`: all rows were read. `label` is empty if there are more than `LABEL_VALUES` values.
+    """
+
+    columns: dict[str, Column]
+    sample: pa.Table
+    rows: int
+    complete: bool
+    label: Counter[str]
+
+
+def profile(
+    source: Source,
+    label: str,
+    *,
+    most: int | None = None,
+    missing: tuple[str, ...] = MISSING,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Profile:
+    """Read all rows of a source, or the first `most`, once and in bounded memory.
+
+    `progress` is called with the number of rows read so far. Raises `DataError` for data without rows.
+    """
+    names = list(source.names)
+    columns = {name: Column(name) for name in names}
+    known = Missing(missing, 0)
+    sample = RowSample(max(1000, min(SAMPLE_ROWS, SAMPLE_CELLS // max(1, len(names)))))
+    counts: Counter[str] = Counter()
+    many, rows, complete = False, 0, True
+    for piece in source.scan(Scan(ids=names, numbers=()), None):
+        table = piece.table
+        if most is not None and rows + table.num_rows > most:
+            table, complete = table.slice(0, most - rows), False
+        for name in names:
+            columns[name].add(as_array(table.column(name)), known)
+        sample.add(table)
+        if not many:
+            counts.update(_counted(as_array(table.column(label))))
+            many = len(counts) > LABEL_VALUES
+        rows += table.num_rows
+        progress(rows)
+        if not complete:
+            break
+    if not rows:
+        raise DataError("no rows: the data is empty", where=source.label, fix="give a file with rows")
+    return Profile(columns, sample.table(), rows, complete, Counter() if many else counts)
+
+
+def flat(array: pa.Array) -> pa.Array:
+    """Return an array without a dictionary."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _counted(array: pa.Array) -> dict[str, int]:
+    """Return how often each value occurs, as text; missing values are left out."""
+    array = flat(array)
+    if pa.types.is_nested(array.type):
+        return {}
+    pairs = pc.value_counts(array.drop_null()).to_pylist()
+    return {str(pair["values"]): pair["counts"] for pair in pairs if str(pair["values"]) not in MISSING}

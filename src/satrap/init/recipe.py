@@ -1,0 +1,248 @@
+"""From files to the text of a recipe."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from satrap.data.columns import as_array
+from satrap.data.csv import CsvOptions
+from satrap.data.dataset import open_source
+from satrap.data.encode import MISSING
+from satrap.data.files import find_files, guess_format
+from satrap.data.source import Scan, Source
+from satrap.errors import ConfigError, DataError
+from satrap.init.alone import auc_alone
+from satrap.init.choose import Features, Lines, add_features, bins_for
+from satrap.init.kinds import Decision, decide, words
+from satrap.init.label import Target, choose_label
+from satrap.init.profile import Column, Profile, profile
+from satrap.init.settings import settings
+from satrap.init.write import comment, scalar, section
+
+SUSPICIOUS = 0.99
+"""A column that alone has this AUC is taken for a copy of the label."""
+
+_WEIGHTS = {"weight", "weights"}
+_USERS = {"user", "users", "uid", "userid", "customer", "visitor", "member", "reader", "client"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asks of `satrap init`.
+
+    Args:
+        data: training files: paths, globs or URLs.
+        label: column to predict.
+        output: where the recipe will be; paths in it are relative to its folder.
+        test: files to judge the model by; default: every tenth row of `data`.
+        weight, group, time: columns of that use.
+        drop: columns to leave out.
+        positive: values of the label that count as 1.
+        threshold: numbers of the label from here on count as 1.
+        rows: read only so many rows; default all.
+        format: csv, tsv, parquet or arrow; default by the names of the files.
+        separator: between the columns of a CSV file; default by its header.
+    """
+
+    data: Sequence[str]
+    label: str
+    output: str = "recipe.yaml"
+    test: Sequence[str] = ()
+    weight: str | None = None
+    group: str | None = None
+    time: str | None = None
+    drop: Sequence[str] = ()
+    positive: Sequence[str] = ()
+    threshold: float | None = None
+    rows: int | None = None
+    format: str | None = None
+    separator: str | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """The text of a recipe, and how many columns of how many rows it uses and leaves out."""
+
+    text: str
+    used: int
+    unused: int
+    rows: int
+
+
+def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None) -> Found:
+    """Read the data once and return a recipe for it.
+
+    Raises `DataError` for data, or a label, that nothing can be learned from, `ConfigError` for columns that
+    are not there.
+    """
+    source, csv, kind = _open(asked, asked.data)
+    _check_columns(asked, source)
+    facts = profile(source, asked.label, most=asked.rows, progress=progress)
+    target = choose_label(facts, asked.label, positive=asked.positive, threshold=asked.threshold)
+    truth = target.of(as_array(facts.sample.column(asked.label)))
+    features = Features()
+    unused: dict[str, str] = {}
+    decisions = _decisions(asked, facts, truth, unused)
+    numbers = sum(decision.kind == "number" for decision in decisions.values())
+    bins = bins_for(facts.rows, len(decisions), numbers)
+    for name, decision in decisions.items():
+        add_features(features, facts.columns[name], decision, bins=bins)
+    if not features.lines:
+        raise DataError(
+            "no column is left to learn from",
+            where=source.label,
+            why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
+            fix="give more columns, or rows",
+        )
+    chosen = settings(_training_rows(asked, facts), features.width)
+    odd = sorted(
+        {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
+    )
+    chosen["data"] = _data(asked, csv, kind, odd) | chosen["data"]
+    lines = [*_head(asked, facts, source), *section("data", chosen.pop("data")), ""]
+    lines += [*_labels(target), "", *_roles(asked, facts, decisions)]
+    lines += [*section("features", features.lines), *_left_out(unused), ""]
+    for name in ("model", "embedding", "dense", "training"):
+        lines += [*section(name, chosen[name]), ""]
+    return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
+
+
+def _training_rows(asked: Request, facts: Profile) -> int:
+    return facts.rows * 9 // 10 if asked.test else facts.rows * 8 // 10
+
+
+def _open(asked: Request, sources: Sequence[str]) -> tuple[Source, CsvOptions, str]:
+    """Open files; of CSV files also find out what separates columns and whether values have blanks around."""
+    try:
+        kind = asked.format or guess_format(find_files(list(sources))[0].name)
+    except ConfigError as error:
+        raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
+    csv = CsvOptions(separator=asked.separator)
+    source = open_source(list(sources), format=kind, csv=csv)
+    if kind not in ("csv", "tsv"):
+        return source, csv, kind
+    if asked.separator is None and len(source.names) == 1:
+        header = source.names[0]
+        best = max(",;\t|", key=header.count)
+        if best in header:
+            csv = replace(csv, separator=best)
+            source = open_source(list(sources), format=kind, csv=csv)
+    first = next(iter(source.scan(Scan(ids=source.names, numbers=()), None)), None)
+    row = first.table.slice(0, 1).to_pylist()[0].values() if first else ()
+    if any(name != name.strip() for name in source.names) or any(v and v != v.strip() for v in row):
+        csv = replace(csv, strip=True)
+        source = open_source(list(sources), format=kind, csv=csv)
+    return source, csv, kind
+
+
+def _check_columns(asked: Request, source: Source) -> None:
+    named: dict[str, Sequence[str | None]] = {"--label": [asked.label], "--drop": asked.drop}
+    named |= {"--weight": [asked.weight], "--group": [asked.group], "--time": [asked.time]}
+    for option, columns in named.items():
+        for column in columns:
+            if column is not None and column not in source.names:
+                near = difflib.get_close_matches(column, source.names, 1, 0.5)
+                shown = ", ".join(source.names[:12]) + (", ..." if len(source.names) > 12 else "")
+                raise ConfigError(
+                    f"there is no column {column!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    where=f"{option}, {source.label}",
+                    fix=f"columns: {shown}",
+                )
+
+
+def _decisions(asked: Request, facts: Profile, truth: object, unused: dict[str, str]) -> dict[str, Decision]:
+    """Return what the columns are that are used; write into `unused` why others are not."""
+    found: dict[str, Decision] = {}
+    for name, column in facts.columns.items():
+        if name in (asked.label, asked.weight):
+            continue
+        if name in asked.drop:
+            unused[name] = "as asked for"
+            continue
+        sample = as_array(facts.sample.column(name))
+        decision = Decision("time", "a time") if name == asked.time else decide(column, sample)
+        if decision.kind == "time":
+            unused[name] = "a time: what comes later has other values"
+        elif decision.kind == "unused":
+            unused[name] = decision.why
+        elif (alone := auc_alone(column, sample, truth)) > SUSPICIOUS:
+            unused[name] = f"it alone tells the label, AUC {alone:.3f}: a copy, or known only afterwards?"
+        else:
+            found[name] = decision
+    return found
+
+
+def _data(asked: Request, csv: CsvOptions, kind: str, odd: Sequence[str]) -> Lines:
+    lines: Lines = {"train": (_paths(asked.data, asked.output), "")}
+    if asked.test:
+        lines["test"] = (_paths(asked.test, asked.output), "")
+        split = {"modulo": 10, "validation": [9]}, "every tenth row decides when to stop"
+    else:
+        split = (
+            {"modulo": 10, "validation": [8], "test": [9]},
+            "every tenth row each, for when to stop and for the test",
+        )
+    lines["format"] = (kind, "")
+    if csv.separator is not None:
+        lines["separator"] = (csv.separator, "")
+    if csv.strip:
+        lines["strip"] = (True, "there are blanks around values")
+    if odd:
+        lines["missing"] = ([*MISSING, *odd], f"also {', '.join(odd)}: text among numbers")
+    lines["split"] = split
+    return lines
+
+
+def _paths(sources: Sequence[str], output: str) -> str | list[str]:
+    """Return paths as seen from the recipe's folder."""
+    folder = Path(output).parent
+    found = [s if "://" in s or os.path.isabs(s) else os.path.relpath(s, folder) for s in sources]
+    return found[0] if len(found) == 1 else found
+
+
+def _head(asked: Request, facts: Profile, source: Source) -> list[str]:
+    rows = f"{facts.rows:,} rows" + ("" if facts.complete else ", the first ones")
+    return [
+        comment(f"Written by satrap init from {rows} and {len(facts.columns)} columns of {source.label}."),
+        "# Everything may be changed. satrap config --keys explains the keys.",
+        "",
+    ]
+
+
+def _labels(target: Target) -> list[str]:
+    keys = scalar({"name": target.column, **target.keys})
+    return ["labels:", f"  - {keys}  {comment(f'{target.why}; {target.share:.3g} of the rows are 1')}"]
+
+
+def _roles(asked: Request, facts: Profile, decisions: dict[str, Decision]) -> list[str]:
+    lines = []
+    if asked.weight:
+        lines.append(f"weight: {scalar(asked.weight)}")
+    for name in () if asked.weight else facts.columns:
+        if _WEIGHTS & set(words(name)) and facts.columns[name].numbers and facts.columns[name].low >= 0:
+            lines.append(f"# weight: {scalar(name)}  # if it says how much a row counts")
+    group = asked.group or _users(facts, decisions)
+    if group:
+        lines.append(f"group: {scalar(group)}  # AUC is also reported within each of its values")
+    return [*lines, ""] if lines else []
+
+
+def _users(facts: Profile, decisions: dict[str, Decision]) -> str | None:
+    for name, decision in decisions.items():
+        column: Column = facts.columns[name]
+        count = column.distinct.count
+        if _USERS & set(words(name)) and decision.kind == "category" and 10 <= count <= column.rows / 5:
+            return name
+    return None
+
+
+def _left_out(unused: dict[str, str]) -> list[str]:
+    return (
+        ["  # Left out:", *(f"  #   {name or '(no name)'}: {why}" for name, why in unused.items())]
+        if unused
+        else []
+    )

@@ -1,0 +1,95 @@
+"""Distinct counts and a sample of rows, in memory that does not grow with the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from satrap.data.hashing import hash_ids
+
+Hashes = npt.NDArray[np.uint64]
+_SPACE = 2.0**64
+_ORDER = 0x5EED
+"""Salt of the hash that draws rows."""
+
+
+class Distinct:
+    """Counts distinct 64-bit hashes: exactly up to `bound`, from then on with an error of `1 / sqrt(bound)`.
+
+    It keeps the `bound` smallest hashes. Hashes are spread evenly, so the largest of these tells how dense
+    they are: the KMV sketch, Bar-Yossef et al., "Counting Distinct Elements in a Data Stream", RANDOM 2002,
+    with the unbiased estimate of Beyer et al., SIGMOD 2007. The order of the values does not matter.
+
+    Args:
+        bound: hashes kept, at least 2; default 8192, which is 64 KiB.
+    """
+
+    def __init__(self, bound: int = 8192) -> None:
+        self.bound = bound
+        self._kept: Hashes = np.empty(0, np.uint64)
+        self._full = False
+
+    def add(self, hashes: Hashes) -> None:
+        """Add hashes, uint64[n]."""
+        if self._full:
+            hashes = hashes[hashes < self._kept[-1]]
+        if not len(hashes):
+            return
+        kept = np.union1d(self._kept, hashes)
+        self._full = self._full or len(kept) > self.bound
+        self._kept = kept[: self.bound]
+
+    @property
+    def exact(self) -> bool:
+        """Whether `count` is exact."""
+        return not self._full
+
+    @property
+    def count(self) -> int:
+        """How many different hashes there were, or an estimate of it."""
+        if self.exact:
+            return len(self._kept)
+        return round((self.bound - 1) / ((float(self._kept[-1]) + 1) / _SPACE))
+
+
+class RowSample:
+    """Keeps up to `most` rows of a stream of tables; which ones depends only on their numbers.
+
+    Row i is kept if a hash of i is small enough. When there are too many rows, the limit is halved, so each
+    row of the stream has the same chance.
+
+    Args:
+        most: rows kept, at least 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._limit = np.uint64(2**64 - 1)
+        self._parts: list[pa.Table] = []
+        self._hashes: list[Hashes] = []
+        self._seen = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Add the next rows."""
+        hashes = hash_ids(np.arange(self._seen, self._seen + table.num_rows), _ORDER)
+        self._seen += table.num_rows
+        self._keep(table, hashes)
+        while sum(map(len, self._hashes)) > self.most:
+            self._limit //= np.uint64(2)
+            parts, kept = self._parts, self._hashes
+            self._parts, self._hashes = [], []
+            for part, of_part in zip(parts, kept, strict=True):
+                self._keep(part, of_part)
+
+    def _keep(self, table: pa.Table, hashes: Hashes) -> None:
+        small = hashes <= self._limit
+        if not small.all():
+            table, hashes = table.filter(pa.array(small)), hashes[small]
+        if len(hashes) or not self._parts:  # without any rows, there are still columns
+            self._parts.append(table)
+            self._hashes.append(hashes)
+
+    def table(self) -> pa.Table:
+        """Return the kept rows, in their order."""
+        return pa.concat_tables(self._parts, promote_options="permissive").combine_chunks()

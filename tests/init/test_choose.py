@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.config.source import MAX_NODES
+from satrap.data.transforms import compile_steps
+from satrap.init.choose import Features, bins_for, boundaries_of, dim_of, transform_of
+from satrap.schema import Numeric
+
+RANDOM = np.random.default_rng(5)
+
+
+def test_bins_hold_equally_many_rows() -> None:
+    values = RANDOM.lognormal(size=20_000)
+    cuts = boundaries_of(values, 16)
+    assert len(cuts) == 15
+    counts = np.bincount(np.searchsorted(cuts, values, side="right"), minlength=16)
+    assert counts.max() / counts.min() < 1.05
+
+
+def test_few_values_have_a_bin_each() -> None:
+    values = RANDOM.choice([1.0, 5.0, 7.0, 100.0], 1000)
+    assert boundaries_of(values, 32) == [5, 7, 100]
+
+
+def test_a_frequent_value_does_not_take_the_bins_of_the_others() -> None:
+    values = np.concatenate([np.zeros(9000), RANDOM.uniform(1, 2, 1000)])
+    cuts = boundaries_of(values, 20)
+    assert len(cuts) >= 12
+    assert 0 < cuts[0] < 1.2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300), st.integers(2, 32))
+def test_boundaries_ascend_and_are_not_too_many(values: list[float], bins: int) -> None:
+    cuts = boundaries_of(np.array(values), bins)
+    assert cuts == sorted(set(cuts))
+    assert len(cuts) < max(2 * bins, 4)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        RANDOM.normal(1e6, 3, 4000),
+        RANDOM.lognormal(0, 3, 4000),
+        np.append(RANDOM.normal(size=4000), 1e12),
+        np.append(np.zeros(4000), 99999.0),
+        np.full(10, 3.0),
+    ],
+)
+def test_transformed_numbers_are_moderate(values: np.ndarray) -> None:
+    steps, _ = transform_of(values)
+    steps = steps if isinstance(steps, list) else [steps]
+    before = compile_steps(Numeric(transform=steps), "x", steps.index("standardize"))(values)
+    measured = {"standardize": {"mean": float(before.mean()), "std": float(before.std())}}
+    full = [measured if step == "standardize" else step for step in steps]
+    assert np.abs(compile_steps(Numeric(transform=full), "x")(values)).max() <= 5
+
+
+@given(st.integers(0, 10**9))
+def test_widths_grow_with_the_ids(distinct: int) -> None:
+    assert 2 <= dim_of(distinct) <= dim_of(2 * distinct) <= 64
+
+
+def test_all_bins_together_fit_into_a_recipe() -> None:
+    assert bins_for(10**6, 20, 10) == 32
+    assert bins_for(800, 20, 10) == 4
+    for columns in 100, 500, 1000, 2000:
+        assert (
+            columns * (15 + bins_for(10**6, columns, columns)) < MAX_NODES
+            or bins_for(10**6, columns, columns) == 1
+        )
+
+
+def test_features_of_one_name_stay_apart() -> None:
+    found = Features()
+    found.add("a", {"dim": 4}, "")
+    found.add("a", {"dim": 8, "column": "b"}, "")
+    found.add("a", {"numeric": True}, "")
+    assert {name: keys for name, (keys, _) in found.lines.items()} == {
+        "a": {"dim": 4},
+        "a_2": {"dim": 8, "column": "b"},
+        "a_3": {"numeric": True, "column": "a"},
+    }
+    assert found.width == 13

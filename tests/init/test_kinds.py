@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from satrap.data.dataset import open_source
+from satrap.init.kinds import Decision, decide, words
+from satrap.init.profile import profile
+
+RANDOM = np.random.default_rng(7)
+ROWS = 2000
+
+
+def decided(name: str, values: Any) -> Decision:
+    found = profile(open_source({"y": [0] * len(values), name: values}), "y")
+    return decide(found.columns[name], found.sample.column(name).chunk(0))
+
+
+def repeated(values: list[Any]) -> list[Any]:
+    return [values[i] for i in RANDOM.integers(0, len(values), ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("color", repeated(["red", "green", "blue"]), "category"),
+        ("flag", repeated(["0", "1"]), "category"),
+        ("user_id", repeated(list(range(300))), "category"),
+        ("userId", [float(v) for v in repeated(list(range(300)))], "category"),
+        ("hashed", repeated([10**12 + 7 * i for i in range(50)]), "category"),
+        ("price", RANDOM.normal(size=ROWS).tolist(), "number"),
+        ("price", [f"{v:.3f}" for v in RANDOM.normal(size=ROWS)], "number"),
+        ("age", repeated(list(range(18, 80))), "number"),
+        ("genres", [f"{a}|{b}" for a, b in RANDOM.choice(list("ABCDEFGHIJ"), (ROWS, 2))], "values"),
+        ("tags", [["a", "b"], ["c"]] * 50, "values"),
+        ("vector", [[0.1, 0.7], [0.2, 0.3]] * 50, "unused"),
+        ("created_at", [1_600_000_000 + i * 37 % 99999 for i in range(ROWS)], "time"),
+        ("when", [f"2024-0{1 + i % 9}-1{i % 10} 08:00:00" for i in range(ROWS)], "time"),
+        ("day", [f"{1 + i % 28}/0{1 + i % 9}/2023" for i in range(ROWS)], "time"),
+        ("when", [datetime.datetime(2024, 1, 1 + i % 28) for i in range(ROWS)], "time"),
+        ("row", list(range(ROWS)), "unused"),
+        ("order_id", RANDOM.permutation(ROWS).tolist(), "unused"),
+        ("key", [f"k{i:x}" for i in range(ROWS)], "unused"),
+        ("nothing", [None] * ROWS, "unused"),
+        ("same", ["x"] * ROWS, "unused"),
+        ("json", repeated(['{"a": 1}', '{"a": 2, "b": [3]}']), "unused"),
+        ("review", [f"it is a story of {i} men who like {i % 7} things" for i in range(ROWS)], "unused"),
+        ("mixed", repeated(["1", "2", "3", "a", "b", "c", "d", "e", "f", "g"]), "category"),
+        ("size", [*repeated(["3", "4", "5.5", "7"]), "unknown", "-"], "number"),
+        ("infinite", [float(i % 9) for i in range(ROWS)] + [float("inf")], "unused"),
+    ],
+)
+def test_kinds(name: str, values: Any, kind: str) -> None:
+    assert decided(name, values).kind == kind
+
+
+def test_what_may_be_an_id_or_a_number_is_both() -> None:
+    decision = decided("x", repeated(list(range(600))))
+    assert (decision.kind, decision.also_id) == ("number", True)
+    assert not decided("x", (10 * RANDOM.normal(size=ROWS)).tolist()).also_id
+
+
+def test_separators() -> None:
+    parts = RANDOM.choice([f"p{i}" for i in range(12)], (ROWS, 3))
+    for separator in "|", ";", ",":
+        decision = decided("x", [separator.join(row) for row in parts])
+        assert (decision.kind, decision.separator) == ("values", separator)
+    names = [f"Name{i}, First{i}" for i in range(40)]  # the same parts always stand together
+    assert decided("author", repeated(names)).kind == "category"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.text("abcxyz| ,;.", min_size=1, max_size=12), min_size=2, max_size=60))
+def test_any_text_has_a_kind_and_a_reason(values: list[str]) -> None:
+    decision = decided("x", values)
+    assert decision.kind in ("category", "values", "unused")
+    assert decision.why
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(-(10**6), 10**6), min_size=5, max_size=60), st.sampled_from(["x", "item_id"]))
+def test_a_column_has_the_same_kind_as_number_and_as_text(values: list[int], name: str) -> None:
+    kinds = {
+        decided(name, form).kind for form in (values, [str(v) for v in values], [float(v) for v in values])
+    }
+    assert len(kinds) == 1
+
+
+def test_words() -> None:
+    assert words("userId") == ["user", "id"]
+    assert words("User-ID") == words("user_id") == words("USER_ID") == ["user", "id"]
+    assert words("HTMLPage2") == ["html", "page", "2"]
+
+
+def test_arrow_types_without_text() -> None:
+    table = pa.table({"y": [0, 1], "at": pa.array([datetime.time(1), datetime.time(2)])})
+    found = profile(open_source(table), "y")
+    assert decide(found.columns["at"], found.sample.column("at").chunk(0)).kind == "category"

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from satrap.config import load
+from satrap.errors import ConfigError, DataError
+from satrap.init import Request, make_recipe
+from tests.init.frames import clicks
+
+
+def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
+    path = folder / "data.csv"
+    frame.to_csv(path, index=False)
+    found = make_recipe(
+        Request(data=[str(path)], output=str(folder / "recipe.yaml"), **{"label": "y", **asked})
+    )
+    (folder / "recipe.yaml").write_text(found.text)
+    return found.text
+
+
+def test_a_complete_recipe(tmp_path: Path) -> None:
+    text = written(tmp_path, clicks(3000))
+    recipe = load(tmp_path / "recipe.yaml")
+    kinds = {name: type(keys).__name__ for name, keys in recipe.sections.features.items()}
+    assert kinds["user_id"] == kinds["genres"] == kinds["price_bins"] == "CategoricalKeys"
+    assert kinds["price"] == "NumericKeys"
+    assert recipe.sections.group == "user_id"
+    left_out = text[text.index("# Left out:") :]
+    assert "same: constant" in left_out
+    assert "row: it only counts the rows" in left_out
+    assert "copy: it alone tells the label" in left_out
+    assert "at: a time" in left_out
+
+
+def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    clicks(200).to_csv("a/data.csv", index=False)
+    found = make_recipe(
+        Request(data=["a/data.csv"], test=["a/data.csv"], label="y", output="b/c/recipe.yaml")
+    )
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    Path("b/c/recipe.yaml").write_text(found.text)
+    recipe = load("b/c/recipe.yaml")
+    for part in (recipe.sections.data.train, recipe.sections.data.test):
+        assert part is not None
+        assert Path(recipe.locate(part[0])).resolve() == tmp_path / "a" / "data.csv"
+    assert recipe.sections.data.split is not None
+    assert recipe.sections.data.split.test == []
+
+
+def test_strange_names(tmp_path: Path) -> None:
+    frame = clicks(300)[["y", "genres", "price"]]
+    for name in ("a b", "a: b", "#x", "yes", "1", "ä/ö", 'say "hi"', "x.y"):
+        frame[name] = np.resize(["p", "q", "r"], len(frame))
+    written(tmp_path, frame)
+    assert set(frame.columns) - {"y"} <= set(load(tmp_path / "recipe.yaml").sections.features)
+
+
+def test_roles(tmp_path: Path) -> None:
+    frame = clicks(500).assign(weight=1.5)
+    assert "# weight: weight" in written(tmp_path, frame)
+    text = written(tmp_path, frame, weight="weight", group="genres", time="price", drop=["copy"])
+    recipe = load(tmp_path / "recipe.yaml")
+    assert (recipe.sections.weight, recipe.sections.group) == ("weight", "genres")
+    assert "weight" not in recipe.sections.features
+    assert "price: a time" in text
+    assert "copy: as asked for" in text
+
+
+def test_how_csv_files_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n" * 50)
+    found = make_recipe(Request(data=[str(path)], label="y", output=str(tmp_path / "recipe.yaml")))
+    (tmp_path / "recipe.yaml").write_text(found.text)
+    data = load(tmp_path / "recipe.yaml").sections.data
+    assert (data.separator, data.strip) == (";", True)
+
+
+def test_texts_that_mean_missing_are_declared(tmp_path: Path) -> None:
+    frame = clicks(500)
+    frame["size"] = np.resize(["1.5", "2.25", "7.125", "unknown", *map(str, range(40))], len(frame))
+    written(tmp_path, frame)
+    assert "unknown" in (load(tmp_path / "recipe.yaml").sections.data.missing or [])
+
+
+@pytest.mark.slow
+def test_two_thousand_columns(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    values = {f"x{i}": random.normal(size=200) for i in range(2000)}
+    written(tmp_path, pd.DataFrame({"y": random.integers(0, 2, 200), **values}))
+    recipe = load(tmp_path / "recipe.yaml")
+    assert sum(name.startswith("x") and "_" not in name for name in recipe.sections.features) == 2000
+
+
+def test_lists_in_parquet(tmp_path: Path) -> None:
+    tags = [["a", "b"], ["c"], [], ["b"]] * 100
+    pq.write_table(pa.table({"y": [0, 1, 1, 0] * 100, "tags": tags}), tmp_path / "data.parquet")
+    found = make_recipe(
+        Request(data=[str(tmp_path / "*.parquet")], label="y", output=str(tmp_path / "recipe.yaml"))
+    )
+    assert "tags: {dim: 4, multi: true, pooling: mean}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("frame", "asked", "kind", "match"),
+    [
+        (clicks(100), {"label": "yy"}, ConfigError, "no column 'yy'; did you mean 'y'"),
+        (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
+        (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
+        (pd.DataFrame({"y": []}), {}, DataError, "no rows"),
+        (pd.DataFrame({"y": list("abc") * 9, "x": 1}), {}, DataError, "3 values"),
+    ],
+)
+def test_clear_errors(
+    tmp_path: Path, frame: pd.DataFrame, asked: dict[str, Any], kind: type[Exception], match: str
+) -> None:
+    with pytest.raises(kind, match=match) as caught:
+        written(tmp_path, frame, **asked)
+    assert len(str(caught.value).splitlines()) <= 4
