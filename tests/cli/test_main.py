@@ -16,9 +16,11 @@ def test_help_lists_the_commands_that_exist() -> None:
     commands = [line.split()[0] for line in answer.out.partition("Commands:\n")[2].splitlines()]
     assert commands == [
         "quickstart",
+        "init",
         "train",
         "evaluate",
         "predict",
+        "report",
         "config",
         "plan",
         "checkpoint",
