@@ -39,7 +39,7 @@ PLACES = (
     ("split and send lookup", f"{SERVERS}.client:ServersExchange", "_send_lookup"),
     ("split, to 16 bits and send push", f"{SERVERS}.client:ServersExchange", "_send_update"),
     ("receive", "satrap.rpc.client.loop:Loop", "_receive"),
-    ("rows to 32 bits (in receive)", f"{SERVERS}.calls:Lookup", "answer"),
+    ("rows to 32 bits (in receive)", f"{SERVERS}.answers:Answers", "answer"),
     ("wait for rows", "satrap.train.run:Run", "wait"),
     ("pool", "satrap.embedding.module:Embeddings", "embed"),
     ("backward and dense step", "satrap.dense.data_parallel:DataParallel", "step"),
@@ -116,6 +116,7 @@ def one(options: argparse.Namespace, dim: int) -> dict[str, Any]:
         dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
         mode=options.mode,
         staleness=options.staleness,
+        training=satrap.train.TrainingOptions(precision=options.precision),
         place=satrap.train.Place(connect, threads=options.threads),
     )
     data = satrap.data.read(str(options.data), described, batch_size=workload.BATCH)
@@ -189,6 +190,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=["hybrid", "sync"], default="hybrid")
     parser.add_argument("--staleness", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--data", type=Path, default=Path("runs/persia.arrow"), help="made if it is not there"

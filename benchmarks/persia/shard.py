@@ -18,9 +18,9 @@ SERVERS = "satrap.exchange.servers"
 PLACES = (
     ("receive and check", "satrap.rpc.server.server:Server", "_receive"),
     ("journal", "satrap.rpc.server.journal:Journal", "append"),
-    ("lookup", "satrap.store:Shard", "lookup_group"),
-    ("rows to 16 bits", f"{SERVERS}.service", "to_wire"),
-    ("gradients to 32 bits", f"{SERVERS}.service", "from_wire"),
+    ("lookup", "satrap.store:Shard", "lookup_slots"),
+    ("rows to 16 bits", f"{SERVERS}.rows", "to_wire"),
+    ("gradients to 32 bits", f"{SERVERS}.rows", "from_wire"),
     ("update", "satrap.store:Shard", "update_group"),
     ("checksum of answers", "satrap.rpc.server.session:Answer", "of"),
     ("send", "satrap.rpc.server.server:Server", "_send"),

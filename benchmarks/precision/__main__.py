@@ -1,4 +1,4 @@
-"""Test AUC of workers that exchange numbers in fewer bits, and in 32: the same recipe, several seeds.
+"""Test AUC of training with numbers of fewer bits, on the wire or in the network, and of 32: several seeds.
 
 `python -m benchmarks.precision RECIPE [--seeds 1 2 3 4 5] [--workers 2] [--wires "16 bits"] [--file FILE]`. A
 step has as many samples as in the recipe, divided among the workers. Each run is added to FILE, by default
@@ -24,9 +24,12 @@ WIRES = {
     "dense bfloat16": ("float32", "float32", "bfloat16"),
     "dense float16": ("float32", "float32", "float16"),
     "dense int8": ("float32", "float32", "int8"),
+    "network bfloat16": ("float32", "float32", "float32", "bfloat16"),
     "32 bits": ("float32", "float32"),
 }
-"""Formats of rows, of their gradients, and of the network's where it is not float32. First the defaults."""
+"""Formats of the numbers that `KEYS` are about; float32 where there is none. First the defaults."""
+
+KEYS = ("cluster.wire.forward", "cluster.wire.backward", "cluster.wire.dense", "dense.precision")
 
 
 def differences(runs: Sequence[dict[str, Any]], short: Sequence[str]) -> dict[str, Any]:
@@ -77,9 +80,8 @@ def main() -> None:
         for name, formats in wires.items():
             if any((run["wire"], run["seed"]) == (name, seed) for run in runs):
                 continue
-            keys = zip(("forward", "backward", "dense"), formats, strict=False)
-            wire = [f"cluster.wire.{key}={value}" for key, value in keys]
-            run = one(a.recipe, "sync", seed, [*settings, *wire])
+            numbers = [f"{key}={value}" for key, value in zip(KEYS, formats, strict=False)]
+            run = one(a.recipe, "sync", seed, [*settings, *numbers])
             kept_keys = ("seed", "test", "validation_auc", "samples", "samples_per_second")
             runs.append({"wire": name, **{key: run[key] for key in kept_keys}})
             write(path.parent, parameters, {"runs": runs}, path)

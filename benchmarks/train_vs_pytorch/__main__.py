@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=list(OPTIMIZERS), default="adagrad", help="satrap's")
     parser.add_argument("--plain-optimizer", choices=list(SPARSE_OPTIMIZERS), default=None)
     parser.add_argument("--mode", choices=["sync", "hybrid"], default="hybrid")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="satrap's")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the plain sides")
     parser.add_argument("--satrap-threads", type=int, default=None, help="default: the trainer's choice")
     return parser.parse_args()
@@ -62,6 +63,7 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
         mode=options.mode,
         staleness=4 if options.mode == "hybrid" else 0,
+        training=satrap.train.TrainingOptions(precision=options.precision),
         place=satrap.train.Place(threads=options.satrap_threads),
     )
     threads = torch.get_num_threads()
@@ -74,13 +76,13 @@ def satrap_side(options: argparse.Namespace) -> Callable[[Samples], object]:
     return fit
 
 
-def plain_side(options: argparse.Namespace, layout: Any) -> Callable[[Samples], object]:
+def plain_side(options: argparse.Namespace, layout: Any, precision: str) -> Callable[[Samples], object]:
     """Return a function that trains the plain PyTorch loop on samples."""
     described = schema(options.dim)
     bags = Bags(cardinalities(options.rows), options.dim, layout)
     name = options.plain_optimizer or ("adagrad" if "adagrad" in options.optimizer else options.optimizer)
     dense = network(options.model, described)
-    plain = Plain(dense, described, bags, optimizer=name, embedding_lr=EMBEDDING_LR)
+    plain = Plain(dense, described, bags, optimizer=name, embedding_lr=EMBEDDING_LR, precision=precision)
 
     def fit(samples: Samples) -> object:
         torch.set_num_threads(options.threads)
@@ -91,11 +93,10 @@ def plain_side(options: argparse.Namespace, layout: Any) -> Callable[[Samples], 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run all sides in turn, each repeat on new samples; the first, unmeasured one compiles and warms up."""
-    sides = {
-        "satrap": satrap_side(options),
-        "pytorch_one_table": plain_side(options, "one_table"),
-        "pytorch_per_feature": plain_side(options, "per_feature"),
-    }
+    sides = {"satrap": satrap_side(options)}
+    for precision in dict.fromkeys(["float32", options.precision]):
+        for layout in ("one_table", "per_feature"):
+            sides[f"pytorch_{layout}_{precision}"] = plain_side(options, layout, precision)
     count = options.steps * options.batch_size
     rates: dict[str, list[float]] = {name: [] for name in sides}
     cpu: dict[str, list[float]] = {name: [] for name in sides}
@@ -108,7 +109,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             if repeat >= 0:
                 rates[name].append(count / seconds)
                 cpu[name].append(cpu_seconds / count * 1e6)
-            print(f"repeat {repeat:2}  {name:20} {count / seconds:10,.0f} samples/s", flush=True)
+            print(f"repeat {repeat:2}  {name:28} {count / seconds:10,.0f} samples/s", flush=True)
     return {
         name: {
             "median_samples_per_second": round(statistics.median(rates[name])),
@@ -123,14 +124,18 @@ def main() -> None:
     """Measure, print and record."""
     options = arguments()
     sides = measure(options)
-    best = max((n for n in sides if n != "satrap"), key=lambda n: sides[n]["median_samples_per_second"])
-    ratio = sides["satrap"]["median_samples_per_second"] / sides[best]["median_samples_per_second"]
+    speeds = {name: side["median_samples_per_second"] for name, side in sides.items()}
+    faster, ratios = {}, {}
+    for precision in dict.fromkeys(["float32", options.precision]):
+        best = max((name for name in speeds if name.endswith(precision)), key=speeds.__getitem__)
+        faster[precision], ratios[precision] = best, round(speeds["satrap"] / speeds[best], 3)
+        print(f"satrap / {best}: {ratios[precision]:.2f}")
     path = write(
         RESULTS,
         {**vars(options), "gomp_spincount": os.environ.get("GOMP_SPINCOUNT", "default")},
-        {"sides": sides, "faster_pytorch": best, "satrap_over_pytorch": round(ratio, 3)},
+        {"sides": sides, "faster_pytorch": faster, "satrap_over_pytorch": ratios},
     )
-    print(f"\nsatrap / {best}: {ratio:.2f}   raw figures: {path}")
+    print(f"raw figures: {path}")
 
 
 if __name__ == "__main__":

@@ -50,13 +50,21 @@ class Plain:
     """A training loop as a PyTorch user writes it, on the same network as satrap's."""
 
     def __init__(
-        self, network: nn.Module, schema: satrap.Schema, bags: Bags, *, optimizer: str, embedding_lr: float
+        self,
+        network: nn.Module,
+        schema: satrap.Schema,
+        bags: Bags,
+        *,
+        optimizer: str,
+        embedding_lr: float,
+        precision: str,
     ) -> None:
         self.network, self.bags = network, bags
         self.names = tuple(schema.categorical)
         self.sparse = SPARSE_OPTIMIZERS[optimizer](list(bags.parameters()), embedding_lr)
         self.dense = torch.optim.Adam(network.parameters(), lr=1e-3)
         self.loss = nn.BCEWithLogitsLoss()
+        self.precision = precision
 
     def fit(self, samples: Samples, batch_size: int) -> None:
         """Train one pass over samples that lie in memory as contiguous arrays."""
@@ -76,5 +84,6 @@ class Plain:
         block = self.bags(ids)
         embeddings = dict(zip(self.names, block.unbind(1), strict=True))
         batch = EmbeddedBatch(len(ids), embeddings, numeric, blocks=[(self.names, block)])
-        logits: Tensor = self.network(batch)
-        return logits
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            logits: Tensor = self.network(batch)
+        return logits.float()
