@@ -246,3 +246,20 @@ def test_a_vector_is_as_many_numbers(name):
     batch = make_batch(made[1], many)
     assert batch.numeric.shape[1] == one.numeric_width == 5
     assert torch.equal(*(model(batch) for model in made))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", models.names())
+def test_each_model_computes_under_autocast(name, dtype):
+    schema = make_schema()
+    torch.manual_seed(1)
+    model = models.create(name, schema)
+    batch = make_batch(model, schema, size=64)
+    wide = model(batch)
+    with torch.autocast("cpu", dtype=dtype):
+        short = model(batch)
+    torch.testing.assert_close(short.float(), wide, atol=0.05, rtol=0.05)
+    short.float().mean().backward()
+    for tensor in (*model.parameters(), *batch.embeddings.values()):
+        assert tensor.grad.dtype == torch.float32
+        assert torch.isfinite(tensor.grad).all()
