@@ -26,10 +26,8 @@ def test_training_and_validation_share_a_chart_and_other_metrics_get_their_own()
     curves = {"loss": [(1, 0.5)], "validation/auc": [(1, 0.7)], "validation/gauc": [(1, 0.6)]}
     curves |= {"validation/logloss": [(1, 0.6)], "validation/ne": [(1, 0.9)], "validation/a/auc": [(1, 0.7)]}
     assert captions(RunReport("a", curves=curves)) == ["Logloss", "AUC", "GAUC"]
-    assert captions(RunReport("a", curves={"loss": [(1, 2)], "validation/rmse": [(1, 2)]})) == [
-        "Loss",
-        "Rmse",
-    ]
+    numbers = {"loss": [(1, 2)], "validation/rmse": [(1, 2)]}
+    assert captions(RunReport("a", curves=numbers)) == ["Loss", "RMSE"]
     assert captions(RunReport("a")) == []
 
 
