@@ -184,3 +184,27 @@ def test_impossible_splits(tmp_path: Path, override: str, what: str) -> None:
     error = refused(tmp_path, override)
     assert what in error.what
     assert error.where
+
+
+OWN_TABLES = """\
+tables:
+  user: {optimizer: {name: sgd, lr: 0.5}, initial_scale: 0.1}
+  genres: {dtype: bfloat16}
+"""
+
+
+def test_tables_of_their_own(tmp_path: Path) -> None:
+    recipe = loaded(tmp_path, text=TEXT + OWN_TABLES)
+    assert recipe.table_optimizers() == {"user": optim.SGD(lr=0.5)}
+    assert recipe.sections.tables["genres"].dtype == "bfloat16"
+    assert recipe.resolved()["tables"]["genres"] == {"dtype": "bfloat16"}
+    (tmp_path / "again.yaml").write_text(to_yaml(recipe.resolved()), encoding="utf-8")
+    assert load(tmp_path / "again.yaml").sections.tables == recipe.sections.tables
+    for override, what, fix in (
+        ("tables.usr.dtype=float16", "tables names 'usr', which is no table", "did you mean 'user'?"),
+        ("tables.user.dtyp=float16", "unknown key 'dtyp' in tables.user", "did you mean 'dtype'?"),
+        ("tables.user.optimizer={name: sgd}", "key 'lr' is missing in tables.user.optimizer", "add lr"),
+        ("tables.user.optimizer={name: sgdd, lr: 1}", "tables.user.optimizer.name cannot be 'sgdd'", "'sgd'"),
+    ):
+        error = refused(tmp_path, override, text=TEXT + OWN_TABLES)
+        assert (error.what, fix in error.fix) == (what, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 import satrap
 from satrap.errors import ConfigError, TrainingError
-from satrap.store import StoreConfig
+from satrap.store import StoreConfig, TableSettings
 from satrap.train import Trainer, lookahead
 from tests.train.plain import (
     VOCABULARY,
@@ -310,3 +311,40 @@ def test_a_loss_that_is_not_one_number_is_refused(value: Any, what: str) -> None
     with pytest.raises(TrainingError, match=f"the loss returned a value of {what}"):
         trainer.fit(Batches(make_batches(1)))
     trainer.close()
+
+
+def test_tables_with_settings_of_their_own_equal_plain_pytorch(tmp_path: Path) -> None:
+    own = {
+        "user": TableSettings(optimizer=satrap.optim.SGD(lr=0.1), initial_scale=0.25),
+        "tags": TableSettings(optimizer=satrap.optim.Adagrad(lr=0.05)),
+    }
+    trainer = make_trainer(mode="sync", staleness=0, tables=own)
+    batches = make_batches(50)
+    tower = copy.deepcopy(trainer.model)
+    start = {name: all_rows(trainer, name) for name in FEATURES}
+    assert [round(float(np.abs(start[name]).max()), 2) for name in FEATURES] == [0.25, 0.5, 0.5]
+    plain = PlainModel(tower, start, 0)
+    oracles = {
+        name: OPTIMIZERS[kind][1]()
+        for name, kind in (("user", "sgd"), ("item", "rowwise"), ("tags", "adagrad"))
+    }
+    plain.train(batches, oracles, adam(list(tower.parameters())))
+    trainer.fit(Batches(batches))
+    for name in FEATURES:
+        expected = plain.bags[name].weight.detach().numpy()
+        np.testing.assert_allclose(all_rows(trainer, name), expected, atol=1e-5, rtol=0)
+    trainer.save(str(tmp_path))
+    loaded = Trainer.load(str(tmp_path), Tower(), dense_optimizer=adam)
+    assert loaded.store.tables == own
+    for one in (trainer, loaded):
+        one.fit(Batches(make_batches(5, seed=7)))
+    for name in FEATURES:
+        np.testing.assert_array_equal(all_rows(loaded, name), all_rows(trainer, name))
+    trainer.close()
+    loaded.close()
+
+
+def test_settings_of_a_table_that_is_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match="settings are given for 'usr', which is no table") as caught:
+        make_trainer(tables={"usr": TableSettings(dtype="bfloat16")})
+    assert caught.value.fix == "did you mean user? tables: user, item, tags"

@@ -262,6 +262,17 @@ class Embedding(Keys):
     """A file on disk for evicted rows; default none: they are lost."""
 
 
+class OwnTable(Keys):
+    """What differs in one table from `embedding`."""
+
+    optimizer: Annotated[Keys | None, Choice(_name, EMBEDDING_OPTIMIZERS, "name")] = None
+    """How its rows learn."""
+    initial_scale: Share | None = None
+    """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Number format of its weights."""
+
+
 class Mesh(Keys):
     """Number of devices in each dimension in which the dense network is divided."""
 
@@ -482,6 +493,9 @@ class Sections(Keys):
     """The network."""
     embedding: Embedding = Embedding()
     """The embedding tables."""
+    tables: dict[str, OwnTable] = Field(default_factory=dict)
+    """Tables that differ: name -> what differs. A table has the name of its feature, or of the feature's
+    `table`."""
     dense: Dense = Dense()
     """The dense network."""
     training: Training = Training()

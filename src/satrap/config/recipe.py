@@ -64,6 +64,14 @@ class Recipe:
         settings = self.sections.embedding.optimizer.model_dump()
         return self.located(("embedding", "optimizer"), optim.from_dict, settings)
 
+    def table_optimizers(self) -> dict[str, optim.Optimizer]:
+        """Return the optimizers of the tables that have their own."""
+        return {
+            name: self.located(("tables", name, "optimizer"), optim.from_dict, own.optimizer.model_dump())
+            for name, own in self.sections.tables.items()
+            if own.optimizer is not None
+        }
+
     def lr_schedule(self) -> optim.Schedule:
         """Return the learning-rate schedule."""
         settings = self.sections.training.lr_schedule.model_dump()
@@ -177,13 +185,14 @@ def checked(source: Source) -> Recipe:
     _check_data(recipe)
     _check_eviction(recipe)
     _check_transforms(recipe)
-    recipe.schema()
+    _check_tables(recipe, recipe.schema())
     recipe.embedding_optimizer()
+    recipe.table_optimizers()
     recipe.lr_schedule()
     return recipe
 
 
-BRIEF = ("labels", "features")
+BRIEF = ("labels", "features", "tables")
 """Sections of which a resolved recipe holds only the given keys; the schema has their defaults."""
 
 
@@ -193,7 +202,7 @@ def _dump(keys: Keys) -> dict[str, Any]:
     for name, info in type(keys).model_fields.items():
         value = getattr(keys, name)
         if name in BRIEF:
-            value = keys.model_dump(include={name}, exclude_unset=True)[name]
+            value = keys.model_dump(include={name}, exclude_unset=True).get(name, {})
         elif isinstance(value, Keys):
             value = _dump(value)
         elif isinstance(value, list) and value and isinstance(value[0], Keys):
@@ -229,6 +238,18 @@ def _check_own_code(recipe: Recipe) -> None:
         )
     for path in OWN_CODE:
         recipe.located(path, recipe.own_code)
+
+
+def _check_tables(recipe: Recipe, schema: Schema) -> None:
+    names = list(dict.fromkeys(schema.table_of(feature) for feature in schema.categorical))
+    for name in recipe.sections.tables:
+        if name not in names:
+            near = [f"did you mean {one!r}? " for one in difflib.get_close_matches(name, names, n=1)]
+            raise ConfigError(
+                f"tables names {name!r}, which is no table",
+                where=recipe.source.where(("tables", name)),
+                fix=f"{''.join(near)}tables: {', '.join(names)}",
+            )
 
 
 def _check_data(recipe: Recipe) -> None:

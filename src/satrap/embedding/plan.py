@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from satrap.errors import ConfigError
 from satrap.exchange import Request, TableGroup
 from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
-from satrap.store import StoreConfig, distinct
+from satrap.store import StoreConfig, TableSettings, distinct
 
 
 def tables_of(
@@ -32,17 +33,18 @@ def tables_of(
         store: says how rows start, and in which number format they are kept.
 
     Raises:
-        ConfigError: features that share a table want different widths.
+        ConfigError: features that share a table want different widths, or `store.tables` names another one.
     """
     tables: dict[str, Table] = {}
     for name, feature in schema.categorical.items():
         dim = (dims or {}).get(name, feature.dim)
+        own = store.tables.get(schema.table_of(name), TableSettings())
         table = Table(
             schema.table_of(name),
             dim=dim,
-            optimizer=optimizer,
-            initial_scale=store.initial_scale,
-            dtype=store.dtype,
+            optimizer=own.optimizer or optimizer,
+            initial_scale=store.initial_scale if own.initial_scale is None else own.initial_scale,
+            dtype=own.dtype or store.dtype,
         )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(
@@ -50,6 +52,12 @@ def tables_of(
                 f"{tables[table.name].dim}",
                 fix="give the model equal embedding_dims for features that share a table",
             )
+    for name in store.tables.keys() - tables.keys():
+        near = [f"did you mean {one}? " for one in get_close_matches(name, tables, n=1)]
+        raise ConfigError(
+            f"settings are given for {name!r}, which is no table",
+            fix=f"{''.join(near)}tables: {', '.join(tables)}",
+        )
     return list(tables.values())
 
 

@@ -13,7 +13,7 @@ from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
-from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
 from satrap.train import Place, Trainer, TrainingOptions
 from satrap.train.predictor import Data
 
@@ -91,7 +91,7 @@ def _loss(recipe: Recipe) -> dict[str, Any]:
 
 def store_of(recipe: Recipe) -> StoreConfig:
     """Return the store settings of a recipe; a ConfigError about admission names the recipe's line."""
-    keys = recipe.sections.embedding
+    keys, optimizers = recipe.sections.embedding, recipe.table_optimizers()
     return StoreConfig(
         seed=recipe.sections.training.seed,
         memory=keys.memory,
@@ -100,6 +100,10 @@ def store_of(recipe: Recipe) -> StoreConfig:
         tier=None if keys.tier is None else Tier(**keys.tier.model_dump()),
         initial_scale=keys.initial_scale,
         dtype=keys.dtype,
+        tables={
+            name: TableSettings(optimizers.get(name), own.initial_scale, own.dtype)
+            for name, own in recipe.sections.tables.items()
+        },
     )
 
 

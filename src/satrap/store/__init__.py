@@ -9,7 +9,7 @@ from satrap.store.admission import Admission
 from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
-from satrap.store.config import StoreConfig
+from satrap.store.config import StoreConfig, TableSettings
 from satrap.store.eviction import Eviction
 from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS, bucket_of
@@ -39,6 +39,7 @@ __all__ = [
     "Slots",
     "Statistics",
     "StoreConfig",
+    "TableSettings",
     "Tier",
     "bucket_of",
     "distinct",

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
+from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store.admission import Admission
 from satrap.store.eviction import Eviction
 from satrap.store.shard import Shard
 from satrap.store.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What differs in one table from what the others have; None: nothing.
+
+    Args:
+        optimizer: how its rows learn.
+        initial_scale: its rows start uniform in (-initial_scale, initial_scale).
+        dtype: number format of its rows, see `Table`.
+    """
+
+    optimizer: Optimizer | None = None
+    initial_scale: float | None = None
+    dtype: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that `of` reads back."""
+        optimizer = None if self.optimizer is None else self.optimizer.to_dict()
+        return {"optimizer": optimizer, "initial_scale": self.initial_scale, "dtype": self.dtype}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Self:
+        """Build it from `to_dict` data."""
+        optimizer = plain["optimizer"]
+        return cls(**{**plain, "optimizer": None if optimizer is None else from_dict(optimizer)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +58,9 @@ class StoreConfig:
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
         dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
 
-    The last two apply to the tables that a schema asks for. A `Table` has its own.
+        tables: name of a table -> what differs in it, see `TableSettings`; default none.
+
+    The last three apply to the tables that a schema asks for. A `Table` has its own.
     """
 
     seed: int = 1
@@ -40,6 +70,7 @@ class StoreConfig:
     tier: Tier | None = None
     initial_scale: float = 0.01
     dtype: str = "float32"
+    tables: Mapping[str, TableSettings] = field(default_factory=dict)
 
     def part(self, shards: int) -> StoreConfig:
         """Return the settings of one of several shards, whose memory and tier together have this size."""

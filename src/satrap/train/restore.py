@@ -15,7 +15,7 @@ from satrap.checkpoint.manifest import reading_settings
 from satrap.errors import ConfigError
 from satrap.optim import from_dict, schedule_from_dict
 from satrap.schema import Schema
-from satrap.store import Admission, StoreConfig
+from satrap.store import Admission, StoreConfig, TableSettings
 from satrap.train.control import TrainingOptions
 
 PLAIN: dict[str, type | tuple[type, ...]] = {
@@ -78,6 +78,7 @@ def trainer_arguments(
                 admission=Admission(**settings["admission"]),
                 initial_scale=settings["initial_scale"],
                 dtype=settings["embedding_dtype"],
+                tables={name: TableSettings.of(own) for name, own in settings.get("tables", {}).items()},
             ),
             "training": TrainingOptions(
                 lr_schedule=schedule_from_dict(settings["lr_schedule"]), precision=settings["precision"]

@@ -141,6 +141,7 @@ class Trainer:
             "seed": store.seed,
             "initial_scale": store.initial_scale,
             "embedding_dtype": store.dtype,
+            "tables": {name: own.to_dict() for name, own in store.tables.items()},
             "admission": (store.admission or Admission()).to_dict(),
             "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
             "lr_schedule": self.training.lr_schedule.to_dict(),

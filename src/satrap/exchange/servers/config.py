@@ -195,7 +195,7 @@ def _tier(data: Mapping[str, Any]) -> Tier:
 def store_to_dict(store: StoreConfig) -> dict[str, Any]:
     """Return as plain data what a store needs besides its tables."""
     plain = asdict(store)
-    del plain["initial_scale"], plain["dtype"]  # every table has its own
+    del plain["initial_scale"], plain["dtype"], plain["tables"]  # every table has its own
     return plain
 
 
