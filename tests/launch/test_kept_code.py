@@ -237,3 +237,15 @@ def test_workers_import_the_same_file(tmp_path: Path) -> None:
     make_own(tmp_path, model=broken)
     answer = process("train", "clicks.yaml", "--output", "run2", *several, folder=tmp_path)
     answer.assert_refused("run2/code/my_model.py:14, in forward", "cannot be multiplied", code=1)
+
+
+def test_a_run_goes_on_from_snapshots_elsewhere_with_the_code_of_the_recipe(tmp_path: Path) -> None:
+    path = make_own(tmp_path, shared(OWN))
+    overrides = [f"checkpoint.url={tmp_path}/snapshots", "checkpoint.every_steps=10"]
+    whole = launch.train(load(path), str(tmp_path / "whole"))
+    launch.train(load(path, [*overrides, "training.steps=20"]), str(tmp_path / "lost"))
+    shutil.rmtree(tmp_path / "lost")
+    resumed = launch.train(load(path, overrides), str(tmp_path / "new"), resume=True)
+    assert resumed.result.metrics == whole.result.metrics
+    assert (tmp_path / "new/code/my_model.py").read_text() == MODEL
+    assert launch.evaluate(resumed.folder) == resumed.test
