@@ -28,6 +28,8 @@ _references: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _places: set[str] = set()  # files and folders of own code, to tell whose an error is
 
 
+_originals: dict[str, str] = {}  # copy -> the file that it was made of
+
 _ELSEWHERE = {*sys.stdlib_module_names, "numpy", "satrap", "torch"}
 """Modules that are never looked for beside a file: another copy of them would break this process."""
 
@@ -99,6 +101,11 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.partition(".")[0]
+
+
+def is_copy(file: Path, original: Path) -> None:
+    """Let errors in a file name another one instead, of which it is a copy."""
+    _originals[str(file)] = str(original)
 
 
 def digest(file: Path) -> str:
@@ -241,7 +248,8 @@ def blaming(what: str, kind: type[SatrapError] = TrainingError, place: str = "")
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in _places]
         if frames:
-            place = f"{frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"
+            file = frames[-1].filename
+            place = f"{_originals.get(file, file)}:{frames[-1].lineno}, in {frames[-1].name}"
         if isinstance(error, SatrapError) and frames and not error.where:
             raise type(error)(error.what, where=place, why=error.why, fix=error.fix) from error
         if not place or isinstance(error, SatrapError):

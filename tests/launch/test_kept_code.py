@@ -213,7 +213,7 @@ def test_errors_name_key_file_and_argument(tmp_path: Path) -> None:
     assert error.fix == "did you mean hidden? allowed: hidden"
     error = refused(path, "model.hidden=[wide]")
     assert error.what.startswith("MyNet cannot be made: TypeError")
-    assert error.where.startswith(f"{tmp_path}/run/code/layers.py:7")
+    assert error.where.startswith(f"{tmp_path}/layers.py:")
     assert not (tmp_path / "run").exists()
     error = refused(path, f"training.loss={tmp_path}/my_model.py:half_los")
     assert "did you mean half_loss?" in error.fix
@@ -223,7 +223,7 @@ def test_an_error_in_forward_names_the_line(tmp_path: Path) -> None:
     path = make_own(tmp_path, model=MODEL.replace("self.tower(batch.flat())", "self.twoer(batch.flat())"))
     error = refused(path, kind=TrainingError)
     assert "AttributeError: 'MyNet' object has no attribute 'twoer'" in error.what
-    assert error.where == f"{tmp_path}/run/code/my_model.py:14, in forward"
+    assert error.where == f"{tmp_path}/my_model.py:14, in forward"
 
 
 @pytest.mark.cluster
@@ -236,7 +236,7 @@ def test_workers_import_the_same_file(tmp_path: Path) -> None:
     broken = MODEL.replace("return self.tower(batch.flat())", "return self.tower(batch.flat()[:, 1:])")
     make_own(tmp_path, model=broken)
     answer = process("train", "clicks.yaml", "--output", "run2", *several, folder=tmp_path)
-    answer.assert_refused("run2/code/my_model.py:14, in forward", "cannot be multiplied", code=1)
+    answer.assert_refused(f"{tmp_path}/my_model.py:14, in forward", "cannot be multiplied", code=1)
 
 
 def test_a_run_goes_on_from_snapshots_elsewhere_with_the_code_of_the_recipe(tmp_path: Path) -> None:

@@ -57,8 +57,15 @@ def discard(run: Path) -> None:
 
 
 def adopt(recipe: Recipe, run: Path) -> Recipe:
-    """Return a recipe that uses the copies instead of the files they were made of."""
+    """Return a recipe that uses the copies instead of the files they were made of.
+
+    Errors name these files, unless they have changed: of a run that fails early, no copy is left.
+    """
     copies = {origin["path"]: str((run / copy).absolute()) for copy, origin in _origins(run).items()}
+    for original, copy in copies.items():
+        both = [Path(copy), Path(original)]
+        if all(file.is_file() for file in both) and len({own_code.digest(file) for file in both}) == 1:
+            own_code.is_copy(*both)
     references = {}
     for path, reference in recipe.own_code().items():
         module, name = own_code.parts(reference)

@@ -23,6 +23,7 @@ from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ran
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.joined import JoinedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
+from satrap.launch import kept_code
 from satrap.launch.build import OpenData, Site, pools, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
@@ -185,7 +186,7 @@ def _device(device: str, assignment: Assignment) -> str:
 def work(assignment: Assignment, report: Report) -> None:
     """Train, see `fit`."""
     folder = RunFolder(Path(assignment.folder))
-    recipe = load(folder.recipe_file)
+    recipe = kept_code.adopt(load(folder.recipe_file), folder.path)
     site = connect(recipe, assignment)
     first = assignment.rank == 0
 
