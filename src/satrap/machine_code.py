@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -64,6 +65,12 @@ def compiled(*, folder: str | None = None, **options: Any) -> Callable[[F], F]:
         return result
 
     return decorate
+
+
+def folder_of(function: Callable[..., object]) -> Path | None:
+    """Return the folder that keeps the machine code of a `compiled` function; None if it is not kept."""
+    path = getattr(getattr(function, "stats", None), "cache_path", None)
+    return Path(path) if path else None
 
 
 def announce(compiling: Callable[[], object]) -> None:

@@ -10,6 +10,7 @@ import click
 
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
+from satrap.cli.doctor import doctor
 from satrap.cli.embedding_worker import embedding_worker
 from satrap.cli.init import init
 from satrap.cli.key import key
@@ -50,6 +51,7 @@ for command in (
     report,
     config,
     plan,
+    doctor,
     checkpoint,
     key,
     shard,

@@ -1,0 +1,138 @@
+"""What a recipe asks of this machine: memory, cores, device, ports, data."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from satrap.config import Recipe
+from satrap.doctor.finding import Finding
+from satrap.doctor.machine import abilities
+from satrap.embedding import tables_of
+from satrap.errors import SatrapError
+from satrap.launch.build import make_model, store_of
+from satrap.launch.datasets import PARTS, open_part
+from satrap.report.words import size
+from satrap.store.directory import OVERHEAD
+from satrap.store.limits import machine_bytes, usable_cores
+from satrap.store.steps import plan
+
+MUCH = 0.8
+"""Share of the memory that the tables may take before little is left for readers and messages."""
+
+
+def requirements(recipe: Recipe) -> Iterator[Finding]:
+    """Yield what the checks of a recipe find."""
+    yield processes(recipe, usable_cores())
+    yield tables(recipe, machine_bytes())
+    yield device(recipe)
+    yield from ports(recipe)
+    yield from data(recipe)
+
+
+def processes(recipe: Recipe, cores: float) -> Finding:
+    """Compare the processes that the recipe starts with the cores."""
+    cluster = recipe.sections.cluster
+    local = cluster.exchange == "local"
+    count = 1 if local else cluster.workers + cluster.servers + cluster.loaders + cluster.embedding_workers
+    found = f"the recipe starts {count} on {cores:g} cores"
+    if count > max(1, cores):
+        return Finding("processes", "warning", f"{found}: they share cores", "use fewer workers or shards")
+    return Finding("processes", "ok", found)
+
+
+def tables(recipe: Recipe, limit: int) -> Finding:
+    """Compare the tables' memory with that of the machine, whose bytes are `limit`."""
+    embedding, cluster = recipe.sections.embedding, recipe.sections.cluster
+    per_row = row_bytes(recipe)
+    if embedding.memory is None:
+        rows = limit * MUCH / max(per_row, default=1)
+        found = f"no limit is set; {size(limit)} hold about {rows:,.0f} of the widest rows"
+        return Finding("tables", "ok", found, "to be safe, set embedding.memory, for example 4GiB")
+    replicas = cluster.exchange == "servers" and "replicated" in cluster.placements.values()
+    asked = embedding.memory * (2 if replicas else 1)
+    found = f"{size(asked)} for all tables of {size(limit)}"
+    found += ", replicas included" if replicas else ""
+    found += f": about {embedding.memory / max(per_row, default=1):,.0f} of the widest rows"
+    if asked > limit:
+        fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB, or use embedding.tier"
+        return Finding("tables", "error", f"{found}: more than there is", fix)
+    if asked > MUCH * limit:
+        fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB"
+        return Finding("tables", "warning", f"{found}: little is left for data and messages", fix)
+    return Finding("tables", "ok", found)
+
+
+def row_bytes(recipe: Recipe) -> list[int]:
+    """Return the bytes of a row of each table: weights, state and its place in the index."""
+    schema = recipe.schema()
+    dims = getattr(make_model(recipe, schema), "embedding_dims", None)
+    found = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    return [plan(t.optimizer, t.dim, t.dtype).row_bytes + OVERHEAD for t in found if t.optimizer]
+
+
+def device(recipe: Recipe) -> Finding:
+    """Say whether the device is there, and computes in the recipe's precision."""
+    wanted, precision = recipe.sections.training.device, recipe.sections.dense.precision
+    if wanted.startswith("cuda"):
+        number = int(wanted.partition(":")[2] or 0)
+        if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+            found = f"{wanted} is asked for, and PyTorch does not see it"
+            return Finding("device", "error", found, "use device: cpu, or a CUDA build of PyTorch")
+    elif precision != "float32" and not {"avx512_bf16", "amx_bf16"} & set(abilities()):
+        found = f"this processor has no instructions for {precision}"
+        return Finding("device", "warning", found, "use precision: float32, which is faster here")
+    return Finding("device", "ok", f"{wanted}, {precision}")
+
+
+def ports(recipe: Recipe) -> Iterator[Finding]:
+    """Yield whether the ports of OpenMetrics are free, if the recipe names any."""
+    cluster = recipe.sections.cluster
+    if not cluster.metrics_port:
+        return
+    local = cluster.exchange == "local"
+    count = 1 if local else cluster.servers + cluster.workers + cluster.loaders + cluster.embedding_workers
+    taken = [
+        str(n)
+        for n in range(cluster.metrics_port, cluster.metrics_port + count)
+        if not _free(cluster.metrics_host, n)
+    ]
+    if taken:
+        fix = "set cluster.metrics_port to 0 for free ports, or to another number"
+        yield Finding("ports", "error", f"not free on {cluster.metrics_host}: {', '.join(taken)}", fix)
+    else:
+        yield Finding("ports", "ok", f"{count} from {cluster.metrics_port} on are free")
+
+
+def _free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.suppress(OSError, OverflowError), socket.create_server((host, port), family=family):
+        return True
+    return False
+
+
+def data(recipe: Recipe) -> Iterator[Finding]:
+    """Yield, for each part of the data, whether its first rows can be read."""
+    schema = recipe.schema()
+    # "standardize" would need a pass over all rows.
+    schema = schema.replace({name: replace(one, transform=None) for name, one in schema.numeric.items()})
+    for part in PARTS:
+        check = f"{part} rows"
+        try:
+            rows = open_part(recipe, schema, part)
+            if rows is None:
+                continue
+            batch = next(iter(rows.with_options(batch_size=64, shuffle=False).batches()), None)
+        except SatrapError as error:
+            yield Finding(check, "error", ": ".join(filter(None, (error.what, error.where))), error.fix)
+        except OSError as error:
+            yield Finding(check, "error", f"they cannot be read: {error}", "check path and permissions")
+        else:
+            if batch is None:
+                yield Finding(check, "error", "there are none", "check the files and data.split")
+            else:
+                yield Finding(check, "ok", "the first ones can be read")

@@ -1,0 +1,72 @@
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from satrap.config import load
+from satrap.doctor import disk
+from tests.launch.runs import RECIPE, UNBOUNDED, make_recipe
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_a_folder_that_does_not_exist_yet_is_tested_above_and_left_as_it_was(tmp_path: Path) -> None:
+    found = disk.folder("runs", tmp_path / "not" / "yet")
+    assert found.level in ("ok", "warning")  # this disk may be slow
+    assert "free; writes" in found.found
+    assert list(tmp_path.iterdir()) == []
+    assert str(tmp_path) not in found.found
+
+
+@pytest.mark.parametrize(
+    ("free", "speed", "skew", "level", "word"),
+    [
+        (1 << 40, 1e9, 0, "ok", "free"),
+        (1 << 35, 1e9, 0, "error", "are to be used"),
+        (1 << 40, 1e6, 0, "warning", "slow"),
+        (1 << 40, 1e9, -5, "warning", "-5 s off"),
+    ],
+)
+def test_space_speed_and_clock(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    free: int,
+    speed: float,
+    skew: float,
+    level: str,
+    word: str,
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 41, 0, free))
+    monkeypatch.setattr(disk, "_write", lambda _: (speed, skew))
+    found = disk.folder("tier", tmp_path, 1 << 36)
+    assert found.level == level
+    assert word in found.found
+
+
+def test_little_space_and_a_disk_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(disk, "_write", lambda _: (1e9, 0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1, 0, 1 << 20))
+    assert disk.folder("runs", tmp_path).level == "warning"
+
+    def full(_: Path) -> tuple[float, float]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "_write", full)
+    found = disk.folder("runs", tmp_path)
+    assert (found.level, "No space left" in found.found) == ("error", True)
+
+
+def test_folders_of_a_recipe(tmp_path: Path) -> None:
+    embedding = "embedding: {memory: 1MiB, eviction: {policy: lru}, tier: {path: fast, size: 1GiB}}\n"
+    text = RECIPE.replace(UNBOUNDED, embedding + "checkpoint: {url: there}\n")
+    found = list(disk.folders(load(make_recipe(tmp_path, text))))
+    assert [(what, str(path), need) for what, path, need in found] == [
+        ("runs", "runs", 0),
+        ("snapshots", "there", 0),
+        ("tier", "fast", 1 << 30),
+    ]
+    far = load(make_recipe(tmp_path, RECIPE), ["checkpoint.url=s3://bucket/x"])
+    assert [what for what, _, _ in disk.folders(far)] == ["runs"]

@@ -1,0 +1,31 @@
+import socket
+
+import pytest
+
+from satrap.doctor import network
+
+
+def test_loopback_and_name_of_this_machine() -> None:
+    found = {one.check: one for one in network.network()}
+    assert found["loopback"].level == "ok"
+    assert "machine's name" in found
+    assert socket.gethostname() not in str(found)
+
+
+def test_a_closed_loopback_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> socket.socket:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    assert network.loopback().level == "error"
+
+
+def test_a_slow_loopback_and_an_unknown_name_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_round_trips", lambda: [0.01] * 3)
+    assert network.loopback().level == "warning"
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert network.name().level == "warning"
