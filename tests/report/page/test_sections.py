@@ -42,5 +42,9 @@ def test_the_pass_says_which_rows_and_how_many() -> None:
     assert "runs/a: 100 validation rows" in text
     assert "ROC of clicked: AUC 0.7500" in grid
     [text, _] = sections.gain_by_feature([full()])
-    assert "80 of 100 validation rows" in text
+    assert "80 of 100 validation rows, drawn at random." in text
+    run = full()
+    assert run.scores is not None
+    [text, _] = sections.gain_by_feature([replace(run, scores=replace(run.scores, sampled=100))])
+    assert "all 100 validation rows." in text
     assert sections.gain_by_feature([RunReport("a")]) == sections.roc_and_calibration([RunReport("a")]) == []

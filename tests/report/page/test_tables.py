@@ -62,6 +62,7 @@ def test_only_keys_that_differ_are_listed() -> None:
 def test_what_was_run() -> None:
     facts = dict(rows(tables.what_was_run([full()]))[1:])
     assert facts["ended"] == "all passes done"
+    assert facts["started"] == "2026-11-23 10:00 UTC"
     assert (facts["steps"], facts["samples/s"], facts["time of training"]) == ("200", "200", "0:10")
     assert facts["mode"] == "hybrid, staleness 4"
     killed = replace(full(), metrics={})

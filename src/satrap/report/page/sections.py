@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from satrap.report.page.element import Html, element
-from satrap.report.page.run import RunReport
+from satrap.report.page.run import RunReport, Scores
 from satrap.report.page.svg import Line, bars, chart
 from satrap.report.words import metric_name
 
@@ -113,14 +113,20 @@ def gain_by_feature(runs: Sequence[RunReport]) -> list[Html]:
             found.append(bars(words, rows, x=name))
     for run in runs:
         if found and run.scores and run.scores.sampled:
-            said.append(f"{run.name}: {run.scores.sampled:,} of {run.scores.rows:,} {run.scores.part} rows")
+            said.append(f"{run.name}: {_sampled(run.scores)}")
     if not found:
         return []
     text = (
         "How much worse the model is when the values of one feature are shuffled among the rows. "
-        f"Features that say the same share their gain. {'; '.join(said)}, drawn at random."
+        f"Features that say the same share their gain. {'; '.join(said)}."
     )
     return [element("p", text, class_="soft"), _grid(found)]
+
+
+def _sampled(scores: Scores) -> str:
+    if scores.sampled == scores.rows:
+        return f"all {scores.rows:,} {scores.part} rows"
+    return f"{scores.sampled:,} of {scores.rows:,} {scores.part} rows, drawn at random"
 
 
 def gains(runs: Sequence[RunReport], metric: str, sign: int) -> Mapping[str, list[float | None]]:

@@ -79,7 +79,7 @@ def _facts(run: RunReport) -> dict[str, str]:
         if cluster[0] == "local"
         else f"{cluster[0]}: {cluster[1]} workers"
         + (f", {cluster[2]} shards" if cluster[0] == "servers" else ""),
-        "started": str(run.sessions[0].get("time", "")) if run.sessions else "",
+        "started": _time(run.sessions[0].get("time")) if run.sessions else "",
         "ended": ENDINGS.get(str(metrics.get("stopped")), "not yet, or it was killed"),
         "steps": _whole(metrics.get("steps", _last_step(run))),
         "samples": _whole(metrics.get("samples")),
@@ -87,6 +87,11 @@ def _facts(run: RunReport) -> dict[str, str]:
         "samples/s": _whole(speed and round(speed)),
         "steps refused": _whole(metrics.get("refused")),
     }
+
+
+def _time(text: Any) -> str:
+    """Return `2026-11-23 16:57 UTC` for a time as sessions have it."""
+    return str(text)[:16].replace("T", " ") + " UTC" if text else ""
 
 
 def _mode(recipe: Mapping[str, Any]) -> str:
@@ -176,8 +181,8 @@ def _totals(runs: Sequence[RunReport]) -> list[str]:
 
 
 def traffic(runs: Sequence[RunReport]) -> list[Html]:
-    """Return what passed between worker 0 and the rows."""
-    each = [run.metrics.get("traffic") or {} for run in runs]
+    """Return what passed between worker 0 and the rows, without figures that are 0 in all runs."""
+    each = [{k: v for k, v in (run.metrics.get("traffic") or {}).items() if v} for run in runs]
     return _side_by_side(
         runs, {name: [_figure(one.get(key)) for one in each] for key, name in TRAFFIC.items()}
     )
