@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.doctor import trial
+from satrap.doctor import disk, trial
 from tests.cli.command import satrap
 from tests.launch.runs import make_recipe
 
@@ -13,6 +13,7 @@ from tests.launch.runs import make_recipe
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trial, "SECONDS", 0.1)
+    monkeypatch.setattr(disk, "MOST_BYTES", disk.PIECE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SATRAP_SECRET", "hush")
 

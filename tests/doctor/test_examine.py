@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 
 from satrap.config import load
-from satrap.doctor import examine, trial
+from satrap.doctor import disk, examine, trial
 from tests.launch.runs import make_recipe
 
 
 def test_every_check_reports_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trial, "SECONDS", 0.1)
+    monkeypatch.setattr(disk, "MOST_BYTES", disk.PIECE)
     monkeypatch.chdir(tmp_path)
     alone = [one.check for one in examine()]
     assert len(set(alone)) == len(alone)

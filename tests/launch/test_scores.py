@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,11 @@ from satrap import launch
 from satrap.batch import Batch
 from satrap.config import load
 from satrap.launch.datasets import open_part
-from satrap.launch.scores import _add, _is_binary, scores
+from satrap.launch.scores import _add, scores
 from satrap.launch.scoring import load_predictor
 from satrap.metrics.curves import ScoreCurves
 from satrap.report.page import Scores
+from satrap.schema import Label, Numeric, Schema
 from satrap.train import Predictor
 from tests.launch.runs import RECIPE, frame, make_recipe
 
@@ -114,13 +114,42 @@ def test_the_sample_is_bounded_and_the_curves_are_of_all_rows(folder: Path, pred
     assert (found.rows, found.sampled) == (1600, 50)
 
 
-def test_labels_other_than_0_and_1_are_noticed_and_unknown_ones_do_not_count() -> None:
-    batch = Batch(2, {}, labels=np.array([[1, 3], [0, 1]], np.float32))
-    probabilities = np.full((2, 2), 0.5, np.float32)
-    assert not _is_binary(batch, probabilities, 2)
-    assert not _is_binary(replace(batch, labels=np.eye(2, dtype=np.float32)), probabilities[:, :1], 2)
-    masked = replace(batch, label_mask=np.array([[True, False], [False, True]]))
-    assert _is_binary(masked, probabilities, 2)
-    curves = {"a": ScoreCurves(), "b": ScoreCurves()}
-    _add(curves, replace(masked, weights=np.array([2, 3], np.float32)), probabilities)
-    assert [one.calibration().weight.tolist() for one in curves.values()] == [[2], [3]]
+def test_curves_take_the_columns_and_known_rows_of_binary_labels() -> None:
+    """Of three classes, a binary label and a number, the fourth of five outputs is the binary label's."""
+    labels = [
+        Label(name="c", kind="multiclass", classes=3),
+        Label(name="b"),
+        Label(name="r", kind="regression"),
+    ]
+    schema = Schema(labels, {"x": Numeric()})
+    truth = np.array([[2, 1, 3.5], [0, 0, 7], [1, 1, 9]], np.float32)
+    mask = np.array([[1, 1, 1], [1, 1, 1], [1, 0, 1]], bool)
+    batch = Batch(3, {}, labels=truth, label_mask=mask, weights=np.array([2, 3, 5], np.float32))
+    predictions = np.arange(15, dtype=np.float32).reshape(3, 5) / 16
+    curves = {"b": ScoreCurves()}
+    _add(curves, schema, batch, predictions)
+    found = curves["b"].calibration()
+    assert found.predicted.tolist() == [3 / 16, 8 / 16]
+    assert (found.observed.tolist(), found.weight.tolist()) == ([1, 0], [2, 3])
+
+
+def test_a_regression_has_gains_and_no_roc(tmp_path: Path) -> None:
+    """Vectors are shuffled whole: the oracle shuffles their column in a file."""
+    table = frame(600)
+    table["made"] = [f"{a} {b}" for a, b in np.random.default_rng(2).normal(size=(600, 2)).round(3)]
+    table["clicked"] = table["price"] * 2
+    text = RECIPE.replace("labels: [clicked]", "labels: [{name: clicked, kind: regression}]").replace(
+        "  price:", '  made:  {vector: 2, separator: " "}\n  price:'
+    )
+    launch.train(load(make_recipe(tmp_path, text, table)), str(tmp_path / "run"))
+    run = launch.RunFolder.open(tmp_path / "run")
+    with closing(load_predictor(run, run.recipe())) as predictor:
+        data = open_part(run.recipe(), predictor.schema, "validation")
+        assert data is not None
+        found = scores(predictor, data, "validation")
+    assert found.labels == {}
+    kept = table[table.index % 10 == 8].reset_index(drop=True)
+    kept["made"] = kept["made"].to_numpy()[np.random.default_rng(0).permutation(60)]
+    shuffled = launch.evaluate(run, [written(tmp_path, kept)])
+    assert found.permuted["made"]["rmse"] == pytest.approx(shuffled["rmse"], rel=1e-5)
+    assert found.permuted["price"]["rmse"] > 1.2 * found.base["rmse"]

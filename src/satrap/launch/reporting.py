@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,8 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
             fix="give the folder that satrap train printed at its end",
         )
     missing: list[str] = []
-    found = curves(read_lines(folder.history_file))
+    history = read_lines(folder.history_file)
+    found = curves(history)
     if "loss" not in found:
         missing.append("Figures of steps: metrics.jsonl has none; it gets a line every 50 steps.")
     if not score:
@@ -54,7 +55,7 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
         recipe=flat(read(folder.recipe_file, ()).values),
         recipe_text=folder.recipe_file.read_text(encoding="utf-8"),
         sessions=read_lines(folder.sessions_file),
-        metrics=_metrics(folder, missing.append),
+        metrics=_metrics(folder, missing.append) or _so_far(history),
         curves=found,
         tables=_tables(folder, missing.append),
         scores=_scores(folder, missing.append, notice) if score else None,
@@ -67,8 +68,24 @@ def _metrics(folder: RunFolder, missing: Told) -> dict[str, Any]:
         found = json.loads(folder.metrics_file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
-        missing("There are no final metrics: the run has not ended, or was killed.")
+        missing(
+            "There are no final metrics: the run has not ended, or was killed; the newest ones are shown."
+        )
         return {}
+
+
+def _so_far(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what `metrics.json` would say of a run that has not ended, by its newest lines."""
+    lines = {str(line.get("event")): line for line in history}
+    step, validation = lines.get("step", {}), lines.get("validation", {})
+    found = {
+        key: step[key] for key in ("samples", "samples_per_second", "refused") if step.get(key) is not None
+    }
+    if "stage_seconds" in step:
+        found["traffic"] = {"stage_seconds": step["stage_seconds"]}
+    if validation:
+        found["validation"] = {k: v for k, v in validation.items() if k not in ("event", "step", "epoch")}
+    return found
 
 
 def _tables(folder: RunFolder, missing: Told) -> dict[str, TableSize]:
@@ -112,7 +129,7 @@ def _scores(folder: RunFolder, missing: Told, notice: Told) -> Scores | None:
                     notice(f"{folder}: scoring the {part} rows")
                     found = scores(predictor, data, part)
                     if not found.labels:
-                        missing("ROC and calibration are for labels that are 0 or 1.")
+                        missing("ROC and calibration are left out: no label is binary.")
                     return found
         missing("The recipe names no validation or test rows, so nothing was scored.")
     except (CheckpointError, ConfigError, DataError, StoreError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -35,17 +35,14 @@ def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLE
     Raises:
         DataError: the rows cannot be read, or there are none.
     """
-    names = predictor.schema.label_names
-    curves = {name: ScoreCurves() for name in names}
+    schema = predictor.schema
+    curves = {label.name: ScoreCurves() for label in schema.labels if label.kind == "binary"}
     sample = Sample(sampled)
-    binary = True
-    for batch, probabilities in _scored(predictor, data):
+    for batch, predictions in _scored(predictor, data):
         sample.add(batch)
-        binary = binary and _is_binary(batch, probabilities, len(names))
-        if binary:
-            _add(curves, batch, probabilities)
+        _add(curves, schema, batch, predictions)
     rows = sample.rows()
-    labels = {name: _of(one) for name, one in curves.items()} if binary else {}
+    labels = {name: _of(one) for name, one in curves.items()}
     if rows is None:
         return Scores(part, 0)
     base, permuted = gains(predictor, rows)
@@ -79,14 +76,14 @@ def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> B
     if feature in rows.ids:
         return replace(rows, ids={**rows.ids, feature: take_jagged(rows.ids[feature], order)})
     assert rows.numeric is not None
-    column = list(schema.numeric).index(feature)
+    columns = schema.numeric_columns[feature]
     numeric = rows.numeric.copy()
-    numeric[:, column] = numeric[order, column]
+    numeric[:, columns] = numeric[order, columns]
     return replace(rows, numeric=numeric)
 
 
 def _scored(predictor: Predictor, data: Data) -> Iterator[tuple[Batch, Rows]]:
-    """Yield batches with their probabilities; the predictor reads a few batches ahead."""
+    """Yield batches with their predictions; the predictor reads a few batches ahead."""
     waiting: deque[Batch] = deque()
 
     def batches() -> Iterator[Batch]:
@@ -94,23 +91,24 @@ def _scored(predictor: Predictor, data: Data) -> Iterator[tuple[Batch, Rows]]:
             waiting.append(batch)
             yield batch
 
-    for probabilities in predictor.predict_batches(batches()):
-        yield waiting.popleft(), probabilities
+    for predictions in predictor.predict_batches(batches()):
+        yield waiting.popleft(), predictions
 
 
-def _is_binary(batch: Batch, probabilities: Rows, count: int) -> bool:
-    labels = batch.labels
-    assert labels is not None
-    known = labels if batch.label_mask is None else labels[batch.label_mask]
-    return probabilities.shape == (batch.size, count) and bool(np.isin(known, (0, 1)).all())
-
-
-def _add(curves: dict[str, ScoreCurves], batch: Batch, probabilities: Rows) -> None:
+def _add(curves: Mapping[str, ScoreCurves], schema: Schema, batch: Batch, predictions: Rows) -> None:
+    """Add the known samples of each binary label to its curves."""
     assert batch.labels is not None
     weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
-    for index, one in enumerate(curves.values()):
-        known = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
-        one.add(probabilities[known, index], batch.labels[known, index] == 1, weights[known])
+    column = 0
+    for index, label in enumerate(schema.labels):
+        if label.name in curves:
+            known = slice(None) if batch.label_mask is None else batch.label_mask[:, index]
+            curves[label.name].add(
+                np.ascontiguousarray(predictions[known, column]),
+                batch.labels[known, index] == 1,
+                weights[known],
+            )
+        column += label.outputs
 
 
 def _of(curves: ScoreCurves) -> LabelCurves:

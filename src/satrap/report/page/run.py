@@ -46,7 +46,7 @@ class Scores:
     Args:
         part: the rows that were scored: "validation" or "test".
         rows: how many.
-        labels: label -> curves; empty if labels are not 0 or 1.
+        labels: binary label -> curves.
         sampled: rows, out of these, on which features were permuted.
         base: metrics of the sampled rows as they are.
         permuted: feature -> metrics of the same rows with the values of this feature in random order.

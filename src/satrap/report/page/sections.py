@@ -12,8 +12,11 @@ from satrap.report.words import metric_name
 SHOWN_STALENESS = 24
 """Different values of staleness that get bars of their own."""
 
-OVERLAID = {"loss": ("validation/logloss", "logloss"), "auc": ("validation/auc", "AUC")}
-"""Training figure -> the validation metric in the same chart, and the name of its axis."""
+TRAINED = ("auc", "accuracy", "rmse")
+"""Metrics that are measured during training, too."""
+
+GAINS = (("auc", 1), ("accuracy", 1), ("rmse", -1), ("logloss", -1), ("loss", -1))
+"""Metrics of which a gain is shown, the first two that a run has; 1: better when higher."""
 
 OTHERS = {
     "samples_per_second": "samples/s",
@@ -36,13 +39,16 @@ def _pairs(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     With several labels only their means are shown.
     """
     names = {name for run in runs for name in run.curves}
-    binary = "validation/logloss" in names or not any(name.startswith("validation/") for name in names)
-    pairs = []
-    if "loss" in names:
-        shown, axis = OVERLAID["loss"] if binary else ("", "loss")
-        pairs.append(("loss", shown, axis))
-    if names & {"auc", "validation/auc"}:
-        pairs.append(("auc", *OVERLAID["auc"]))
+    # The training loss of several labels or of regression is `loss`, of one label of classes its logloss.
+    loss = next((name for name in ("validation/loss", "validation/logloss") if name in names), "")
+    pairs = (
+        [("loss", loss, metric_name(loss.removeprefix("validation/") or "loss"))] if "loss" in names else []
+    )
+    pairs += [
+        (metric, f"validation/{metric}", metric_name(metric))
+        for metric in TRAINED
+        if names & {metric, f"validation/{metric}"}
+    ]
     paired = {pair[1] for pair in pairs} | {"validation/ne"}  # logloss on another scale
     others = sorted(
         name for name in names - paired if name.startswith("validation/") and name.count("/") == 1
@@ -104,13 +110,12 @@ def _areas(roc: Sequence[Line]) -> str:
 
 def gain_by_feature(runs: Sequence[RunReport]) -> list[Html]:
     """Return bars: how much worse each metric gets when the values of a feature are in random order."""
+    known = {name for run in runs if run.scores for name in run.scores.base}
     found, said = [], []
-    for metric, sign in (("auc", 1), ("logloss", -1)):
+    for metric, sign in [one for one in GAINS if one[0] in known][:2]:
+        name = metric_name(metric)
         rows = gains(runs, metric, sign)
-        if rows:
-            name = metric_name(metric)
-            words = f"Loss of {name}" if sign > 0 else f"Rise of {name}"
-            found.append(bars(words, rows, x=name))
+        found.append(bars(f"Loss of {name}" if sign > 0 else f"Rise of {name}", rows, x=name))
     for run in runs:
         if found and run.scores and run.scores.sampled:
             said.append(f"{run.name}: {_sampled(run.scores)}")

@@ -12,14 +12,8 @@ from satrap.report.words import quality
 MOST_POINTS = 600
 """Points of a curve; of a longer history every n-th line is shown."""
 
-TRAINING = {
-    "loss": "training loss",
-    "auc": "training AUC",
-    "rows": "rows",
-    "memory_bytes": "bytes of the store",
-    "staleness": "staleness",
-}
-"""Figures of a step's line that are shown over steps, and what they are called."""
+TRAINING = ("loss", "auc", "accuracy", "rmse", "rows", "memory_bytes")
+"""Figures of a step's line that are shown over steps."""
 
 Line = Mapping[str, Any]
 Curve = list[tuple[float, float]]

@@ -19,7 +19,7 @@ ENDINGS = {
 }
 """How a run ended, by `stopped` of its metrics."""
 
-LOWER_IS_BETTER = ("logloss", "ne", "rmse", "mae")
+LOWER_IS_BETTER = ("loss", "logloss", "ne", "rmse", "mae")
 NEITHER = ("calibration",)
 
 TRAFFIC = {
