@@ -26,6 +26,8 @@ def test_metrics_beside_the_floor_with_differences_to_the_first_run() -> None:
         ["validation AUC", "0.7400", "0.6900 (-0.0500)", ""],
     ]
     assert tables.metrics([RunReport("a")]) == []
+    other = replace(full("runs/b"), recipe={"about.floor.auc": 0.9})
+    assert rows(tables.metrics([full(), other]))[0] == ["", "runs/a", "runs/b"]
 
 
 def test_better_and_worse() -> None:

@@ -108,9 +108,13 @@ def _whole(value: Any) -> str:
 
 
 def metrics(runs: Sequence[RunReport]) -> list[Html]:
-    """Return test and validation metrics; of several runs, the differences to the first one."""
+    """Return test and validation metrics; of several runs, the differences to the first one.
+
+    The floor is shown if it is that of all runs.
+    """
     rows: list[list[Content]] = []
     floors = runs[0].floor()
+    floors = floors if all(run.floor() == floors for run in runs) else {}
     for part in ("test", "validation"):
         each = [quality(run.metrics.get(part) or {}) for run in runs]
         for key in dict.fromkeys(key for one in each for key in one):
