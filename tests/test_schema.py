@@ -169,3 +169,21 @@ def test_features_and_labels_of_other_types_are_refused() -> None:
         assert caught.value.what.startswith(what)
     with pytest.raises(ConfigError, match="labels is no list"):
         Schema("clicked", {"x": Numeric()})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unmeasured", "scale"),
+    [
+        ({}, False, (0.0, 1.0)),
+        ({"kind": "regression"}, True, (0.0, 1.0)),
+        ({"kind": "regression", "mean": 3.0}, True, (3.0, 1.0)),
+        ({"kind": "regression", "mean": 0.0, "std": 2.0}, False, (0.0, 2.0)),
+        ({"kind": "regression", "loss": "poisson"}, True, (1.0, 1.0)),
+        ({"kind": "regression", "loss": "poisson", "mean": 4.0}, False, (4.0, 1.0)),
+    ],
+)
+def test_a_number_is_measured_when_its_scale_is_known(
+    arguments: dict[str, Any], unmeasured: bool, scale: tuple[float, float]
+) -> None:
+    label = Label(name="y", **arguments)
+    assert (label.unmeasured, label.scale) == (unmeasured, scale)

@@ -137,8 +137,8 @@ class Label:
         delta: regression with loss "huber": errors up to so many `std` count squared, larger ones by their
             size; default 1.
         mean: regression: mean of the label; default: recipes and `satrap.data.measure` take it from the
-            training rows, otherwise 0 (poisson: 1).
-        std: regression, not poisson: its standard deviation; default as for `mean`, otherwise 1.
+            training rows. 0 and `std` 1 leave the label as it is.
+        std: regression, not poisson: its standard deviation; default as for `mean`.
         mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
 
@@ -164,8 +164,14 @@ class Label:
         return self.classes if isinstance(self.classes, int) else len(self.classes or "1")
 
     @property
+    def unmeasured(self) -> bool:
+        """Whether this is a number whose mean or deviation is not known yet."""
+        unknown = self.mean is None or (self.std is None and self.loss != "poisson")
+        return self.kind == "regression" and unknown
+
+    @property
     def scale(self) -> tuple[float, float]:
-        """(mean, std) of a regression label as its output uses them."""
+        """(mean, std) of a regression label as its output uses them; 0 and 1 where they are not known."""
         if self.loss == "poisson":
             return self.mean or 1.0, 1.0
         return self.mean or 0.0, self.std or 1.0

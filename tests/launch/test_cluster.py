@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.ipc
 import pytest
 from safetensors.numpy import load_file
@@ -118,6 +119,28 @@ def test_two_workers_learn_numbers_and_classes(tmp_path: Path) -> None:
     assert outcome.test["cost/rmse"] < 100 < rows["cost"].std() / 1.5
     assert outcome.test["color/accuracy"] > 0.9
     assert launch.evaluate(outcome.folder) == pytest.approx(outcome.test, rel=1e-2)
+
+
+@pytest.mark.cluster
+def test_vectors_and_weights_pass_loaders_and_embedding_workers(tmp_path: Path) -> None:
+    rows = frame(2000)
+    vectors = np.random.default_rng(0).normal(size=(2000, 2)).round(3)
+    rows["text"] = [f"{a} {b}" for a, b in vectors]
+    rows["tags"] = [f"t{i % 7}:{i % 3}|t{i % 5}" for i in range(2000)]
+    features = """features:
+  text: {vector: 2, separator: " "}
+  tags: {dim: 4, multi: true, separator: "|", weight_separator: ":", max_values: 2, keep: last}
+"""
+    path = make_recipe(tmp_path, RECIPE.replace("features:\n", features), rows)
+    sync = ["training.mode=sync", "training.staleness=0"]
+    here = launch.train(load(path, sync), str(tmp_path / "here"))
+    loaded = launch.train(load(path, [*SERVERS, *sync, "cluster.loaders=1"]), str(tmp_path / "loaded"))
+    assert saved(tmp_path / "loaded") == saved(tmp_path / "here")
+    assert loaded.test == here.test
+    pooled = [*SERVERS, *sync, "cluster.loaders=1", "cluster.embedding_workers=1"]
+    assert launch.train(load(path, pooled), str(tmp_path / "pooled")).test == pytest.approx(
+        here.test, rel=1e-3
+    )
 
 
 @pytest.mark.cluster

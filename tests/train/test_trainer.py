@@ -348,3 +348,21 @@ def test_settings_of_a_table_that_is_none_are_refused() -> None:
     with pytest.raises(ConfigError, match="settings are given for 'usr', which is no table") as caught:
         make_trainer(tables={"usr": TableSettings(dtype="bfloat16")})
     assert caught.value.fix == "did you mean user? tables: user, item, tags"
+
+
+def test_numbers_that_are_not_measured_are_refused_unless_the_loss_is_ones_own() -> None:
+    labels = [satrap.Label(name="clicked", kind="regression", std=1.0)]
+    schema, batches = satrap.Schema(labels, make_schema().features), Batches(make_batches(3))
+
+    def squared(outputs: torch.Tensor, batch: satrap.EmbeddedBatch) -> torch.Tensor:
+        assert batch.labels is not None
+        return (outputs - batch.labels).square().mean()
+
+    optimizers: dict[str, Any] = {"embedding_optimizer": satrap.optim.SGD(lr=0.1), "dense_optimizer": adam}
+    trainer = Trainer(Tower(), schema, **optimizers)
+    with pytest.raises(ConfigError, match="label 'clicked' has no mean and std yet"):
+        trainer.fit(batches)
+    trainer.close()
+    trainer = Trainer(Tower(), schema, loss=squared, **optimizers)
+    assert trainer.fit(batches).steps == 3
+    trainer.close()

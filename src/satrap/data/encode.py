@@ -390,13 +390,14 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
                 f"value {shown[:60]!r} is no number",
                 where=origin.at(row, column),
                 why="the schema uses this column as a number",
-                fix="correct the value, leave it empty to mean missing, or declare the feature categorical",
+                fix="correct it, leave it empty to mean missing, or declare the feature categorical "
+                "(a label: multiclass)",
             )
     return DataError(
         f"a column of type {array.type} cannot be a number",
         where=f"{origin.file}, column {column!r}",
         why="the schema uses this column as a number",
-        fix="convert the column, or declare the feature categorical",
+        fix="convert the column, or declare the feature categorical (a label: multiclass)",
     )
 
 

@@ -62,14 +62,8 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
     return schema
 
 
-def unmeasured_label(label: Label) -> bool:
-    """Tell whether a label is a number whose mean or deviation is not known yet."""
-    unknown = label.mean is None or (label.std is None and label.loss != "poisson")
-    return label.kind == "regression" and unknown
-
-
 def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:
-    chosen = tuple(filter(unmeasured_label, schema.labels))
+    chosen = tuple(label for label in schema.labels if label.unmeasured)
     if not chosen:
         return schema
     moments = {label.name: Moments() for label in chosen}

@@ -9,7 +9,6 @@ from satrap import data
 from satrap.config import Recipe, load
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
-from satrap.data.measure import unmeasured_label
 from satrap.data.transforms import unmeasured
 from satrap.errors import ConfigError
 from satrap.schema import Schema
@@ -100,7 +99,7 @@ def loader_service(recipe: Path) -> LoaderService:
 def measured(recipe: Recipe, schema: Schema) -> Schema:
     """Return the schema, with the statistics of numbers and labels computed from the training rows."""
     known = all(unmeasured(feature) is None for feature in schema.numeric.values())
-    if known and not any(map(unmeasured_label, schema.labels)):
+    if known and not any(label.unmeasured for label in schema.labels):
         return schema
     train = open_part(recipe, schema, "train")
     assert train is not None

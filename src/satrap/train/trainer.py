@@ -183,7 +183,8 @@ class Trainer:
             What happened, with the validation metrics of the weights that are kept.
 
         Raises:
-            ConfigError: no dense optimizer, epochs or steps below 1, or nothing to resume.
+            ConfigError: no dense optimizer, epochs or steps below 1, a label that is not measured, or
+                nothing to resume.
             CheckpointError: the snapshot is damaged.
             DataError: the data cannot be read, or has no rows.
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
@@ -307,6 +308,13 @@ class Trainer:
             )
         if epochs < 1 or (steps is not None and steps < 1):
             raise ConfigError(f"epochs and steps must be >= 1, got epochs={epochs}, steps={steps}")
+        unmeasured = [label.name for label in self.schema.labels if label.unmeasured]
+        if unmeasured and isinstance(self.loss, LabelLoss):
+            raise ConfigError(
+                f"label {unmeasured[0]!r} has no mean and std yet",
+                why="a number far from 0, or much larger than 1, would be learnt very slowly",
+                fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
+            )
 
 
 def _check_optimizers(embedding: object, dense: object) -> None:
