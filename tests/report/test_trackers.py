@@ -37,7 +37,7 @@ def test_a_tracker_gets_training_validation_and_totals(kind: Any) -> None:
             10 * step,
             50.0,
         )
-        progress.auc = math.nan if step < 4 else 0.75
+        progress.auc, progress.rmse = (math.nan, math.nan) if step < 4 else (0.75, 2.0)
         tracker.step(progress)
     tracker.evaluated({"auc": 0.8, "logloss": 0.5, "samples": 100, "ne": math.nan}, progress)
     tracker.finished(
@@ -45,7 +45,16 @@ def test_a_tracker_gets_training_validation_and_totals(kind: Any) -> None:
     )
     assert recorder.sent == [
         (2, {"train/loss": 0.5, "samples_per_second": 50.0, "rows": 20.0}),
-        (4, {"train/loss": 0.25, "train/auc": 0.75, "samples_per_second": 50.0, "rows": 40.0}),
+        (
+            4,
+            {
+                "train/loss": 0.25,
+                "train/auc": 0.75,
+                "train/rmse": 2.0,
+                "samples_per_second": 50.0,
+                "rows": 40.0,
+            },
+        ),
         (4, {"validation/auc": 0.8, "validation/logloss": 0.5}),
         (4, {"total/seconds": 2.0, "total/samples": 400.0, "total/refused": 1.0}),
     ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from satrap.report.words import quality
+from satrap.report.words import quality, window
 from satrap.train.observer import Observer, Progress, Result
 
 
@@ -29,7 +29,8 @@ class Tracker(Observer):
         """Send training figures in every `every`-th step."""
         if progress.step % self.every == 0:
             names = ("samples_per_second", "rows")
-            own = {"train/loss": progress.loss, "train/auc": progress.auc}
+            known = window(progress)
+            own = {"train/loss": progress.loss, **{f"train/{name}": known[name] for name in known}}
             self._send(own | {name: getattr(progress, name) for name in names}, progress.step)
 
     def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
