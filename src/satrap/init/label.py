@@ -118,7 +118,7 @@ def _of_many(column: Column, name: str, counts: Counter[str]) -> Target:
     many = f"{len(counts)} values" if counts else f"more than {LABEL_VALUES} values"
     raise DataError(
         f"the label {name!r} has {many}" + (f": {shown}" if counts else ""),
-        why="satrap learns labels of two values, 0 and 1",
+        why="recipes are written for two values; others need kind: regression or multiclass, by hand",
         fix="--threshold NUMBER (numbers from there on are 1)"
         if column.numbers
         else "--positive VALUE (this value is 1, all others are 0)",
