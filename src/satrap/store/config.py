@@ -57,7 +57,6 @@ class StoreConfig:
         tier: where evicted rows are kept so that they can come back, see `Tier`; None: nowhere.
         initial_scale: rows start uniform in (-initial_scale, initial_scale), default 0.01.
         dtype: number format of the rows: "float32" (default), "bfloat16" or "float16", see `Table`.
-
         tables: name of a table -> what differs in it, see `TableSettings`; default none.
 
     The last three apply to the tables that a schema asks for. A `Table` has its own.
