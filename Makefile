@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-chaos test-gpu mutants check format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu mutants check format bench clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ test-slow: setup
 
 test-cluster: setup
 	$(PYTEST) -m cluster --timeout 900
+
+# The network over every mesh of up to four workers; minutes each.
+test-dense: setup
+	$(PYTEST) -m dense --timeout 900
 
 test-chaos: setup
 	$(PYTEST) -m chaos --timeout 900

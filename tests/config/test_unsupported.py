@@ -8,10 +8,7 @@ from satrap.config.unsupported import ONLY
 from tests.config.recipes import loaded, refused
 
 BEYOND = {
-    "dense.mesh.data": "2",
-    "dense.mesh.tensor": "2",
     "dense.mesh.pipeline": "2",
-    "dense.sharded": "true",
     "cluster.launcher": "ray",
 }
 SYNC = "training.mode=sync"
@@ -80,10 +77,10 @@ def test_workers_that_hold_the_rows_need_no_servers_and_step_together(
     error = refused(tmp_path, "cluster.exchange=collective", "cluster.workers=2", f"{key}={value}")
     assert error.what == f"{key} does not go with cluster.exchange: collective"
     assert error.where == f"--set {key}"
-    cluster = loaded(tmp_path, "cluster.exchange=collective", "cluster.workers=3").sections.cluster
-    assert (cluster.servers, cluster.holders) == (0, 3)
-    cluster = loaded(tmp_path, "cluster.exchange=servers", "cluster.shards=2").sections.cluster
-    assert (cluster.servers, cluster.holders) == (2, 2)
+    sections = loaded(tmp_path, "cluster.exchange=collective", "cluster.workers=3").sections
+    assert (sections.cluster.servers, sections.holders) == (0, 3)
+    sections = loaded(tmp_path, "cluster.exchange=servers", "cluster.shards=2").sections
+    assert (sections.cluster.servers, sections.holders) == (2, 2)
 
 
 HELD = ["cluster.exchange=collective", "cluster.workers=2"]

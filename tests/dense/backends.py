@@ -1,4 +1,4 @@
-"""What every dense backend is asked to do; as a program, one of two processes that do it together."""
+"""What every dense backend is asked to do; as a program, one of several processes that do it together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from satrap import optim
 from satrap.checkpoint import Checkpoint
-from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, DenseState, RemoteStep, Workers
+from satrap.dense import (
+    ConnectedWorkers,
+    DataParallel,
+    DenseBackend,
+    DenseState,
+    Divided,
+    Mesh,
+    RemoteStep,
+    Workers,
+)
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
@@ -24,18 +33,50 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
     "adam": lambda p: torch.optim.Adam(p, lr=0.02),
 }
+MESHES = {
+    "data parallel": Mesh(2),
+    "sharded": Mesh(2, sharded=True),
+    "gradients sharded": Mesh(2, sharded="gradients"),
+    "tensor": Mesh(1, 2),
+    "tensor and data": Mesh(2, 2),
+    "tensor and sharded": Mesh(2, 2, sharded=True),
+}
+"""The backends of several processes."""
+
 SPLITS = ((3, 5), (4, 4), (8, 0), (1, 7), (5, 3), (0, 8))
-"""Samples of each process in each step; a process alone has the samples of both."""
+"""Samples of each of two shares in each step; if there is one share, it has the samples of both."""
 
 RATES = (1.0, 1.0, 0.5, 0.5, 2.0, 1.0)
 BAD, HALF, CLIP = 3, 3, 0.05
 """The step that is refused if one is, the step of the checkpoint, the norm where gradients are clipped."""
 
 
+class Kept(nn.Module):
+    """Has a buffer, and no effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
 def network(seed: int) -> nn.Module:
-    """A network with buffers; it is not in training mode, because one sample has no statistics."""
+    """A network with a buffer; two processes cannot divide the rows of its last layer, nor its offset's."""
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)).eval()
+    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1), Kept(), Offset())
+
+
+class Offset(nn.Module):
+    """Adds a number without dimensions, and one to a layer that is left whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset, self.scale = nn.Parameter(torch.tensor(0.5)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.offset
 
 
 def samples(step: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +92,8 @@ class Party:
     ) -> None:
         self.workers, make = workers, OPTIMIZERS[optimizer]
         self.model = network(seed + workers.rank)
-        backend = RemoteStep if kind == "remote" else DataParallel
+        whole = RemoteStep if kind == "remote" else DataParallel
+        backend = whole if workers.mesh.whole else Divided
         self.dense: DenseBackend = backend(self.model, make, clip_norm, workers)
         ids = Table("ids", dim=4, optimizer=optim.SGD(lr=1.0))
         self.use(LocalExchange(Shard([ids, *self.dense.tables({4})], seed=0)))
@@ -69,8 +111,12 @@ class Party:
         said = []
         for step in range(first, last):
             x, y = samples(step)
-            if self.workers.size > 1:
-                x, y = (column.split(SPLITS[step])[self.workers.rank] for column in (x, y))
+            own, share = self.workers.data, 1.0
+            if own.size > 1:
+                x, y = (column.split(SPLITS[step])[own.rank] for column in (x, y))
+                share = own.size * len(x) / 8
+            if not len(x) and self.dense.collective:
+                x, y = torch.ones(2, 3), torch.ones(2, 1)
             requests = list(self.dense.requests)
             if requests:
                 lookup = self.exchange.lookup(requests, create=True)
@@ -78,7 +124,6 @@ class Party:
             loss = nn.functional.mse_loss(self.model(x), y) if len(x) else None
             if loss is not None and bad and step == BAD:
                 loss = loss * float("nan")
-            share = self.workers.size * len(x) / 8
             done = self.dense.step(loss, [], RATES[step], share=share, stop=stop and step == BAD)
             if requests:
                 gradients = self.dense.push() if done.accepted else []
@@ -96,7 +141,11 @@ class Party:
         return DenseState(found.model, found.optimizer)
 
     def numbers(self) -> list[float]:
-        return nn.utils.parameters_to_vector(self.model.parameters()).tolist()
+        """All weights."""
+        if self.workers.mesh.whole:
+            return nn.utils.parameters_to_vector(self.model.parameters()).tolist()
+        weights = self.whole().weights
+        return [x for name, _ in self.model.named_parameters() for x in weights[name].view(-1).tolist()]
 
 
 def answers(kind: str, workers: Workers) -> dict[str, Any]:
@@ -123,6 +172,12 @@ def answers(kind: str, workers: Workers) -> dict[str, Any]:
             other.dense.restore(whole)
             other.train(HALF, last)
             found[f"resumed {name}"] = other.numbers()
+        party = Party(kind, workers, name).begin()
+        with closing(party.exchange):
+            party.train(0, HALF)
+            party.whole()
+            party.train(HALF, last)
+            found[f"went on {name}"] = party.numbers()
     for name, clip, how in (("refused", None, "bad"), ("clipped", CLIP, ""), ("stopped", None, "stop")):
         party = Party(kind, workers, "momentum", clip).begin()
         with closing(party.exchange):
@@ -138,17 +193,18 @@ def own(kind: str, workers: Workers) -> list[float]:
     party, other = (Party(kind, workers, "adam", seed=seed).begin() for seed in (0, 5))
     with closing(party.exchange), closing(other.exchange):
         for name, buffer in party.model.named_buffers():
-            if name.endswith("running_mean"):
+            if name.endswith("mean"):
                 buffer += workers.rank + 1.0
         other.dense.restore(party.whole())
         other.dense.restore_own(party.dense.own())
-        return dict(other.model.named_buffers())["1.running_mean"].tolist()
+        return dict(other.model.named_buffers())["3.mean"].tolist()
 
 
 def main() -> None:
-    store, rank = sys.argv[1:]
-    workers = ConnectedWorkers(store, int(rank), 2)
-    print(json.dumps(answers("data parallel", workers)), flush=True)
+    store, rank, kind = sys.argv[1:]
+    mesh = MESHES[kind]
+    workers = ConnectedWorkers(store, int(rank), mesh.size, mesh=mesh)
+    print(json.dumps(answers(kind, workers)), flush=True)
     workers.close()
     os._exit(0)
 

@@ -9,17 +9,20 @@ import torch
 from torch import nn
 
 from satrap.dense import Workers
-from tests.dense.backends import BAD, CLIP, OPTIMIZERS, RATES, answers, network, samples
+from tests.dense.backends import BAD, CLIP, MESHES, OPTIMIZERS, RATES, answers, network, samples
 from tests.dense.processes import answers as in_processes
 
-BACKENDS = ("one device", "data parallel", "remote")
+BACKENDS = [
+    pytest.param(kind, marks=pytest.mark.cluster if kind in MESHES and kind != "data parallel" else ())
+    for kind in ("one device", "remote", *MESHES)
+]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     """What each process found."""
-    if request.param == "data parallel":
-        return in_processes("tests.dense.backends", 2)
+    if request.param in MESHES:
+        return in_processes("tests.dense.backends", MESHES[request.param].size, request.param)
     return [answers(request.param, Workers())]
 
 
@@ -90,6 +93,12 @@ def test_the_parts_of_all_processes_are_the_state_of_torch(
 def test_another_backend_goes_on_from_a_state_to_the_bit(found: list[dict[str, Any]], optimizer: str) -> None:
     for each in found:
         assert each[f"resumed {optimizer}"] == each[f"trained {optimizer}"]["weights"]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_giving_its_state_changes_nothing(found: list[dict[str, Any]], optimizer: str) -> None:
+    for each in found:
+        assert each[f"went on {optimizer}"] == each[f"trained {optimizer}"]["weights"]
 
 
 def test_a_loss_of_one_that_is_not_finite_changes_no_weight(found: list[dict[str, Any]]) -> None:

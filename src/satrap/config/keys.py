@@ -276,12 +276,12 @@ class OwnTable(Keys):
 class Mesh(Keys):
     """Number of devices in each dimension in which the dense network is divided."""
 
-    data: Positive = 1
-    """Copies that share the batch."""
+    data: Positive | None = None
+    """Shares of the data, each trained by a copy of the network; default: the workers divided by `tensor`."""
     tensor: Positive = 1
-    """Parts of each layer."""
+    """Workers that divide the linear layers of a copy among themselves."""
     pipeline: Positive = 1
-    """Groups of layers."""
+    """Groups of layers; only 1 is supported."""
 
 
 class Dense(Keys):
@@ -290,9 +290,12 @@ class Dense(Keys):
     optimizer: Annotated[Keys, Choice(_name, DENSE_OPTIMIZERS, "name")] = TorchAdam(name="adam", lr=0.001)
     """How its weights learn."""
     mesh: Mesh = Mesh()
-    """How it is spread over devices."""
-    sharded: bool = False
-    """Spread weights and optimizer state over the data-parallel copies."""
+    """How it is spread over the workers, which are as many as the product of its numbers."""
+    sharded: bool | Literal["gradients"] = False
+    """What the data-parallel copies divide among themselves. true: weights, gradients and optimizer state
+    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes."""
+    shard_size: Positive | None = None
+    """With `sharded`: divide among so many neighbouring copies, and in the others again; default all."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
     with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:
@@ -358,7 +361,7 @@ class Cluster(Keys):
     shards: Positive = 1
     """Processes that hold rows."""
     workers: Positive = 1
-    """Processes that train the dense network, each on its share of the data."""
+    """Processes that train the dense network, each on its share of the data; default as `dense.mesh` says."""
     loaders: Count = 0
     """Processes that read and batch data for the workers, at most one per worker; 0: workers read."""
     embedding_workers: Count = 0
@@ -391,11 +394,6 @@ class Cluster(Keys):
     def servers(self) -> int:
         """Number of shard servers."""
         return self.shards if self.exchange == "servers" else 0
-
-    @property
-    def holders(self) -> int:
-        """Number of processes that hold rows."""
-        return self.workers if self.exchange == "collective" else self.shards
 
 
 class Checkpoint(Keys):
@@ -506,3 +504,13 @@ class Sections(Keys):
     """Snapshots during training."""
     about: About = About()
     """Where the data comes from and what to expect."""
+
+    @property
+    def shares(self) -> int:
+        """Number of shares of the data; the workers of a share train the same batches."""
+        return self.cluster.workers // self.dense.mesh.tensor
+
+    @property
+    def holders(self) -> int:
+        """Number of processes that hold rows."""
+        return self.shares if self.cluster.exchange == "collective" else self.cluster.shards

@@ -13,6 +13,7 @@ from satrap import optim, own_code
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
+from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
 from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError
@@ -178,9 +179,11 @@ def checked(source: Source) -> Recipe:
         sections = Sections.model_validate(source.values)
     except ValidationError as error:
         raise explain(error, source) from error
-    recipe = Recipe(sections, source)
     refuse_unsupported(sections, source)
+    sections = with_workers(sections, source)
+    recipe = Recipe(sections, source)
     check_cluster(sections, source)
+    check_mesh(sections, source)
     _check_own_code(recipe)
     _check_data(recipe)
     _check_eviction(recipe)

@@ -8,10 +8,7 @@ from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 
 ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
-    ("dense", "mesh", "data"): (1,),
-    ("dense", "mesh", "tensor"): (1,),
     ("dense", "mesh", "pipeline"): (1,),
-    ("dense", "sharded"): (False,),
     ("cluster", "launcher"): ("local",),
 }
 """Key -> the values that work."""

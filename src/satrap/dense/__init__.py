@@ -3,6 +3,8 @@
 from satrap.dense.backend import DenseBackend, DenseState, Stepped
 from satrap.dense.connected import ConnectedGroup, ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer
+from satrap.dense.divided import Divided
+from satrap.dense.mesh import Mesh
 from satrap.dense.precision import LossScale
 from satrap.dense.remote import DENSE_TABLE, RemoteStep
 from satrap.dense.workers import Group, Workers
@@ -14,9 +16,11 @@ __all__ = [
     "DataParallel",
     "DenseBackend",
     "DenseState",
+    "Divided",
     "Group",
     "LossScale",
     "MakeOptimizer",
+    "Mesh",
     "RemoteStep",
     "Stepped",
     "Workers",

@@ -66,12 +66,14 @@ class DenseBackend(ABC):
 
     Attributes:
         trainable: whether it was made with an optimizer.
+        collective: whether each forward pass is one of all workers, also of those without a batch.
         partners: the workers with which this one takes each step.
         scale: the factor on its losses; a checkpoint keeps it.
         requests: rows that are weights, once it has been attached; to be looked up with each batch.
     """
 
     trainable: bool
+    collective: bool = False
     partners: Workers
     scale: LossScale
     requests: Sequence[Request] = ()
@@ -116,7 +118,8 @@ class DenseBackend(ABC):
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
         Args:
-            loss: mean loss of this worker's batch; None without a batch.
+            loss: mean loss of this worker's batch; None without a batch. If the backend is `collective`,
+                it is then that of a blank batch, with share 0.
             rows: embedding leaves; their gradients take part in the check and in the clipping norm.
             lr_scale: factor on the optimizer's learning rates.
             share: factor on the loss that makes the mean over workers the mean over all samples.

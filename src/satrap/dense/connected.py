@@ -13,8 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from satrap.dense.interface import interface_of
+from satrap.dense.mesh import Mesh
 from satrap.dense.short_sum import Bytes, ShortSum
 from satrap.dense.workers import Group, Workers
 from satrap.environment import variables
@@ -58,16 +60,24 @@ class ConnectedGroup(Group):
         return []
 
     @contextmanager
-    def _watched(self, stage: str) -> Iterator[None]:
+    def _watched(self, stage: str, lost: Callable[[RuntimeError], bool] = lambda _: True) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:  # of torch.distributed: closed connections, timeouts
+            if not lost(error):
+                raise
             raise ExchangeError(
                 f"worker {self._process} lost {_named(self.silent())}: {_first_line(error)}",
                 where=f"stage: {stage}",
                 why="all workers must take every step together",
                 fix="look at the other workers' logs; raise cluster.deadline if one is only slow",
             ) from error
+
+    @contextmanager
+    def watched(self, stage: str) -> Iterator[None]:
+        """See `Group.watched`."""
+        with self._watched(stage, _of_network):
+            yield
 
     def _group(self, tensor: Tensor) -> Any:
         return self._cuda if tensor.device.type == "cuda" else self._main
@@ -146,9 +156,10 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         deadline: seconds, default 30.
         prefix: of the keys in the store; another one for each attempt to start the same workers.
         wire: number formats, the same for all workers; `dense` is that of the gradients they add up.
+        mesh: which parts of the network the workers have; default a copy each.
 
     Raises:
-        ConfigError: a short format for gradients on a CUDA device.
+        ConfigError: a short format for gradients on a CUDA device, or a mesh of another size.
         ExchangeError: the others did not come.
     """
 
@@ -163,7 +174,14 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         deadline: float = 30.0,
         prefix: str = "",
         wire: Wire = Wire(),
+        mesh: Mesh | None = None,
     ) -> None:
+        self.mesh = mesh or Mesh(size)
+        if self.mesh.size != size:
+            raise ConfigError(
+                f"there are {size} workers, but the mesh has {self.mesh}",
+                fix="start as many workers as the mesh has, or change its data",
+            )
         if wire.dense != "float32" and torch.device(device).type == "cuda":
             raise ConfigError(
                 f"gradients on {device} cannot travel as {wire.dense}",
@@ -200,6 +218,43 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         on_cuda = torch.device(device).type == "cuda"
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
+        self._axes: dict[str, ConnectedGroup] = {}
+        for axis in ("data", "tensor", "shard", "replicate") if not self.mesh.whole else ():
+            backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
+            own = self.mesh.axes(self.rank)[axis]
+            # Every process makes every group, in the same order, as `new_group` asks for.
+            for ranks in sorted({tuple(self.mesh.axes(rank)[axis]) for rank in range(self.size)}):
+                made = [dist.new_group(ranks, timeout=limit, backend=backend) for backend in backends]
+                if list(ranks) == own:
+                    main, *others = made
+                    cuda = others.pop() if on_cuda else None
+                    self._axes[axis] = ConnectedGroup(main, others[0] if others else main, cuda, wire=wire)
+
+    @property
+    def data(self) -> Group:
+        """See `Workers.data`."""
+        return self._axes.get("data", self)
+
+    @property
+    def tensor(self) -> Group:
+        """See `Workers.tensor`."""
+        return self._axes.get("tensor", super().tensor)
+
+    def device_mesh(self, device: str) -> DeviceMesh:
+        """Return the mesh as PyTorch has it, with dimensions replicate, shard and tensor.
+
+        Args:
+            device: type of the device whose tensors its groups are for, "cpu" or "cuda".
+        """
+        names = ("replicate", "shard", "tensor")
+        shape = (self.mesh.data // self.mesh.shards, self.mesh.shards, self.mesh.tensor)
+        groups = [self._axes[name] for name in names]
+        return DeviceMesh.from_group(
+            [group._cuda if device == "cuda" else group._main for group in groups],
+            device,
+            torch.arange(self.size).view(shape),
+            mesh_dim_names=names,
+        )
 
     def _beat(self, host: str, port: int) -> None:
         # Its own connection, so that signs of life do not wait for the worker's operations.
@@ -281,6 +336,11 @@ def _named(workers: Sequence[int]) -> str:
     if not workers:
         return "another worker"
     return f"worker{'s' if len(workers) > 1 else ''} {', '.join(map(str, workers))}"
+
+
+def _of_network(error: RuntimeError) -> bool:
+    """Return whether an error is of `torch.distributed`, and not of what a model computes."""
+    return isinstance(error, _c10d.DistError) or "gloo" in str(error)
 
 
 def _tensor(data: bytes) -> Tensor:

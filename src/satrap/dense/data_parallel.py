@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from satrap.dense.backend import DenseBackend, DenseState, Stepped
 from satrap.dense.precision import LossScale
-from satrap.dense.workers import Workers
+from satrap.dense.workers import Group, Workers
 from satrap.exchange import Exchange
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -83,7 +83,7 @@ class DataParallel(DenseBackend):
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (
-            _finite(loss, gradients)
+            finite_sum(loss, gradients)
             and _summable(gradients, self.partners.data.size)
             and (finite is None or finite())
         )
@@ -94,47 +94,36 @@ class DataParallel(DenseBackend):
         stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])
         if ready is not None and self.clip_norm is not None:
             ready(stepped.accepted)
-        if stepped.accepted and self.optimizer is not None:
+        if stepped.accepted:
+            self._take(lr_scale)
+        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
+
+    def _take(self, lr_scale: float) -> None:
+        """Take the optimizer step."""
+        if self.optimizer is not None:
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale
             self.optimizer.step()
-        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
     def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
         """Sum gradients and verdicts over the partners, and clip."""
-        squares = _squares(rows) if self.clip_norm is not None and own.accepted else 0.0
+        of_rows = squares(rows) if self.clip_norm is not None and own.accepted else 0.0
         if self.partners.data.size > 1:
-            own, squares = self._reduce(own, squares)
+            own, of_rows = self._reduce(own, of_rows)
         if self.clip_norm is not None and own.accepted:
             dense = [p.grad for p in self.parameters if p.grad is not None]
-            norm = math.sqrt(_squares(dense) + squares)
+            norm = math.sqrt(squares(dense) + of_rows)
             factor = min(self.clip_norm / (norm + 1e-6), 1.0)
             for gradient in (*dense, *rows):
                 gradient.mul_(factor)
         return own
 
-    def _reduce(self, own: Stepped, squares: float) -> tuple[Stepped, float]:
+    def _reduce(self, own: Stepped, of_rows: float) -> tuple[Stepped, float]:
         """Replace the gradients by their mean over the copies of the network, in one sum."""
-        parameters, copies = self.parameters, self.partners.data
-        used = [float(p.grad is not None) for p in parameters]
+        copies = self.partners.data
+        say = [float(not own.accepted), own.loss if own.accepted else 0.0, of_rows, float(own.stop)]
         # A worker that refuses sends zeros: its NaN would spoil the sums.
-        say = [float(not own.accepted), own.loss if own.accepted else 0.0, squares, float(own.stop), *used]
-        zero = not own.accepted
-        parts = [
-            torch.zeros_like(p, dtype=torch.float32).view(-1)
-            if p.grad is None or zero
-            else p.grad.detach().float().reshape(-1)
-            for p in parameters
-        ]
-        device = parameters[0].device if parameters else torch.device("cpu")
-        flat = torch.cat([torch.tensor(say, device=device), *parts])
-        copies.sum(flat, exact=len(say))
-        said = flat[: len(say)].tolist()
-        values: Sequence[Tensor] = torch.split(
-            flat[len(say) :] / copies.size, [p.numel() for p in parameters]
-        )
-        for p, value, uses in zip(parameters, values, said[4:], strict=True):
-            p.grad = value.view_as(p).to(p.dtype) if uses else None
+        said = average(self.parameters, copies, say, zero=not own.accepted)
         return Stepped(said[0] == 0, said[1] / copies.size, said[3] > 0), said[2] / copies.size**2
 
     def state(self) -> DenseState:
@@ -169,7 +158,39 @@ class DataParallel(DenseBackend):
                 buffers[name].copy_(value)
 
 
-def _finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
+def average(
+    parameters: Sequence[nn.Parameter], group: Group, say: Sequence[float] = (), *, zero: bool = False
+) -> list[float]:
+    """Replace gradients by their mean over a group, in one sum of one buffer.
+
+    Args:
+        parameters: whose gradients; one that is missing counts as zeros, unless it is missing everywhere.
+        group: the processes.
+        say: numbers to sum up beside, which are not rounded.
+        zero: whether this process gives zeros in place of its gradients.
+
+    Returns:
+        The sums of `say`.
+    """
+    head = [*say, *(float(p.grad is not None) for p in parameters)]
+    parts = [
+        torch.zeros_like(p, dtype=torch.float32).view(-1)
+        if p.grad is None or zero
+        else p.grad.detach().float().reshape(-1)
+        for p in parameters
+    ]
+    device = parameters[0].device if parameters else torch.device("cpu")
+    flat = torch.cat([torch.tensor(head, device=device), *parts])
+    group.sum(flat, exact=len(head))
+    said = flat[: len(head)].tolist()
+    values: Sequence[Tensor] = torch.split(flat[len(head) :] / group.size, [p.numel() for p in parameters])
+    for p, value, uses in zip(parameters, values, said[len(say) :], strict=True):
+        p.grad = value.view_as(p).to(p.dtype) if uses else None
+    return said[: len(say)]
+
+
+def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
+    """Return whether the loss and all gradients are finite, and so is the sum of each gradient."""
     # A sum is finite only if every term is: one cheap pass without a mask. This also refuses huge finite
     # gradients whose sum overflows, as it should.
     sums = torch.stack([loss.detach().float(), *(g.sum(dtype=torch.float32) for g in gradients)])
@@ -182,7 +203,7 @@ def _summable(gradients: Sequence[Tensor], copies: int) -> bool:
     return not ends or bool(torch.stack(ends).max() <= LARGEST_SUM / copies)
 
 
-def _squares(gradients: Sequence[Tensor]) -> float:
+def squares(gradients: Sequence[Tensor]) -> float:
     """Return the sum of squares of all numbers."""
     if not gradients:
         return 0.0

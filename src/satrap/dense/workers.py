@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
+
+from satrap.dense.mesh import Mesh
 
 
 class Group:
@@ -19,6 +22,10 @@ class Group:
     """
 
     rank, size = 0, 1
+
+    def watched(self, stage: str) -> AbstractContextManager[None]:
+        """Return a block in which the loss of another process is an `ExchangeError`, whoever notices it."""
+        return nullcontext()
 
     @property
     def rounding(self) -> float | None:
@@ -63,8 +70,13 @@ class Workers(Group):
 
     `workers.rank` is the number of the process: process 0 saves and reports, and each has its own random
     generators. `workers.data.rank` says which share of the data the process reads. They are equal as long as
-    each process holds a whole network.
+    no layer is divided, see `Mesh.tensor`.
+
+    Attributes:
+        mesh: which parts of the network the processes have.
     """
+
+    mesh = Mesh()
 
     @property
     def data(self) -> Group:
@@ -74,6 +86,11 @@ class Workers(Group):
         which number shards know this worker. Processes with equal `data.rank` read the same batches.
         """
         return self
+
+    @property
+    def tensor(self) -> Group:
+        """The processes that train the same batches and hold the other parts of each layer."""
+        return Group()
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Wait until all workers are here, for as long as they are alive.

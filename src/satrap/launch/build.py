@@ -8,7 +8,8 @@ import torch
 
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
-from satrap.dense import Workers
+from satrap.dense import Mesh, Workers
+from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
@@ -128,9 +129,32 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
     return lambda parameters: kind(parameters, **arguments)
 
 
+def mesh_of(recipe: Recipe) -> Mesh:
+    """Return how the workers divide the network."""
+    sections = recipe.sections
+    dense = sections.dense
+    return Mesh(sections.shares, dense.mesh.tensor, dense.sharded, dense.shard_size)
+
+
+def described_mesh(recipe: Recipe, schema: Schema) -> str:
+    """Return how the workers divide the network, in words; empty if each has a whole one.
+
+    Raises:
+        ConfigError: it cannot be divided so, see `tensor_plan`.
+    """
+    mesh = mesh_of(recipe)
+    if mesh.whole:
+        return ""
+    plan = recipe.located(("dense", "mesh"), tensor_plan, make_model(recipe, schema), mesh.tensor)
+    cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
+    return f"mesh: {mesh}{cuts if plan else ''}"
+
+
 def pools(recipe: Recipe) -> bool:
     """Return whether workers that hold whole tables may pool their rows for the others."""
     training = recipe.sections.training
+    if recipe.sections.dense.mesh.tensor > 1:  # a peer does not know what is pooled
+        return False
     return training.mode == "sync" and training.clip_norm is None and not training.lookahead
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
+from satrap.launch.build import described_mesh
 from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.events import tell
@@ -60,6 +61,8 @@ def run(
     Errors are as for `satrap.launch.train`, but Ctrl-C before the first step raises KeyboardInterrupt.
     InterruptedRunError: after Ctrl-C the workers could not save in time, or a second one killed them.
     """
+    if said := described_mesh(recipe, schema):
+        notice(said)
     dry_run(recipe, schema)
     keys = recipe.sections.cluster
     journal = recipe.sections.checkpoint.durability == "journal"

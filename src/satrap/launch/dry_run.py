@@ -28,7 +28,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
-    store = store_of(recipe).part(recipe.sections.cluster.holders)
+    store = store_of(recipe).part(recipe.sections.holders)
     with ShardServer("127.0.0.1:0") as server:
 
         def exchange(tables: Sequence[Table]) -> Exchange:

@@ -35,7 +35,7 @@ class Facts:
     """What the user says about rows and workers; None: as the recipe says, or as assumed.
 
     Args:
-        workers: number of workers; default `cluster.workers`.
+        workers: number of workers; default the recipe's, or of a tensor group one.
         batches: batches to read, of all workers together, default 20; at least one step is counted.
         run: run folder or checkpoint that knows how many rows the tables have.
         rows: table -> number of rows, beats `run`.
@@ -78,7 +78,7 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
     if not schema.categorical:
         raise ConfigError("the recipe has no categorical features, so there are no tables to place")
     machine_code.announce(lambda: notice(COMPILING))
-    workers = facts.workers or recipe.sections.cluster.workers
+    workers = facts.workers or recipe.sections.shares
     dims = getattr(make_model(recipe, schema), "embedding_dims", None)
     tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
     return place(
@@ -101,7 +101,7 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
         return Placement(cluster.placement, cluster.placements)
     file = folder.placement_file
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if kept.get("workers") == cluster.workers and kept.get("placements") == cluster.placements:
+    if kept.get("workers") == recipe.sections.shares and kept.get("placements") == cluster.placements:
         return Placement("row_wise", kept["tables"], kept["owners"])
     snapshots = folder.snapshots(recipe)
     found = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
@@ -109,7 +109,7 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
     names = {kind: [t for t, own in chosen.items() if own == kind] for kind in sorted(set(chosen.values()))}
     said = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
     notice(f"placement of tables (satrap plan says more): {said}")
-    plain = {"workers": cluster.workers, "placements": cluster.placements}
+    plain = {"workers": recipe.sections.shares, "placements": cluster.placements}
     plain |= {"tables": chosen, "owners": dict(found.cost.owners)}
     write_whole(file, json.dumps(plain, indent=2) + "\n")
     return Placement("row_wise", chosen, found.cost.owners)

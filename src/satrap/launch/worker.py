@@ -15,16 +15,16 @@ import torch
 from satrap.config import Recipe, load
 from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Group, Workers
+from satrap.dense.peers import for_group
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
-from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.joined import JoinedExchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
 from satrap.launch import kept_code
-from satrap.launch.build import OpenData, Site, pools, store_of, wire_of
+from satrap.launch.build import OpenData, Site, mesh_of, pools, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
@@ -32,7 +32,7 @@ from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
 from satrap.train import Trainer
-from satrap.train.place import WRITING_SECONDS
+from satrap.train.place import WRITING_SECONDS, torch_ranks
 
 FAILED, INTERRUPTED, PEER_LOST = 1, 130, 3
 """Exit codes; the third means that the cause is elsewhere."""
@@ -74,6 +74,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
             device=device,
             deadline=cluster.deadline,
             wire=wire_of(recipe),
+            mesh=mesh_of(recipe),
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:
@@ -117,7 +118,9 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
-    return Site(workers, exchange, device, threads, _data(recipe, assignment, workers.data))
+    return Site(
+        workers, for_group(workers.tensor, exchange), device, threads, _data(recipe, assignment, workers.data)
+    )
 
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
@@ -135,7 +138,7 @@ def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, st
 
 
 def _ranks(workers: Workers, deadline: float) -> Ranks:
-    return TorchRanks(deadline, workers.silent) if isinstance(workers, ConnectedWorkers) else Alone()
+    return torch_ranks(workers, deadline) if isinstance(workers, ConnectedWorkers) else Alone()
 
 
 def _order_decides(store: StoreConfig) -> bool:

@@ -20,6 +20,7 @@ from satrap.exchange import Lookup
 from satrap.exchange.protocol import Unanimous
 from satrap.metrics import criterion
 from satrap.optim import Schedule as LearningRates
+from satrap.train.blank import blank_batch, buffers_kept
 from satrap.train.load import reading
 from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
 from satrap.train.merge import merged
@@ -112,17 +113,20 @@ class Loop:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
         state, run, embeddings = self._state, self._run, self._predictor.embeddings
         loss = logits = None
-        leaves: list[Tensor] = []
+        share, leaves = turn.share, list[Tensor]()
         if turn.ticket is not None and pending is not None:
             rows = run.wait(pending.lookup.rows)
             own = len(turn.ticket.requests)
-            with run.stages.timed("forward"):
+            with run.stages.timed("forward"), state.workers.watched("forward pass"):
                 state.dense.pull(rows[own:])
                 leaves = embeddings.rows(rows[:own])
                 batch = embeddings.embed(turn.ticket, leaves)
                 logits = self._predictor.logits(batch)
                 loss = as_mean(self._loss(logits, batch))
                 logits = as_matrix(logits.detach(), self._predictor.schema.outputs)
+        elif state.dense.collective:
+            with run.stages.timed("forward"), state.workers.watched("forward pass"):
+                loss, share = self._blank_loss(), 0.0
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
         early = self._unanimous is not None
@@ -131,7 +135,7 @@ class Loop:
                 loss,
                 leaves,
                 lr_scale,
-                share=turn.share,
+                share=share,
                 stop=state.stopping,
                 finite=finite,
                 ready=push if early else None,
@@ -144,6 +148,12 @@ class Loop:
                 push(stepped.accepted)
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
+
+    def _blank_loss(self) -> Tensor:
+        """Return the loss of a batch without weight: the others wait for this worker's forward pass."""
+        batch = blank_batch(self._predictor.plan, self._predictor.embeddings)
+        with buffers_kept(self._state.model):
+            return as_mean(self._loss(self._predictor.logits(batch), batch))
 
     def _push(self, pending: Pending | None, leaves: list[Tensor], lr_scale: float, accepted: bool) -> None:
         """Issue the update of a step; `accepted`: by this worker, and if it must be, by all."""

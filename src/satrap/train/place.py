@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from satrap.dense import ConnectedWorkers, Workers
+from satrap.dense import ConnectedWorkers, Mesh, Workers
+from satrap.dense.peers import for_group
 from satrap.environment import variables
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
@@ -50,6 +51,7 @@ class Place:
         wire: Wire = Wire(),
         placement: Placement = Placement(),
         pools: bool = False,
+        mesh: Mesh | None = None,
         device: str = "cpu",
         threads: int | None = None,
         deadline: float = 30.0,
@@ -69,7 +71,8 @@ class Place:
             store: the same as the trainer's.
             wire: number formats of rows, their gradients and the network's between the processes.
             placement: which processes hold the rows of a table; by default each holds a part of every table.
-            pools: see `CollectiveExchange`; for `sync` without `clip_norm`.
+            pools: see `CollectiveExchange`; for `sync` without `clip_norm`, and without `Mesh.tensor`.
+            mesh: which parts of the network the processes have; default a whole one each.
             device: where the network computes.
             threads: see the class.
             deadline: seconds until a process that does not answer counts as lost.
@@ -82,27 +85,39 @@ class Place:
         if place is None:
             return cls(threads=threads)
         address, port, rank, size, prefix = place
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:  # sends nothing
-            route.connect((address, port))
-            host = route.getsockname()[0]
         workers = ConnectedWorkers(
             f"{address}:{port}",
             rank,
             size,
-            host=host,
+            host=_own_host(address, port),
             device=device,
             deadline=deadline,
             prefix=prefix,
             wire=wire,
+            mesh=mesh,
         )
 
         def exchange(tables: Sequence[Table]) -> Exchange:
-            ranks, aside = (TorchRanks(seconds, workers.silent) for seconds in (deadline, WRITING_SECONDS))
+            ranks, aside = (torch_ranks(workers, seconds) for seconds in (deadline, WRITING_SECONDS))
             return CollectiveExchange(
                 ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
             )
 
-        return cls(exchange, workers, threads)
+        return cls(for_group(workers.tensor, exchange), workers, threads)
+
+
+def torch_ranks(workers: ConnectedWorkers, deadline: float) -> TorchRanks:
+    """Return the processes that hold rows together: the first of each tensor group, which call this."""
+    among = workers.mesh.axes(0)["data"] if workers.mesh.tensor > 1 else None
+    return TorchRanks(deadline, workers.silent, among)
+
+
+def _own_host(address: str, port: int) -> str:
+    """Return this machine's address as another one sees it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:  # sends nothing
+        route.connect((address, port))
+        found: str = route.getsockname()[0]
+    return found
 
 
 def _torchrun(given: Mapping[str, str]) -> tuple[str, int, int, int, str] | None:

@@ -27,6 +27,7 @@ from satrap.metrics import Metrics
 from satrap.schema import Schema
 from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
+from satrap.train.blank import blank_batch
 from satrap.train.loss import as_matrix, as_tensor, predictions
 from satrap.train.merge import merged
 from satrap.train.restore import MakeModel, trainer_arguments
@@ -72,6 +73,7 @@ class Predictor:
     Attributes:
         plan: turns batches into requests for rows.
         embeddings: turns rows into the network's input.
+        collective: whether each forward pass is one of all workers, see `DenseBackend`; False at first.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Predictor:
         precision: str = "float32",
     ) -> None:
         check_precision(precision)
+        self.collective = False
         self.model, self.schema, self.exchange = model, schema, exchange
         self.workers, self.precision = workers or Workers(), precision
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
@@ -175,10 +178,12 @@ class Predictor:
     def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
         self.model.eval()
         tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
-        if self.exchange.collective:  # all take part until no process has a batch left
+        if self.exchange.collective or self.collective:  # all take part until none has a batch left
             first = list(itertools.islice(tickets, 1))
             self.workers.meet("first batch to score")  # opening files may take much longer than a lookup
             tickets = itertools.chain(first, tickets, itertools.repeat(None))
+        if self.collective:
+            tickets = self._in_step(tickets)
         lookups = lookahead(
             tickets,
             lambda ticket: self.exchange.lookup(ticket.requests if ticket else [], create=False),
@@ -187,13 +192,28 @@ class Predictor:
         for ticket, lookup in lookups:
             if ticket is None:
                 lookup.result()
-                if not lookup.active:
+                if self.collective:
+                    with torch.no_grad(), self.workers.watched("forward pass"):
+                        self.logits(blank_batch(self.plan, self.embeddings))
+                elif not lookup.active:
                     return
                 continue
-            with torch.no_grad():
+            with torch.no_grad(), self.workers.watched("forward pass"):
                 batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
                 logits = as_matrix(self.logits(batch), self.schema.outputs)
-                yield ticket.batch, predictions(logits, self.schema.labels).cpu().numpy()
+                found = predictions(logits, self.schema.labels).cpu().numpy()
+            yield ticket.batch, found
+
+    def _in_step(self, tickets: Iterable[Ticket | None]) -> Iterator[Ticket | None]:
+        """Yield tickets until no worker has any left; those of a tensor group end together."""
+        peers, ended = self.workers.tensor, False
+        for ticket in tickets:
+            [have] = peers.count([ticket is not None])
+            ended = ended or have < peers.size
+            [active] = self.workers.count([not ended])
+            if not active:
+                return
+            yield None if ended else ticket
 
     def logits(self, batch: EmbeddedBatch) -> Tensor:
         """Return what the network makes of its input, float32 also where it computes in fewer bits."""

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap import models
 from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.manifest import reading_settings
 from satrap.dense import DENSE_TABLE, DenseBackend, DenseState
@@ -94,7 +93,6 @@ class TrainingState:
         return {
             **self._arguments,
             "schema": self.predictor.schema.to_dict(),
-            "model": models.describe(self.model),
             "mode": self.schedule.mode,
             "staleness": self.schedule.staleness,
             "steps": self.run.steps,

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap import own_code
+from satrap import models, own_code
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
-from satrap.dense import DenseBackend, MakeOptimizer
+from satrap.dense import DataParallel, DenseBackend, Divided, MakeOptimizer, Workers
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -33,7 +33,7 @@ from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, check_data, prepare
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
-from satrap.train.schedule import schedule_of
+from satrap.train.schedule import Schedule, schedule_of
 from satrap.train.snapshots import Checkpointing, Snapshots
 from satrap.train.state import TrainingState
 
@@ -111,7 +111,7 @@ class Trainer:
         place, self.training = place or Place(), training or TrainingOptions()
         self.schema, self.store, self.workers = schema, store, place.workers
         self.loss = loss or LabelLoss(schema.labels)
-        schedule = schedule_of(mode, staleness, lookahead)
+        schedule, described = schedule_of(mode, staleness, lookahead), models.describe(model)
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
             _check_lookahead(store)
@@ -122,7 +122,8 @@ class Trainer:
         dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
         precision = self.training.precision
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        self.dense: DenseBackend = schedule.dense(model, dense_optimizer, clip_norm, self.workers, precision)
+        kind = _backend(schedule, self.workers, precision)
+        self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
         tables += self.dense.tables({table.dim for table in tables})
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
@@ -135,8 +136,10 @@ class Trainer:
         self.predictor = Predictor(
             model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
         )
+        self.predictor.collective = self.dense.collective
         self.control = PlateauControl(self.training.plateau, self.training.patience)
         arguments = {
+            "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
             "seed": store.seed,
             "initial_scale": store.initial_scale,
@@ -333,6 +336,25 @@ def _check_optimizers(embedding: object, dense: object) -> None:
 
 def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
+def _backend(schedule: Schedule, workers: Workers, precision: str) -> type[DataParallel]:
+    """Return how the network takes its steps, in a mode and over a mesh."""
+    if workers.mesh.whole:
+        return schedule.dense
+    if schedule.dense is not DataParallel:
+        raise ConfigError(
+            f"mode {schedule.mode} does not go with a mesh that divides the network",
+            why="its weights are rows of the store, which each worker pulls whole",
+            fix="use sync or hybrid, or a mesh of data alone",
+        )
+    if precision != "float32":
+        raise ConfigError(
+            f"precision {precision} does not go with a mesh that divides the network",
+            why="it is not supported yet",
+            fix="use float32, or a mesh of data alone",
+        )
+    return Divided
 
 
 def _check_lookahead(store: StoreConfig) -> None:

@@ -22,12 +22,23 @@ class TorchRanks:
     Args:
         deadline: seconds until a process that does not take part counts as lost, default 30.
         silent: asked for the ranks that seem to be dead once one is lost, see `ConnectedWorkers.silent`.
+        among: only these of them are ranks, and only they make theirs; default all.
     """
 
-    def __init__(self, deadline: float = 30.0, silent: Callable[[], list[int]] = list) -> None:
-        self._silent, self._deadline = silent, deadline
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=deadline))
+    def __init__(
+        self,
+        deadline: float = 30.0,
+        silent: Callable[[], list[int]] = list,
+        among: Sequence[int] | None = None,
+    ) -> None:
+        self._silent, self._deadline, self._among = silent, deadline, among
+        self._group: Any = dist.new_group(
+            None if among is None else list(among),
+            backend="gloo",
+            timeout=timedelta(seconds=deadline),
+            use_local_synchronization=among is not None,
+        )
+        self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
 
     def all_to_all(self, given: Bytes, lengths: Sequence[int], sizes: Sequence[int]) -> list[Bytes]:
         """See `Ranks.all_to_all`."""
@@ -49,8 +60,11 @@ class TorchRanks:
 
     def another(self) -> TorchRanks:
         """See `Ranks.another`; a collective call."""
-        return TorchRanks(self._deadline, self._silent)
+        return TorchRanks(self._deadline, self._silent, self._among)
 
     def close(self) -> None:
         """See `Ranks.close`."""
-        dist.destroy_process_group(self._group)
+        # The name of a group of some is made of its ranks and free again once it is destroyed. A later one
+        # would find its addresses in the store.
+        if self._among is None:
+            dist.destroy_process_group(self._group)

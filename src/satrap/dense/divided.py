@@ -1,0 +1,238 @@
+"""The network in parts: sharded over its copies, or with each layer divided among processes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from satrap.dense.backend import DenseState, Stepped
+from satrap.dense.connected import ConnectedWorkers
+from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
+from satrap.dense.pieces import Piece, spread
+from satrap.dense.workers import Group, Workers
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange
+
+
+class Divided(DataParallel):
+    """The processes of a mesh hold parts of the network, see `Mesh`.
+
+    `fully_shard` averages the gradients of what is sharded while the backward pass runs; all others are
+    averaged here. Then all processes agree on the step. So each process runs every forward and backward pass.
+
+    Each optimizer sees the numbers that its process has, as plain tensors. So it must treat each number by
+    itself, as SGD, Adagrad, Adam and AdamW do.
+
+    Args:
+        model: the network; it is divided in place, with the weights it has in process 0.
+        make: makes its optimizer from the list of trainable parameters, or None.
+        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
+        workers: the processes of the mesh.
+        precision: "float32".
+
+    Raises:
+        ConfigError: the network cannot be divided so, see `tensor_plan`, or the optimizer looks at more than
+            one number at a time.
+    """
+
+    collective = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        workers: Workers | None = None,
+        precision: str = "float32",
+    ) -> None:
+        assert isinstance(workers, ConnectedWorkers)
+        assert precision == "float32"
+        super().__init__(model, None, clip_norm, workers)
+        if make is not None:
+            _check_separable(make)
+        device = next((p.device.type for p in self.parameters), "cpu")
+        mesh = workers.device_mesh(device)
+        workers.broadcast(list(model.state_dict().values()))
+        self._pieces = spread(model, workers.mesh, mesh)
+        self._trained = [piece for piece in self._pieces if piece.parameter.requires_grad]
+        self.parameters = [piece.parameter for piece in self._trained]
+        self._locals = [nn.Parameter(piece.local) for piece in self._trained]
+        self.trainable = make is not None
+        if make is not None and self.parameters:
+            self.optimizer = make(self._locals)
+            self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+
+    def begin(self) -> None:
+        """Do nothing: the parts are those of the network of process 0."""
+
+    def settle(self, exchange: Exchange) -> None:
+        """Give every process the buffers of process 0; the weights are equal where they are copies."""
+        self.workers.broadcast(list(self.model.buffers()))
+
+    def step(
+        self,
+        loss: Tensor | None,
+        rows: Sequence[Tensor],
+        lr_scale: float,
+        *,
+        share: float = 1.0,
+        stop: bool = False,
+        finite: Callable[[], bool] | None = None,
+        ready: Callable[[bool], None] | None = None,
+    ) -> Stepped:
+        """See `DenseBackend.step`; the loss is never None, and `ready` is told whether all accept."""
+        assert loss is not None, "every process takes part in the backward pass"
+        for parameter in self.parameters:
+            parameter.grad = None
+        with self.workers.watched("backward pass"):
+            (loss * share).backward()  # type: ignore[no-untyped-call]
+        for local, piece in zip(self._locals, self._trained, strict=True):
+            local.data, local.grad = piece.local, piece.gradient
+        self._average()
+        gradients = [local.grad for local in self._locals if local.grad is not None]
+        of_rows = [row.grad for row in rows if row.grad is not None]
+        seen = gradients if finite is not None else [*gradients, *of_rows]
+        right = finite_sum(loss, seen) and (finite is None or finite())
+        stepped = self._agree_on(Stepped(right, loss.item() * share if right else 0.0, stop), of_rows)
+        if ready is not None:
+            ready(stepped.accepted)
+        if stepped.accepted:
+            self._take(lr_scale)
+        return stepped
+
+    def _average(self) -> None:
+        """Average the gradients that `fully_shard` has not: over the copies of the part they are of."""
+        tensor = self.workers.tensor
+        groups: list[tuple[Group, Callable[[Piece], bool]]] = [
+            (self.workers.data, lambda piece: not piece.sharded and piece.tensor_dim is not None),
+            (self.workers, lambda piece: not piece.sharded and piece.tensor_dim is None),
+            # Equal but for rounding, which must not make the copies differ.
+            (tensor, lambda piece: piece.sharded and piece.tensor_dim is None),
+        ]
+        for group, belongs in groups:
+            chosen = [
+                local for local, piece in zip(self._locals, self._trained, strict=True) if belongs(piece)
+            ]
+            if chosen and group.size > 1:
+                average(chosen, group)
+
+    def _agree_on(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
+        """Return what all processes say of the step together, and clip."""
+        mesh, total = self.workers.mesh, 0.0
+        if self.clip_norm is not None and own.accepted:
+            total = squares(rows) / (mesh.data**2 * mesh.tensor)
+            for local, piece in zip(self._locals, self._trained, strict=True):
+                if local.grad is not None:
+                    total += squares([local.grad]) / self._copies(piece)
+        say = torch.tensor([not own.accepted, own.loss, own.stop, total], dtype=torch.float64)
+        self.workers.sum(say)
+        refused, loss, stop, total = say.tolist()
+        if self.clip_norm is not None and not refused:
+            factor = min(self.clip_norm / (math.sqrt(total) + 1e-6), 1.0)
+            for gradient in (*(local.grad for local in self._locals if local.grad is not None), *rows):
+                gradient.mul_(factor)
+        return Stepped(refused == 0, loss / mesh.size, stop > 0)
+
+    def _copies(self, piece: Piece) -> int:
+        """Return how many processes have the same numbers of a parameter."""
+        mesh = self.workers.mesh
+        return (
+            mesh.data
+            // (mesh.shards if piece.sharded else 1)
+            * (mesh.tensor if piece.tensor_dim is None else 1)
+        )
+
+    def state(self) -> DenseState:
+        """Return the whole network in process 0, nothing elsewhere; one parameter after another is gathered.
+
+        So the other processes hold no more than one whole parameter at a time.
+        """
+        first, pieces = self.workers.rank == 0, {id(piece.parameter): piece for piece in self._pieces}
+        weights, optimizer = dict[str, Tensor](), dict[str, Any]()
+        with self.workers.watched("gathering weights"):
+            for name, tensor in self.model.state_dict(keep_vars=True).items():
+                piece = pieces.get(id(tensor))
+                whole = tensor.detach() if piece is None else piece.gather(piece.local)
+                if first:
+                    weights[name] = whole.cpu()
+            if self.optimizer is not None:
+                optimizer = self._optimizer_state()
+        return DenseState(weights, optimizer) if first else DenseState()
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        """Return the state of the optimizer of the whole network; outside process 0 only a part of it."""
+        assert self.optimizer is not None
+        found: dict[str, Any] = self.optimizer.state_dict()
+        found["state"] = {number: dict(entry) for number, entry in found["state"].items()}
+        for group, rate in zip(found["param_groups"], self._base_rates, strict=True):
+            group["lr"] = rate
+        own = dict(zip(map(id, self._locals), self._trained, strict=True))
+        order = self._in_order()
+        # A process without a row of a parameter may have no state of it; process 0 has rows of all.
+        divided = [
+            [number, key]
+            for number, entry in found["state"].items()
+            for key, value in entry.items()
+            if isinstance(value, Tensor) and value.ndim and value.shape == order[number].shape
+        ]
+        for number, key in json.loads(self.workers.share(json.dumps(divided).encode())):
+            local = found["state"].get(number, {}).get(key, torch.zeros_like(order[number]))
+            whole = own[id(order[number])].gather(local)
+            if self.workers.rank == 0:
+                found["state"][number][key] = whole.cpu()
+        return found
+
+    def _in_order(self) -> list[nn.Parameter]:
+        """Return the parameters in the order in which the optimizer numbers them."""
+        assert self.optimizer is not None
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def restore(self, whole: DenseState) -> None:
+        """Take over this process's part of a network."""
+        pieces = {id(piece.parameter): piece for piece in self._pieces}
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict(keep_vars=True).items():
+                piece, value = pieces.get(id(tensor)), whole.weights[name]
+                if piece is None:
+                    tensor.copy_(value)
+                else:
+                    piece.local.copy_(piece.cut(value))
+        if self.optimizer is None or not whole.optimizer:
+            return
+        own = dict(zip(map(id, self._locals), self._trained, strict=True))
+        state: dict[int, dict[str, Any]] = {}
+        for number, local in enumerate(self._in_order()):
+            piece = own[id(local)]
+            size = piece.parameter.shape
+            state[number] = {
+                key: piece.cut(value).clone() if isinstance(value, Tensor) and value.shape == size else value
+                for key, value in whole.optimizer["state"].get(number, {}).items()
+            }
+        self.optimizer.load_state_dict({**whole.optimizer, "state": {n: s for n, s in state.items() if s}})
+        self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+
+
+def _check_separable(make: MakeOptimizer) -> None:
+    """Raise `ConfigError` if an optimizer's steps of two halves are not those of the whole."""
+    random = torch.Generator().manual_seed(0)
+    start, gradients = torch.randn(4, 4, generator=random), torch.randn(2, 4, 4, generator=random)
+    results = list[Tensor]()
+    for parts in (1, 2):
+        parameters = [nn.Parameter(part.clone()) for part in start.chunk(parts)]
+        optimizer = make(parameters)
+        for gradient in gradients:
+            for parameter, part in zip(parameters, gradient.chunk(parts), strict=True):
+                parameter.grad = part.clone()
+            optimizer.step()
+        results.append(torch.cat([parameter.detach() for parameter in parameters]))
+    if not torch.allclose(results[0], results[1], rtol=1e-5, atol=1e-7):
+        raise ConfigError(
+            f"{type(optimizer).__name__} does not go with a network in parts",
+            why="it looks at whole weights, and each worker has a part of them",
+            fix="use SGD, Adagrad, Adam or AdamW, or a mesh without tensor and sharded",
+        )

@@ -1,0 +1,160 @@
+"""The exchange of a tensor group: one of its processes asks for rows, and all of them get the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from satrap.dense.workers import Group
+from satrap.exchange import Exchange, ExchangeStatistics, Lookup, Request, TableGroup
+from satrap.exchange.protocol import Cut, Durability, Snapshot, Telemetry, Unanimous
+from satrap.exchange.traffic import Answers, Traffic
+from satrap.schema import Table
+from satrap.store import Chunk
+
+
+class PeerExchange:
+    """Lets the first process of a tensor group use an exchange, and broadcasts rows to the others.
+
+    Its processes train the same batches, so they make the same calls in the same order, and their gradients
+    of rows are equal: only those of the first go out. Answers are broadcast when they are waited for, by the
+    thread that waits, so broadcasts and the network's sums have one order.
+
+    Args:
+        inner: the exchange, in the first process; None elsewhere.
+        tensor: the group.
+
+    Attributes:
+        collective: that of `inner`.
+        groups: those of `inner`.
+        durability, telemetry: those of `inner`; elsewhere nothing is saved, restored or counted.
+    """
+
+    def __init__(self, inner: Exchange | None, tensor: Group) -> None:
+        self._inner, self._tensor = inner, tensor
+        own = [] if inner is None else [inner.collective, [asdict(group) for group in inner.groups]]
+        self.collective, groups = json.loads(tensor.share(json.dumps(own).encode()))
+        self.groups: Sequence[TableGroup] = [
+            TableGroup(group["index"], tuple(group["tables"]), group["dim"]) for group in groups
+        ]
+        nothing = _Nothing()
+        self.durability: Durability = nothing if inner is None else inner.durability
+        self.telemetry: Telemetry = nothing if inner is None else inner.telemetry
+
+    def lookup(
+        self, requests: Sequence[Request], *, create: bool, known: Sequence[Any] | None = None
+    ) -> Lookup[Any]:
+        """See `Exchange.lookup`."""
+        found = None if self._inner is None else self._inner.lookup(requests, create=create, known=known)
+        shapes = [(request.rows, self.groups[request.group].dim) for request in requests]
+        return _Shared(requests, _Answer(found, shapes, self._tensor), exchange=self, inner=found)
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        """See `Exchange.prefetch`."""
+        if self._inner is not None:
+            self._inner.prefetch(requests)
+
+    def update(
+        self,
+        lookup: Lookup[Any] | None,
+        gradients: Sequence[Any],
+        *,
+        lr_scale: float,
+        finite: bool = False,
+    ) -> None:
+        """See `Exchange.update`."""
+        if lookup is not None:
+            lookup.check(self)
+        if self._inner is not None:
+            inner = lookup.inner if isinstance(lookup, _Shared) else None
+            self._inner.update(inner, gradients, lr_scale=lr_scale, finite=finite)
+
+    def refuse(self) -> None:
+        """See `Unanimous.refuse`."""
+        if isinstance(self._inner, Unanimous):
+            self._inner.refuse()
+        else:
+            self.update(None, [], lr_scale=1.0)
+
+    def flush(self) -> None:
+        """See `Exchange.flush`."""
+        if self._inner is not None:
+            self._inner.flush()
+
+    def close(self) -> None:
+        """See `Exchange.close`."""
+        if self._inner is not None:
+            self._inner.close()
+
+
+def for_group(
+    peers: Group, exchange: Callable[[Sequence[Table]], Exchange]
+) -> Callable[[Sequence[Table]], Exchange]:
+    """Return what makes the exchange of a process of a tensor group, given what makes that of the first."""
+    if peers.size == 1:
+        return exchange
+    return lambda tables: PeerExchange(None if peers.rank else exchange(tables), peers)
+
+
+@dataclass(eq=False, slots=True)
+class _Shared(Lookup[Any]):
+    inner: Lookup[Any] | None = field(default=None, kw_only=True)
+
+
+class _Answer(Future[list[Any]]):
+    """The rows of a lookup, broadcast when they are first waited for."""
+
+    def __init__(self, found: Lookup[Any] | None, shapes: Sequence[tuple[int, int]], tensor: Group) -> None:
+        super().__init__()
+        self._found, self._shapes, self._group = found, shapes, tensor
+
+    def result(self, timeout: float | None = None) -> list[Any]:
+        """Return the rows; all processes of the group call it."""
+        if not self.done():
+            self.set_result(self._fetch(timeout))
+        return super().result()
+
+    def _fetch(self, timeout: float | None) -> list[Tensor]:
+        if self._found is None:
+            rows = [torch.empty(shape) for shape in self._shapes]
+        else:
+            rows = [torch.as_tensor(found).contiguous() for found in self._found.result(timeout)]
+        self._group.broadcast(rows)
+        return rows
+
+
+class _Nothing:
+    """Durability and telemetry of a process that asks nobody."""
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(iter(()), lambda storage, folder: {})
+
+    def cut(self, *, delta: bool | None = None) -> Cut:
+        return Cut({}, lambda storage, folder: {})
+
+    def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
+        return
+
+    def assist(self) -> bool:
+        return True
+
+    def release(self, *, kept: bool) -> None:
+        return
+
+    def load(self, table: str, chunk: Chunk) -> None:
+        return
+
+    def clear(self) -> None:
+        return
+
+    def statistics(self) -> ExchangeStatistics:
+        raise AssertionError("only process 0 reads the store's counters")
+
+    def traffic(self) -> Traffic:
+        return Traffic({}, {}, Answers(), Answers())

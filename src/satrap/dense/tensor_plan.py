@@ -1,0 +1,162 @@
+"""Which linear layers the processes of a tensor group divide among themselves, and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from satrap.errors import ConfigError
+
+Cut = Literal["column", "row", "alone"]
+"""column: by outputs, which stay divided; row: by inputs, which are divided; alone: whole in, whole out."""
+
+ELEMENTWISE = (
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Sigmoid,
+    nn.Tanh,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Hardswish,
+    nn.Hardsigmoid,
+    nn.Hardtanh,
+    nn.Identity,
+    nn.Dropout,
+)
+"""Modules that treat each number by itself, so that they may stand between a column and a row."""
+
+
+def tensor_plan(model: nn.Module, parts: int) -> dict[str, Cut]:
+    """Return how each linear layer of a network is cut: its name -> the cut; others stay whole.
+
+    An attribute `tensor_plan` of the model says it: `{"tower.*.up": "column", "tower.*.down": "row"}`, with
+    the wildcards of `fnmatch`. Without one, consecutive linear layers of each `nn.Sequential` are paired, the
+    first by columns and the second by rows, if only element-wise modules are between them; a pair needs one
+    sum forward and one backward (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). A linear layer
+    there without a partner is cut alone, if its outputs divide.
+
+    Args:
+        model: the network.
+        parts: number of processes in a tensor group.
+
+    Raises:
+        ConfigError: a name that matches no linear layer, a width that does not divide, a layer that cannot be
+            cut, batch normalisation, or nothing to cut.
+    """
+    if parts == 1:
+        return {}
+    _refuse_batch_norm(model)
+    given = getattr(model, "tensor_plan", None)
+    plan = _derived(model, parts) if given is None else _named(model, given)
+    for name, cut in plan.items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        what, width = ("inputs", layer.in_features) if cut == "row" else ("outputs", layer.out_features)
+        if width % parts:
+            raise ConfigError(
+                f"mesh.tensor {parts} does not divide the {width} {what} of {name}",
+                why="each of these workers holds an equal part of the layer",
+                fix=f"change the width, or mesh.tensor to a divisor of {width}",
+            )
+    if not plan:
+        raise ConfigError(
+            f"mesh.tensor is {parts}, but {type(model).__name__} has no linear layers that it could divide",
+            why="all workers of a tensor group would compute the same",
+            fix="use mesh.data, or give the model an attribute tensor_plan",
+        )
+    return plan
+
+
+def _refuse_batch_norm(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"mesh.tensor does not go with batch normalisation: {name}",
+                why="each worker would see the statistics of its part of a layer only",
+                fix="use mesh.data, or the model without batch_norm",
+            )
+
+
+def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
+    """Return the plan that a model gives."""
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    fit, plan = set(_cuttable(model)), dict[str, Cut]()
+    for pattern, cut in given.items():
+        found = [name for name in linears if fnmatchcase(name, pattern)]
+        if not found:
+            near = get_close_matches(pattern, linears, n=1)
+            raise ConfigError(
+                f"tensor_plan names {pattern!r}, which is no linear layer of the model",
+                fix=f"did you mean {near[0]!r}?" if near else f"linear layers: {', '.join(linears)}"[:200],
+            )
+        if cut not in ("column", "row", "alone"):
+            raise ConfigError(f"tensor_plan has {cut!r} for {pattern!r}", fix="use column, row or alone")
+        for name in found:
+            if name not in fit:
+                raise ConfigError(
+                    f"tensor_plan names {name!r}, whose weight is shared or computed, so it cannot be cut",
+                    fix="remove it from tensor_plan",
+                )
+            plan[name] = cut
+    return plan
+
+
+def _derived(model: nn.Module, parts: int) -> dict[str, Cut]:
+    fit, plan = set(_cuttable(model)), dict[str, Cut]()
+    for stack in _stacks(model):
+        open_name, clear = "", False  # the last linear layer without a partner; whether one may follow it
+        for name, module in stack:
+            if name in fit:
+                if open_name and clear:
+                    plan |= {open_name: "column", name: "row"}
+                    open_name = ""
+                else:
+                    open_name, clear = name, True
+                    plan[name] = "alone"
+            elif not isinstance(module, ELEMENTWISE):
+                clear = False
+    return {
+        name: cut
+        for name, cut in plan.items()
+        if cut != "alone" or not model.get_submodule(name).out_features % parts  # type: ignore[operator]
+    }
+
+
+def _stacks(model: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Yield the modules of each `nn.Sequential`, in order; those of one inside another belong to it."""
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Sequential) and module not in inside:
+            inside.update(module.modules())
+            yield list(_flat(module, name))
+
+
+def _flat(module: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, child in module.named_children():
+        full = f"{prefix}.{name}" if prefix else name
+        if isinstance(child, nn.Sequential):
+            yield from _flat(child, full)
+        else:
+            yield full, child
+
+
+def _cuttable(model: nn.Module) -> Iterator[str]:
+    """Yield the names of linear layers whose parameters are their own."""
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    for name, module in model.named_modules():
+        own = all(uses[id(p)] == 1 for p in module.parameters(recurse=False))
+        if isinstance(module, nn.Linear) and own and not is_parametrized(module):
+            yield name

@@ -1,0 +1,49 @@
+"""What a worker without a batch computes while the others compute theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from satrap.batch import Batch, EmbeddedBatch, Jagged
+from satrap.embedding import EmbeddingPlan, Embeddings
+
+SIZE = 2
+"""Samples of a blank batch: batch normalisation needs two."""
+
+
+def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
+    """Return a batch of samples that stand for nothing: one id per feature, all numbers and rows are 1.
+
+    No rows are looked up. Ones, since a model may divide by a norm, or take a logarithm.
+    """
+    schema = plan.schema
+    numbers = np.ones((SIZE, schema.numeric_width), np.float32)
+    ticket = plan.ticket(
+        Batch(
+            size=SIZE,
+            ids={name: Jagged(np.zeros(SIZE, np.uint64)) for name in schema.categorical},
+            numeric=numbers if schema.numeric_width else None,
+            labels=np.zeros((SIZE, len(schema.labels)), np.float32),
+            weights=None if schema.weight is None else np.ones(SIZE, np.float32),
+            groups=None if schema.group is None else np.zeros(SIZE, np.uint64),
+        )
+    )
+    rows = [
+        np.ones((request.rows, plan.groups[i].dim), np.float32) for i, request in enumerate(ticket.requests)
+    ]
+    return embeddings.embed(ticket, embeddings.rows(rows))
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Put buffers back at the end of the block, such as the statistics of batch normalisation."""
+    kept = [buffer.clone() for buffer in model.buffers()]
+    yield
+    with torch.no_grad():
+        for buffer, value in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(value)

@@ -1,0 +1,140 @@
+"""A process of `test_meshes`: it trains a network over a mesh as one process would."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import satrap
+from satrap.batch import Batch, EmbeddedBatch
+from satrap.dense import ConnectedWorkers, Mesh
+from satrap.dense import divided as monkey
+from satrap.dense.peers import for_group
+from satrap.exchange import Exchange
+from satrap.exchange.collective import CollectiveExchange
+from satrap.exchange.servers import ServersExchange, Wire, WorkerId
+from satrap.store import StoreConfig
+from satrap.train import Checkpointing, Trainer
+from satrap.train.place import torch_ranks
+from tests.train.plain import Batches, grouped, make_batches, make_schema
+from tests.train.test_workers import joined
+
+STEPS, SHORT, SHARES = 50, 2, 4
+"""Steps, batches that the last share has less, and the largest number of shares."""
+
+EXACT = Wire("float32", "float32")
+
+
+class Mine(nn.Module):
+    """A user's network: a stack, a layer beside it, a weight used twice; 7 rows divide by no mesh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(
+            nn.Linear(25, 20), nn.ReLU(), nn.Dropout(0.0), nn.Linear(20, 7), nn.Tanh(), nn.Linear(7, 7)
+        )
+        self.beside, self.head = nn.Linear(25, 7), nn.Linear(7, 1)
+        self.again = nn.Linear(7, 7)
+        self.again.weight = nn.Parameter(torch.eye(7))
+        self.once_more = nn.Linear(7, 7, bias=False)
+        self.once_more.weight = self.again.weight
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        x = batch.flat()
+        found = self.again(self.tower(x)) + self.once_more(self.beside(x)) * self.scale
+        return self.head(found)
+
+
+def share(rank: int, size: int) -> list[Batch]:
+    """The batches of a share; the last of several has fewer."""
+    missing = SHORT if size > 1 and rank == size - 1 else 0
+    return make_batches(STEPS - missing, size=12, seed=100 + rank)
+
+
+def whole(size: int) -> list[Batch]:
+    """The batches of all shares, step by step."""
+    shares = [share(rank, size) for rank in range(size)]
+    return [joined([own[step] for own in shares if step < len(own)]) for step in range(STEPS)]
+
+
+def make_trainer(mode: str, **arguments: Any) -> tuple[Trainer, list[float]]:
+    """Return a trainer and the list of its losses."""
+    torch.manual_seed(3)
+    dense = arguments.pop("dense", lambda p: torch.optim.Adam(p, lr=1e-2))
+    made: dict[str, Any] = {
+        "embedding_optimizer": satrap.optim.Adagrad(lr=0.05),
+        "dense_optimizer": dense,
+        "mode": mode,
+        "staleness": 2,
+        "initial_scale": 0.5,
+        "threads": 1,
+    }
+    trainer = Trainer(Mine(), make_schema(), **grouped(**made | arguments))
+    losses, step = list[float](), trainer.dense.step
+
+    def noted(*given: Any, **named: Any) -> Any:
+        done = step(*given, **named)
+        losses.append(done.loss)
+        return done
+
+    trainer.dense.step = noted  # type: ignore[method-assign]
+    return trainer, losses
+
+
+def exchange_of(
+    workers: ConnectedWorkers, shards: Sequence[str], mode: str, run: str
+) -> Callable[..., Exchange]:
+    """Return what makes the exchange of a process: over shard servers, or among the workers."""
+    store = StoreConfig(initial_scale=0.5)
+
+    def exchange(tables: Any) -> Exchange:
+        if shards:
+            own = WorkerId(workers.data.rank, workers.data.size, 0, run)
+            return ServersExchange(shards, tables, store=store, wire=EXACT, mode=mode, worker=own)  # type: ignore[arg-type]
+        ranks = (torch_ranks(workers, 30) for _ in range(2))
+        return CollectiveExchange(*ranks, tables, store=store, wire=EXACT)
+
+    return for_group(workers.tensor, exchange)
+
+
+def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
+    """Do what a task says; return losses and metrics, and save the result."""
+    exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
+    extra = {"clip_norm": task["clip"]} if "clip" in task else {}
+    trainer, losses = make_trainer(task["mode"], workers=workers, exchange=exchange, **extra)
+    if task.get("forget"):
+        monkey.average = lambda parameters, group: [group.sum(p.grad) for p in parameters]
+    own = Batches(share(workers.data.rank, workers.data.size))
+    fit: dict[str, Any] = {"steps": task.get("steps"), "resume": task.get("resume", False)}
+    if "checkpoints" in task:
+        fit["checkpoint"] = Checkpointing(task["checkpoints"], every_steps=10, keep=9)
+    trainer.fit(own, **fit)
+    held = make_batches(1 + workers.data.rank, seed=50 + workers.data.rank)
+    metrics = trainer.evaluate(Batches(held))
+    trainer.save(task["saved"])
+    kept = sum(
+        p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in trainer.model.parameters()
+    )
+    trainer.close()
+    return {"losses": losses, "metrics": metrics, "kept": kept}
+
+
+def main() -> None:
+    store, rank, mesh, tasks = sys.argv[1:]
+    shape = Mesh(**json.loads(mesh))
+    workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=60)
+    print(json.dumps([train(workers, task) for task in json.loads(Path(tasks).read_text())]), flush=True)
+    workers.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Over every mesh a network learns what it learns in one process: losses, weights and rows."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.checkpoint import read_checkpoint
+from satrap.dense import Mesh
+from satrap.exchange.servers import ShardServer
+from satrap.train import Checkpointing
+from tests.cluster.meshes import Mine, make_trainer, whole
+from tests.dense.processes import answers as in_processes
+from tests.train.plain import Batches
+
+Numbers = dict[str, np.ndarray]
+
+SHAPES = [(2, 1), (4, 1), (1, 2), (1, 4), (2, 2)]
+LONG = [Mesh(d, t, sharded) for d, t in SHAPES for sharded in (False, "gradients", True)]
+LONG = [mesh for mesh in LONG if not mesh.whole] + [Mesh(4, 1, True, 2), Mesh(4, 1, "gradients", 2)]
+SELECTED = [Mesh(4, 1, True, 2), Mesh(1, 2), Mesh(2, 2, True)]
+
+
+def name(mesh: Mesh) -> str:
+    size = f" by {mesh.shard_size}" if mesh.shard_size else ""
+    return f"{mesh.data}x{mesh.tensor} {mesh.sharded}{size}"
+
+
+def saved(place: str) -> Numbers:
+    """Weights, optimizer state and rows of a saved run."""
+    found = read_checkpoint(place)
+    numbers = {key: tensor.numpy() for key, tensor in found.model.items()}
+    for index, entry in found.optimizer["state"].items():
+        numbers |= {f"optimizer {index} {key}": np.asarray(value) for key, value in entry.items()}
+    for table, chunk in found.chunks:
+        order = np.argsort(chunk.ids)
+        for part in ("ids", "weights", "state"):
+            key = f"{table} {part}"
+            own = getattr(chunk, part)[order]
+            numbers[key] = np.concatenate([numbers[key], own]) if key in numbers else own
+    for table in {key.removesuffix(" ids") for key in numbers if key.endswith(" ids")}:
+        order = np.argsort(numbers[f"{table} ids"])
+        for part in ("ids", "weights", "state"):
+            numbers[f"{table} {part}"] = numbers[f"{table} {part}"][order]
+    return numbers
+
+
+def run(folder: Path, mesh: Mesh, tasks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return what each process answers to each task; those over servers get two shards each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        for number, task in enumerate(tasks):
+            task.setdefault("run", f"run {number}")
+            task.setdefault("saved", str(folder / f"saved {number}"))
+            if task.pop("exchange", "collective") == "servers":
+                shards = [stack.enter_context(ShardServer("127.0.0.1:0")) for _ in range(2)]
+                task["shards"] = [shard.address for shard in shards]
+        file = folder / "tasks.json"
+        file.write_text(json.dumps(tasks))
+        found = in_processes("tests.cluster.meshes", mesh.size, json.dumps(asdict(mesh)), str(file))
+    return [[one[number] for one in found] for number in range(len(tasks))]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one process learns from all shares of each step; by mode and number of shares."""
+
+    @cache
+    def learn(mode: str, shares: int) -> tuple[list[float], Numbers]:
+        trainer, losses = make_trainer(mode)
+        trainer.fit(Batches(whole(shares)))
+        place = str(tmp_path_factory.mktemp("alone"))
+        trainer.save(place)
+        trainer.close()
+        return losses, saved(place)
+
+    return learn
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What workers learn that have a whole network each."""
+
+    @cache
+    def learn(shares: int) -> tuple[list[float], Numbers]:
+        folder = tmp_path_factory.mktemp("copies")
+        [answers] = run(folder, Mesh(shares), [{"mode": "hybrid"}])
+        return answers[0]["losses"], saved(str(folder / "saved 0"))
+
+    return learn
+
+
+def assert_near(found: Numbers, expected: Numbers, tolerance: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=tolerance, err_msg=key)
+
+
+EVERY = [(exchange, mode) for exchange in ("servers", "collective") for mode in ("sync", "hybrid")]
+
+
+def check(mesh: Mesh, ways: list[tuple[str, str]], folder: Path, alone: Any, copies: Any) -> None:
+    found = run(folder, mesh, [{"exchange": exchange, "mode": mode} for exchange, mode in ways])
+    parts = sum(p.numel() for p in Mine().parameters())
+    for (exchange, mode), answers, number in zip(ways, found, range(len(ways)), strict=True):
+        # In hybrid, each of several workers takes an update of its own.
+        of_one = mode == "sync" or mesh.data == 1
+        losses, numbers = alone(mode, mesh.data) if of_one else copies(mesh.data)
+        # Over servers, the updates of several workers in hybrid arrive in any order.
+        loose = mode == "hybrid" and exchange == "servers" and mesh.data > 1
+        for answer in answers:
+            assert answer["losses"] == pytest.approx(losses, abs=0.05 if loose else 1e-5)
+            assert answer["metrics"] == answers[0]["metrics"]
+            assert answer["kept"] < parts
+        if not loose:
+            assert_near(saved(str(folder / f"saved {number}")), numbers)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mesh", SELECTED, ids=name)
+def test_a_mesh_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone: Any, copies: Any) -> None:
+    check(mesh, [("servers", "sync"), ("collective", "hybrid")], tmp_path, alone, copies)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_clipping_the_same_bytes_and_a_forgotten_division(tmp_path: Path, alone: Any) -> None:
+    mesh, clip = Mesh(2, 2, True), 0.05
+    tasks: list[dict[str, Any]] = [{"clip": clip}, {"clip": clip}, {}, {"forget": True}]
+    found = run(tmp_path, mesh, [{"mode": "sync", **task} for task in tasks])
+    # Not one process: where workers share a row, only its owner knows the norm of its gradient.
+    [copies] = run(tmp_path / "copies", Mesh(2), [{"mode": "sync", "clip": clip}])
+    losses, numbers = copies[0]["losses"], saved(str(tmp_path / "copies" / "saved 0"))
+    clipped, again, plain, wrong = (saved(str(tmp_path / f"saved {i}")) for i in range(len(tasks)))
+    assert found[0][0]["losses"] == pytest.approx(losses, abs=1e-5)
+    assert_near(clipped, numbers)
+    for key, value in clipped.items():
+        assert again[key].tobytes() == value.tobytes()
+    # The comparison notices clipping, and gradients that are four times too large.
+    _, numbers = alone("sync", mesh.data)
+    assert_near(plain, numbers)
+    with pytest.raises(AssertionError):
+        assert_near(clipped, numbers)
+    with pytest.raises(AssertionError):
+        assert_near(wrong, numbers)
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(600)
+def test_a_run_moves_from_mesh_to_mesh_and_into_one_process(tmp_path: Path, alone: Any) -> None:
+    """With one share the position is the same on all meshes, so the moves change nothing but rounding."""
+    place, steps = str(tmp_path / "checkpoints"), [20, 40]
+    for number, mesh in enumerate((Mesh(1, 2), Mesh(1, 4))):
+        task = {"mode": "sync", "checkpoints": place, "steps": steps[number], "resume": number > 0}
+        run(tmp_path / str(number), mesh, [task])
+    trainer, losses = make_trainer("sync")
+    trainer.fit(Batches(whole(1)), checkpoint=Checkpointing(place), resume=True)
+    trainer.save(str(tmp_path / "one"))
+    expected, numbers = alone("sync", 1)
+    assert losses == pytest.approx(expected[40:], abs=1e-5)
+    assert_near(saved(str(tmp_path / "one")), numbers)
+    trainer.close()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_shares_resume_to_the_bit_and_on_another_mesh(tmp_path: Path) -> None:
+    mesh, other, place = Mesh(2, 1, True), Mesh(2, 2), str(tmp_path / "checkpoints")
+    # It ends amid a pass, after the snapshot of step 20, so that lookups are in flight there.
+    begun = {"mode": "hybrid", "checkpoints": place, "steps": 28}
+    once, _ = run(tmp_path / "once", mesh, [{"mode": "hybrid"}, begun])
+    [again] = run(tmp_path / "again", mesh, [{"mode": "hybrid", "checkpoints": place, "resume": True}])
+    assert [one["losses"] for one in again] == [one["losses"][20:] for one in once]
+    expected, found = (saved(str(tmp_path / name / "saved 0")) for name in ("once", "again"))
+    for key, value in expected.items():
+        assert found[key].tobytes() == value.tobytes()
+
+    task = {"mode": "sync", "checkpoints": place + "-sync"}
+    run(tmp_path / "begun", mesh, [{**task, "steps": 30}, {"mode": "sync", "saved": str(tmp_path / "sync")}])
+    run(tmp_path / "moved", other, [{**task, "resume": True}])
+    assert_near(saved(str(tmp_path / "moved" / "saved 0")), saved(str(tmp_path / "sync")))
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mesh", LONG, ids=name)
+def test_every_mesh_learns_what_one_process_learns(
+    mesh: Mesh, tmp_path: Path, alone: Any, copies: Any
+) -> None:
+    check(mesh, EVERY, tmp_path, alone, copies)

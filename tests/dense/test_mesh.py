@@ -1,0 +1,47 @@
+"""Which processes have which part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from satrap.dense import Mesh
+from satrap.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "mesh", [Mesh(4), Mesh(2, 2), Mesh(4, 2, True, 2), Mesh(6, 1, "gradients", 3), Mesh(1, 4)], ids=str
+)
+def test_axes_are_those_of_a_grid(mesh: Mesh) -> None:
+    grid = np.arange(mesh.size).reshape(mesh.data // mesh.shards, mesh.shards, mesh.tensor)
+    for rank in range(mesh.size):
+        replica, shard, tensor = (int(x) for x in np.argwhere(grid == rank)[0])
+        assert mesh.axes(rank) == {
+            "data": grid[:, :, tensor].ravel().tolist(),
+            "shard": grid[replica, :, tensor].tolist(),
+            "replicate": grid[:, shard, tensor].tolist(),
+            "tensor": grid[replica, shard].tolist(),
+        }
+
+
+def test_a_mesh_of_copies_alone_divides_nothing() -> None:
+    assert Mesh().whole
+    assert Mesh(3).whole
+    assert Mesh(1, sharded=True).whole
+    assert Mesh(4, sharded=True, shard_size=1).whole
+    assert not Mesh(2, sharded=True).whole
+    assert not Mesh(1, 2).whole
+
+
+def test_it_says_its_arithmetic() -> None:
+    assert str(Mesh(2)) == "2 data = 2 workers"
+    assert str(Mesh(2, 3)) == "2 data x 3 tensor = 6 workers"
+    assert str(Mesh(4, 2, True, 2)) == "4 data x 2 tensor = 8 workers, weights in 2 parts"
+    assert str(Mesh(2, sharded="gradients")) == "2 data = 2 workers, gradients in 2 parts"
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tensor must be >= 1"):
+        Mesh(1, 0)
+    with pytest.raises(ConfigError, match="shard_size 3 does not divide the 4 shares"):
+        Mesh(4, sharded=True, shard_size=3)

@@ -1,0 +1,84 @@
+"""Runs whose network is spread over a mesh, from a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap import launch
+from satrap.config import load
+from satrap.errors import ConfigError
+from tests.launch.runs import frame, make_recipe
+from tests.launch.test_cluster import SERVERS, saved
+from tests.launch.test_collective import COLLECTIVE, KillWorker
+
+DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
+
+
+def assert_near(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Weights and rows of two runs are equal but for rounding."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, bytes):
+            one, other = (np.frombuffer(each[name], np.float32) for each in (found, expected))
+        else:
+            assert found[name]["ids"] == value["ids"]
+            one, other = (
+                np.array([np.frombuffer(row, np.float32) for row in each[name]["weights"]])
+                if isinstance(value["weights"][0], bytes)
+                else np.array(each[name]["weights"])
+                for each in (found, expected)
+            )
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("exchange", [SERVERS, COLLECTIVE], ids=["servers", "collective"])
+def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, exchange: list[str]) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    common, said = [*exchange, "training.mode=sync"], list[str]()
+    two = launch.train(load(path, [*common, "cluster.workers=2"]), str(tmp_path / "two"))
+    four = launch.train(load(path, [*common, DENSE]), str(tmp_path / "four"), notice=said.append)
+    assert_near(saved(tmp_path / "four"), saved(tmp_path / "two"))
+    assert four.test == pytest.approx(two.test, abs=1e-5)
+    assert four.result.samples == two.result.samples
+    mesh = "mesh: 2 data x 2 tensor = 4 workers, weights in 2 parts; divided layers: deep.0 (alone)"
+    assert mesh in said
+    assert launch.evaluate(four.folder)["auc"] == pytest.approx(four.test["auc"], abs=1e-6)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = [*SERVERS, "training.mode=sync", "checkpoint.every_steps=3", DENSE]
+    plain = launch.train(load(path, settings), str(tmp_path / "plain"))
+    killer = KillWorker()
+    outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
+    assert killer.killed
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
+    assert outcome.test == plain.test
+    assert saved(tmp_path / "run") == saved(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        (["model.hidden=[7, 4]"], "mesh.tensor 2 does not divide the 7 outputs of deep.0"),
+        (["model.batch_norm=true"], "mesh.tensor does not go with batch normalisation: deep.1"),
+    ],
+)
+def test_what_cannot_be_divided_is_an_error_before_anything_starts(
+    tmp_path: Path, settings: list[str], what: str
+) -> None:
+    recipe = load(make_recipe(tmp_path), [*SERVERS, "dense.mesh.tensor=2", *settings])
+    with pytest.raises(ConfigError) as caught:
+        launch.train(recipe, str(tmp_path / "run"))
+    assert caught.value.what == what
+    assert caught.value.where == "--set dense.mesh.tensor"
+    assert not (tmp_path / "run").exists()
