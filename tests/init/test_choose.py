@@ -66,13 +66,12 @@ def test_widths_grow_with_the_ids(distinct: int) -> None:
 
 
 def test_all_bins_together_fit_into_a_recipe() -> None:
-    assert bins_for(10**6, 20, 10) == 32
-    assert bins_for(800, 20, 10) == 4
+    assert bins_for(10**6, 20, 10) == (32, 10)
+    assert bins_for(800, 20, 10) == (4, 10)
     for columns in 100, 500, 1000, 2000:
-        assert (
-            columns * (15 + bins_for(10**6, columns, columns)) < MAX_NODES
-            or bins_for(10**6, columns, columns) == 1
-        )
+        bins, binned = bins_for(10**6, columns, columns)
+        assert 7 * columns + binned * (8 + bins) < MAX_NODES
+        assert binned >= 1  # a store needs a table
 
 
 def test_features_of_one_name_stay_apart() -> None:

@@ -56,6 +56,12 @@ def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.Mo
     assert recipe.sections.data.split.test == []
 
 
+def test_a_test_file_has_the_columns(tmp_path: Path) -> None:
+    clicks(100).drop(columns="price").to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match=r"'price' is missing[\s\S]*test.csv"):
+        written(tmp_path, clicks(200), test=[str(tmp_path / "test.csv")])
+
+
 def test_strange_names(tmp_path: Path) -> None:
     frame = clicks(300)[["y", "genres", "price"]]
     for name in ("a b", "a: b", "#x", "yes", "1", "ä/ö", 'say "hi"', "x.y"):
@@ -98,6 +104,11 @@ def test_two_thousand_columns(tmp_path: Path) -> None:
     written(tmp_path, pd.DataFrame({"y": random.integers(0, 2, 200), **values}))
     recipe = load(tmp_path / "recipe.yaml")
     assert sum(name.startswith("x") and "_" not in name for name in recipe.sections.features) == 2000
+
+
+def test_numbers_alone_have_a_table(tmp_path: Path) -> None:
+    written(tmp_path, pd.DataFrame({"y": [0, 1] * 100, "x": np.random.default_rng(1).normal(size=200)}))
+    assert "dim" in str(load(tmp_path / "recipe.yaml").sections.features["x_bins"])
 
 
 def test_lists_in_parquet(tmp_path: Path) -> None:

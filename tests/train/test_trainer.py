@@ -151,6 +151,16 @@ def test_best_weights_are_restored_when_patience_runs_out() -> None:
     trainer.close()
 
 
+@pytest.mark.parametrize(("monitor", "best"), [("auc", max), ("logloss", min)])
+def test_the_monitor_decides_which_weights_are_best(monitor: str, best: Any) -> None:
+    adagrad = satrap.optim.Adagrad(lr=0.5)
+    trainer = make_trainer(embedding_optimizer=adagrad, patience=3, monitor=monitor, mode="sync")
+    validation = Batches(make_batches(20, seed=9))
+    result = trainer.fit(Batches(make_batches(40)), validation=validation, epochs=5)
+    assert result.metrics[monitor] == best(m[monitor] for m in result.history)
+    trainer.close()
+
+
 def test_without_patience_the_last_weights_are_kept_and_their_metrics_reported() -> None:
     trainer = make_trainer(embedding_optimizer=satrap.optim.Adagrad(lr=0.5), mode="sync")
     validation = Batches(make_batches(20, seed=9))

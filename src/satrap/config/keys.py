@@ -334,6 +334,9 @@ class Training(Keys):
     patience: Positive | None = 2
     """Stop after so many evaluations in a row without a better validation AUC, or loss unless all labels are
     binary; keep the best weights."""
+    monitor: Literal["auc", "logloss"] = "auc"
+    """If all labels are binary: the validation metric that decides `plateau` and `patience`, in place of AUC.
+    logloss is the steadier one where one class is rare."""
     threads: Positive | None = None
     """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"

@@ -45,7 +45,7 @@ def dim_of(distinct: int) -> int:
 
 
 def add_features(found: Features, column: Column, decision: Decision, *, bins: int) -> None:
-    """Add the features of one column."""
+    """Add the features of one column; a number without `bins` has none."""
     name, missing = column.name, f", {column.missing_share:.0%} missing" if column.missing else ""
     distinct = column.distinct.count
     count = f"{'' if column.distinct.exact else 'about '}{distinct:,} values{missing}"
@@ -62,8 +62,8 @@ def add_features(found: Features, column: Column, decision: Decision, *, bins: i
         transform, why = transform_of(decision.numbers)
         keys = {"numeric": True, "transform": transform}
         found.add(name, keys, f"{decision.why}, {column.low:g} to {column.high:g}{missing}{why}")
-        boundaries = boundaries_of(decision.numbers, bins)
-        if bins > 1 and len(boundaries) > 1:
+        boundaries = boundaries_of(decision.numbers, bins) if bins else []
+        if boundaries:
             keys = {"dim": dim_of(len(boundaries)), "column": name, "boundaries": boundaries}
             found.add(f"{name}_bins", keys, "the same in bins: learns steps and peaks")
         if decision.also_id:
@@ -100,7 +100,8 @@ def boundaries_of(values: Any, bins: int) -> list[float]:
     return sorted({float(f"{cut:.6g}") for cut in cuts})
 
 
-def bins_for(rows: int, columns: int, numbers: int) -> int:
-    """Return into how many bins each of so many numbers goes; 1: no bins, the recipe would be too large."""
-    room = (_MOST_PARTS - 7 * columns) // max(1, numbers) - 8
-    return int(max(1, min(32, rows // 200, room)))
+def bins_for(rows: int, columns: int, numbers: int) -> tuple[int, int]:
+    """Return (into how many bins a number goes, how many of so many numbers have bins)."""
+    room = max(_MOST_PARTS - 7 * columns, 100)
+    bins = max(4, min(32, rows // 200, room // max(1, numbers) - 8))
+    return bins, min(numbers, room // (bins + 8))

@@ -27,14 +27,15 @@ class Decision:
     """What a column is and why.
 
     Of a number, `numbers` is float64[n], the sample without missing values; `also_id`: it may be an id as
-    well. Of several values, `separator` splits a text; None for lists.
+    well. Of several values, `separator` splits a text; None for lists. `alone` is the AUC of the label by
+    this column alone.
     """
 
     kind: Kind
     why: str
     separator: str | None = None
     also_id: bool = False
-    is_id: bool = False
+    alone: float = 0.5
     numbers: Any = field(default=None, repr=False)
 
 
@@ -107,7 +108,7 @@ def _of_numbers(column: Column, values: Any) -> Decision:
     if whole and (named or column.high >= 2**31 or column.low <= -(2**31)):
         if _unique(column):
             return Decision("unused", "a different id in almost every row")
-        return Decision("category", "whole numbers that name things", is_id=True)
+        return Decision("category", "whole numbers that name things")
     dense = whole and distinct >= 300 and distinct > 0.1 * (column.high - column.low + 1)
     if dense and column.values >= 3 * distinct:
         return Decision("number", "a number, or an id: used as both", also_id=True, numbers=values)
@@ -130,7 +131,7 @@ def _of_texts(column: Column, sample: pa.Array) -> Decision:
         return Decision("unused", "free text: no input yet")
     if column.texts <= min(MOST_TEXTS, 0.5 * column.values):
         return Decision("category", "numbers and text mixed")
-    return Decision("category", "a category", is_id=bool(_ID_WORDS & set(words(column.name))))
+    return Decision("category", "a category")
 
 
 def _separator(sample: pa.Array) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from satrap.data.csv import CsvOptions
 from satrap.data.dataset import open_source
 from satrap.data.encode import MISSING
 from satrap.data.files import find_files, guess_format
-from satrap.data.source import Scan, Source
+from satrap.data.source import Scan, Source, check_columns
 from satrap.errors import ConfigError, DataError
 from satrap.init.alone import auc_alone
 from satrap.init.choose import Features, Lines, add_features, bins_for
@@ -81,16 +82,22 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     """
     source, csv, kind = _open(asked, asked.data)
     _check_columns(asked, source)
+    tested = _open(asked, asked.test)[0] if asked.test else None
+    if tested:
+        check_columns([asked.label], tested.names, tested.label)
     facts = profile(source, asked.label, most=asked.rows, progress=progress)
     target = choose_label(facts, asked.label, positive=asked.positive, threshold=asked.threshold)
     truth = target.of(as_array(facts.sample.column(asked.label)))
     features = Features()
     unused: dict[str, str] = {}
     decisions = _decisions(asked, facts, truth, unused)
-    numbers = sum(decision.kind == "number" for decision in decisions.values())
-    bins = bins_for(facts.rows, len(decisions), numbers)
+    numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
+    if tested:
+        check_columns(decisions, tested.names, tested.label)
+    bins, binned = bins_for(facts.rows, len(decisions), len(numbers))
+    best = set(sorted(numbers, key=lambda name: -decisions[name].alone)[:binned])
     for name, decision in decisions.items():
-        add_features(features, facts.columns[name], decision, bins=bins)
+        add_features(features, facts.columns[name], decision, bins=bins if name in best else 0)
     if not features.lines:
         raise DataError(
             "no column is left to learn from",
@@ -172,7 +179,7 @@ def _decisions(asked: Request, facts: Profile, truth: object, unused: dict[str, 
         elif (alone := auc_alone(column, sample, truth)) > SUSPICIOUS:
             unused[name] = f"it alone tells the label, AUC {alone:.3f}: a copy, or known only afterwards?"
         else:
-            found[name] = decision
+            found[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
     return found
 
 

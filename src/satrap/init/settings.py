@@ -31,15 +31,16 @@ def settings(rows: int, width: int) -> dict[str, Lines]:
         "model": model,
         "embedding": {
             "optimizer": (
-                {"name": "adagrad", "lr": 0.02, "initial_accumulator": float(f"{0.1 / batch**2:.1e}")},
+                {"name": "adagrad", "lr": 0.05, "initial_accumulator": float(f"{1 / batch**2:.1e}")},
                 "the accumulator keeps the first steps of rare ids small",
             ),
         },
         "dense": {"optimizer": ({"name": "adam", "lr": 0.001}, "")},
         "training": {
             "mode": ("sync", "exact; in one process as fast as hybrid"),
-            "epochs": (20, "at most"),
-            "patience": (2, "stop after so many passes without a better validation AUC"),
+            "epochs": (20 if rows >= 10_000 else 60, "at most"),
+            "monitor": ("logloss", "steadier than AUC where validation rows, or 1s, are few"),
+            "patience": (2, "stop after so many passes without a better one on validation rows"),
             "seed": (1, ""),
         },
         "data": {"batch_size": (batch, f"about {max(1, rows // batch):,} steps in each pass")},

@@ -71,6 +71,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             plateau=training.plateau,
             patience=training.patience,
             precision=sections.dense.precision,
+            monitor=training.monitor,
         ),
         **_loss(recipe),
         place=Place(site.exchange, site.workers, training.threads or site.threads),

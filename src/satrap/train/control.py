@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from satrap.dense.precision import check_precision
 from satrap.optim import Constant, Schedule
+
+Monitor = Literal["auc", "logloss"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class TrainingOptions:
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
+        monitor: metric of the validation rows that decides both if all labels are binary, "auc" (default) or
+            "logloss"; otherwise the loss decides.
         precision: number format of the network's arithmetic, forward and backward: "float32" (default),
             "bfloat16" or "float16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and
             metrics are float32 in any case. The trained model scores in the same format. With "float16" the
@@ -33,6 +38,7 @@ class TrainingOptions:
     clip_norm: float | None = None
     plateau: float | None = None
     patience: int | None = None
+    monitor: Monitor = "auc"
     precision: str = "float32"
 
     def __post_init__(self) -> None:
@@ -50,6 +56,7 @@ class PlateauControl:
         factor: the rates are multiplied by it, in (0, 1); None: never.
         patience: evaluations without improvement that end training; None: never.
         min_delta: an improvement must exceed this.
+        monitor: which metric that is if all labels are binary, default "auc".
     """
 
     factor: float | None = None
@@ -58,6 +65,7 @@ class PlateauControl:
     best: float = -math.inf
     bad: int = 0
     lr_scale: float = 1.0
+    monitor: Monitor = "auc"
 
     def improved(self, value: float) -> bool:
         """Take one evaluation into account; True when it is the best so far."""

@@ -177,6 +177,7 @@ class Loop:
         self._snapshots.evaluated()
         metrics = merged(found, state.workers)
         metric = criterion(self._predictor.schema.labels)
+        metric = state.control.monitor if metric == "auc" else metric
         value = metrics[metric] if metric == "auc" else -metrics[metric]  # higher is better
         improved, keeping = state.control.improved(value), state.control.patience is not None
         if improved or not keeping:

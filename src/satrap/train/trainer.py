@@ -137,7 +137,9 @@ class Trainer:
             model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
         )
         self.predictor.collective = self.dense.collective
-        self.control = PlateauControl(self.training.plateau, self.training.patience)
+        self.control = PlateauControl(
+            self.training.plateau, self.training.patience, monitor=self.training.monitor
+        )
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
@@ -173,7 +175,7 @@ class Trainer:
 
         Args:
             data: the training samples.
-            validation: evaluated after each epoch; drives `plateau` and `patience` by its "auc", or
+            validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`, or
                 by "loss" ("logloss" of a single multiclass label) unless all labels are binary.
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.

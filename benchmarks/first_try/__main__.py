@@ -1,0 +1,121 @@
+"""`satrap init` and `satrap train`, nothing edited, beside what scikit-learn offers. See README.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.exceptions import ConvergenceWarning
+
+from benchmarks.first_try.baselines import Columns, boosted_trees, logistic_regression
+from benchmarks.first_try.data_sets import DATA_SETS
+from benchmarks.record import write
+from satrap.config import load
+
+KINDS = ("hybrid", "trees", "linear")
+RESULTS = Path(__file__).parent / "results"
+CLUSTER = ("cluster.exchange=servers", "cluster.workers=2", "cluster.shards=2", "training.mode=hybrid")
+
+
+def satrap(folder: Path, *arguments: str) -> float:
+    """Run a command as a user does; return its seconds."""
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "satrap.cli", *arguments], cwd=folder, capture_output=True)
+    if done.returncode:
+        raise SystemExit(f"satrap {' '.join(arguments)} failed:\n{done.stderr.decode()}")
+    return time.monotonic() - start
+
+
+def trained(folder: Path, seed: int, run: str, settings: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Train the recipe in a folder; return the test metrics, the passes and the seconds."""
+    options = [part for setting in (*settings, f"training.seed={seed}") for part in ("--set", setting)]
+    seconds = satrap(folder, "train", "recipe.yaml", "--output", run, *options)
+    history = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+    metrics = json.loads((folder / run / "metrics.json").read_text())
+    return {
+        "auc": metrics["test"]["auc"],
+        "logloss": metrics["test"]["logloss"],
+        "validation_auc": metrics["validation"]["auc"],
+        "passes": sum(line["event"] == "validation" for line in history),
+        "seconds": round(seconds, 1),
+    }
+
+
+def one(data: Path, name: str, seed: int, kinds: Sequence[str]) -> dict[str, Any]:
+    """Run everything on a data set with a seed; return the test AUC of each kind of model."""
+    chosen = DATA_SETS[name]
+    parts = chosen.load(data, seed)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for part, rows in zip(("train.csv", "test.csv"), parts, strict=True):
+            rows.to_csv(folder / part, index=False)
+        init = satrap(folder, "init", "train.csv", "--test", "test.csv", "--label", chosen.label)
+        found: dict[str, Any] = {"set": name, "seed": seed, "init_seconds": round(init, 1)}
+        found["satrap"] = trained(folder, seed, "run")
+        if "hybrid" in kinds:
+            found["hybrid"] = trained(folder, seed, "hybrid", CLUSTER)
+        columns = Columns(load(folder / "recipe.yaml"))
+        files = [folder / "train.csv", folder / "test.csv"]
+        train, test = (pd.read_csv(file, dtype=str, keep_default_na=False) for file in files)
+    if "trees" in kinds:
+        found["trees"] = timed(lambda: boosted_trees(columns, train, test, seed))
+    if "linear" in kinds:
+        held = np.arange(len(train)) % 10 == 9  # the recipe's validation rows
+        found["linear"] = timed(lambda: logistic_regression(columns, train[~held], train[held], test))
+    return found
+
+
+def timed(score: Callable[[], float]) -> dict[str, float]:
+    start = time.monotonic()
+    return {"auc": score(), "seconds": round(time.monotonic() - start, 1)}
+
+
+def means(runs: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Return, per data set, the mean test AUC of each kind of model, and the published floor."""
+    found: dict[str, dict[str, float | None]] = {}
+    for name in dict.fromkeys(run["set"] for run in runs):
+        found[name] = {"floor": DATA_SETS[name].floor}
+        for kind in ("satrap", *KINDS):
+            values = [run[kind]["auc"] for run in runs if run["set"] == name and kind in run]
+            if values:
+                found[name][kind] = round(statistics.mean(values), 5)
+    return found
+
+
+def main() -> None:
+    """Run, print and record after each run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_try", description=__doc__)
+    parser.add_argument("data", type=Path, help="folder with a folder per data set")
+    parser.add_argument("--sets", nargs="+", choices=list(DATA_SETS), default=list(DATA_SETS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument(
+        "--kinds", nargs="*", choices=KINDS, default=KINDS, help="beside satrap in one process"
+    )
+    a = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    runs: list[dict[str, Any]] = []
+    path: Path | None = None
+    for seed in a.seeds:
+        for name in a.sets:
+            again = seed not in a.seeds[: DATA_SETS[name].parts]  # on the same rows it finds the same weights
+            run = one(a.data, name, seed, [kind for kind in a.kinds if not (again and kind == "linear")])
+            runs.append(run)
+            shown = "  ".join(f"{k} {v['auc']:.4f}" for k, v in run.items() if isinstance(v, dict))
+            print(f"seed {seed}  {name:24} {shown}", flush=True)
+            path = write(RESULTS, {"seeds": a.seeds}, {"mean_test_auc": means(runs), "runs": runs}, path)
+    print(json.dumps(means(runs), indent=2), f"\nraw figures: {path}")
+
+
+if __name__ == "__main__":
+    main()
