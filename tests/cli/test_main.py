@@ -23,6 +23,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "report",
         "config",
         "plan",
+        "doctor",
         "checkpoint",
         "key",
         "shard",

@@ -108,7 +108,7 @@ class Trainer:
         loss: Loss | None = None,
         place: Place | None = None,
     ) -> None:
-        place, self.training = place or Place(), training or TrainingOptions()
+        place, self.training = place or Place(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers = schema, store, place.workers
         self.loss = loss or LabelLoss(schema.labels)
         schedule, described = schedule_of(mode, staleness, lookahead), models.describe(model)
@@ -119,8 +119,8 @@ class Trainer:
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         self.model = model.to(chosen)
-        dims, clip_norm = getattr(model, "embedding_dims", None), self.training.clip_norm
-        precision = self.training.precision
+        clip_norm, precision = options.clip_norm, options.precision
+        dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, store)
         kind = _backend(schedule, self.workers, precision)
         self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
@@ -137,9 +137,7 @@ class Trainer:
             model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
         )
         self.predictor.collective = self.dense.collective
-        self.control = PlateauControl(
-            self.training.plateau, self.training.patience, monitor=self.training.monitor
-        )
+        self.control = PlateauControl(options.plateau, options.patience, monitor=options.monitor)
         arguments = {
             "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
@@ -149,7 +147,7 @@ class Trainer:
             "tables": {name: own.to_dict() for name, own in store.tables.items()},
             "admission": (store.admission or Admission()).to_dict(),
             "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
-            "lr_schedule": self.training.lr_schedule.to_dict(),
+            "lr_schedule": options.lr_schedule.to_dict(),
             "precision": precision,
             "loss": own_code.reference_of(loss),
         }
