@@ -32,7 +32,13 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
         assert event_there is not None
         tell(seen, event_there)
 
-    progress = Progress(step=3, epoch=1, loss=0.5, auc=0.6, accuracy=0.5, rmse=2.0, shard_rows=(4, 5))
+    numbers = {
+        "auc": 0.6,
+        "accuracy": 0.5,
+        "rmse": 2.0,
+        "distinct_ratio": 0.1,
+    }  # no NaN, which equals nothing
+    progress = Progress(step=3, epoch=1, loss=0.5, shard_rows=(4, 5), **numbers)
     result = Result(
         {"auc": 0.7}, ({"auc": 0.7},), 3, 30, 1.0, 30.0, 0, "epochs", {0: 1, 4: 2}, {"waiting": 1}
     )
