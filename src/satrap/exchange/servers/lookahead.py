@@ -135,14 +135,14 @@ class ServersLookahead:
         self._do(None, partial(self._update, Lookup.given(lookup, self), list(gradients), lr_scale))
 
     def _update(self, lookup: Lookup[Any], gradients: Sequence[Array], lr_scale: float) -> None:
-        sent = Lookup[Array](lookup.requests)
-        sent.missed = (0, 0)  # the rows were those after all updates
-        self._shards.update(sent, gradients, lr_scale=lr_scale)
         arrived = [self._received(r, g) for r, g in zip(lookup.requests, gradients, strict=True)]
         for request, rows in zip(lookup.requests, arrived, strict=True):
             self._shadow.update(request, rows, lr_scale)
         self._early.popleft()
-        self._hand_out()
+        self._hand_out()  # before the update is sent: the next step waits for its rows only
+        sent = Lookup[Array](lookup.requests)
+        sent.missed = (0, 0)  # the rows were those after all updates
+        self._shards.update(sent, gradients, lr_scale=lr_scale)
 
     def _received(self, request: Request, gradients: Array) -> Array:
         """Return gradients as they arrive at a shard; raise the error with which they are not sent."""
