@@ -46,7 +46,8 @@ def dim_of(distinct: int) -> int:
 
 def add_features(found: Features, column: Column, decision: Decision, *, bins: int) -> None:
     """Add the features of one column; a number without `bins` has none."""
-    name, missing = column.name, f", {column.missing_share:.0%} missing" if column.missing else ""
+    share = f"{column.missing_share:.0%}" if column.missing_share >= 0.01 else "under 1%"
+    name, missing = column.name, f", {share} missing" if column.missing else ""
     distinct = column.distinct.count
     count = f"{'' if column.distinct.exact else 'about '}{distinct:,} values{missing}"
     if decision.kind == "category":
