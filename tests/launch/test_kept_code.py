@@ -78,6 +78,7 @@ def refused(path: Path, *overrides: str, kind: type[Exception] = ConfigError) ->
     return caught.value  # type: ignore[return-value]
 
 
+@pytest.mark.cluster
 def test_an_own_model_trains_as_in_plain_python(tmp_path: Path) -> None:
     recipe = load(make_own(tmp_path, shared(OWN)))
     outcome = launch.train(recipe, str(tmp_path / "run"))
@@ -239,6 +240,7 @@ def test_workers_import_the_same_file(tmp_path: Path) -> None:
     answer.assert_refused(f"{tmp_path}/my_model.py:14, in forward", "cannot be multiplied", code=1)
 
 
+@pytest.mark.cluster
 def test_a_run_goes_on_from_snapshots_elsewhere_with_the_code_of_the_recipe(tmp_path: Path) -> None:
     path = make_own(tmp_path, shared(OWN))
     overrides = [f"checkpoint.url={tmp_path}/snapshots", "checkpoint.every_steps=10"]

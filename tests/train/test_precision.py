@@ -121,6 +121,7 @@ def spread(kind: str, parts: list[list[Batch]], **arguments: Any) -> Answer:
     return first
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["servers", "collective"])
 def test_two_workers_learn_nearly_what_one_does(kind: str) -> None:
     """Each rounds its own half of a gradient to 8 bits, which is at most a 256th off, and so is the sum."""
@@ -216,6 +217,7 @@ def test_in_float16_rows_and_weights_get_gradients_of_their_true_size(mode: str)
         assert np.linalg.norm(short.rows[name][1] - wide.rows[name][1]) < 0.01 * way
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("kind", ["servers", "collective"])
 def test_in_float16_two_workers_refuse_the_same_steps(kind: str) -> None:
