@@ -102,7 +102,7 @@ class Column:
             return
         try:
             values = to_floats(array, missing.texts)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # pyarrow's word for no such conversion
             if not is_text(array.type):
                 self.texts += len(array)
                 self.odd.update(map(str, range(MOST_ODD + 1)))

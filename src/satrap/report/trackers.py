@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from satrap.report.words import quality, window
 from satrap.train.observer import Observer, Progress, Result
 
 
-class Tracker(Observer):
+class Tracker(Observer, ABC):
     """Base of the observers below: sends numbers by name and step.
 
     Every `every` steps, default 20, it sends `train/loss`, `train/auc`, `samples_per_second` and `rows`; of
@@ -21,9 +22,9 @@ class Tracker(Observer):
     def __init__(self, *, every: int = 20) -> None:
         self.every = every
 
+    @abstractmethod
     def send(self, values: dict[str, float], step: int) -> None:
         """Send some numbers of one step."""
-        raise NotImplementedError
 
     def step(self, progress: Progress) -> None:
         """Send training figures in every `every`-th step."""
