@@ -15,7 +15,7 @@ def test_a_misspelt_feature_brings_the_nearest_one() -> None:
     assert batch["user"] is user
     with pytest.raises(ConfigError, match="no embedding of a feature 'usr'") as caught:
         batch["usr"]
-    assert caught.value.fix.startswith("did you mean user? there are: user, item; numbers are columns of")
+    assert caught.value.fix.startswith("did you mean 'user'? there are: user, item; numbers are columns of")
     with pytest.raises(ConfigError) as caught:
         batch["price"]
     assert caught.value.fix.startswith("there are: user, item; numbers are columns of batch.numeric")

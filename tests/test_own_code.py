@@ -74,7 +74,7 @@ def test_a_reference_has_two_parts(reference: str) -> None:
 
 def test_errors_name_file_and_line(tmp_path: Path) -> None:
     file = write(tmp_path, net="class MyNet:\n    pass\n")
-    assert refused(f"{file}:MyNett").fix == "did you mean MyNet? allowed: MyNet"
+    assert refused(f"{file}:MyNett").fix == "did you mean 'MyNet'? allowed: MyNet"
     assert refused(f"{tmp_path}/nett.py:MyNet").where == f"{tmp_path}/nett.py"
     assert refused("no_such_module_here:MyNet").what == "there is no module 'no_such_module_here'"
     assert refused("no_such.module_here:MyNet").what == "there is no module 'no_such.module_here'"
@@ -94,7 +94,7 @@ def test_arguments() -> None:
     own_code.check_arguments(call, "call", {"hidden": 1, "scale": 2.0}, first=1)
     with pytest.raises(ConfigError, match="call has no argument 'hiden'") as caught:
         own_code.check_arguments(call, "call", {"hiden": 1}, first=1)
-    assert caught.value.fix == "did you mean hidden? allowed: hidden, scale"
+    assert caught.value.fix == "did you mean 'hidden'? allowed: hidden, scale"
     with pytest.raises(ConfigError, match="call has no argument 'schema'"):
         own_code.check_arguments(call, "call", {"schema": 1, "hidden": 1}, first=1)
     with pytest.raises(ConfigError, match="call needs the argument 'hidden'"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, did_you_mean
 
 Ids = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -153,10 +152,10 @@ class EmbeddedBatch:
             value = self.embeddings[feature]
         except KeyError as error:
             names = list(self.embeddings)
-            near = [f"did you mean {name}? " for name in get_close_matches(str(feature), names, n=1)]
             raise ConfigError(
                 f"the batch has no embedding of a feature {feature!r}",
-                fix=f"{''.join(near)}there are: {', '.join(names)}; numbers are columns of batch.numeric",
+                fix=f"{did_you_mean(feature, names)}there are: {', '.join(names)}; "
+                "numbers are columns of batch.numeric",
             ) from error
         if isinstance(value, JaggedRows):
             raise TypeError(f"feature {feature!r} has pooling 'none': use batch.embeddings[{feature!r}]")

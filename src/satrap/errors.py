@@ -14,7 +14,8 @@ SatrapError
 failures of a run (exit code 1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 
 class SatrapError(Exception):
@@ -71,6 +72,18 @@ class TrainingError(SatrapError):
 
 class ExchangeError(SatrapError):
     """The exchange between workers and shards failed."""
+
+
+def did_you_mean(word: object, allowed: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return "did you mean 'nearest'? " for an error about a name, or "" if no name is near.
+
+    Args:
+        word: what the user wrote.
+        allowed: the names there are.
+        cutoff: least likeness, 0 to 1, see `difflib.get_close_matches`.
+    """
+    near = get_close_matches(str(word), list(allowed), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def error_values(error: SatrapError) -> dict[str, str]:

@@ -16,12 +16,11 @@ import traceback
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from satrap.errors import ConfigError, SatrapError, TrainingError
+from satrap.errors import ConfigError, SatrapError, TrainingError, did_you_mean
 
 _modules: dict[tuple[str, str], ModuleType] = {}  # by path and digest of the file
 _references: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -136,9 +135,7 @@ def find(reference: str) -> Any:
 
 def nearest(word: str, allowed: list[str]) -> str:
     """Return "did you mean ...? allowed: ...", the end of an error about a name."""
-    near = get_close_matches(word, allowed, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{hint}allowed: {', '.join(allowed) or 'nothing'}"
+    return f"{did_you_mean(word, allowed, cutoff=0.5)}allowed: {', '.join(allowed) or 'nothing'}"
 
 
 def reference_of(found: object) -> str | None:

@@ -45,7 +45,8 @@ def test_urls():
 def test_missing_files_name_the_nearest(tmp_path):
     (tmp_path / "train.csv").write_text("x\n")
     error = error_of(lambda: find_files(str(tmp_path / "trian.csv")))
-    assert error.what == "the file does not exist; did you mean 'train.csv'?"
+    assert error.what == "the file does not exist"
+    assert error.fix.startswith("did you mean 'train.csv'? check the path")
     assert error.where.endswith("trian.csv")
     assert error_of(lambda: find_files(str(tmp_path / "*.parquet"))).what.startswith("no file matches")
     assert "folder" in error_of(lambda: find_files(str(tmp_path))).what

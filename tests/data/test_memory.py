@@ -56,5 +56,5 @@ def test_errors():
     error = error_of(lambda: list(read({"x": [1], "a": [["p"]], "m": [[]]}, SCHEMA)))
     assert error.where == "dict, column 'a'"
     assert "multi: true" in error.fix
-    assert "did you mean 'aa'" in error_of(lambda: read({"x": [1], "aa": ["p"], "m": [[]]}, SCHEMA)).what
+    assert "did you mean 'aa'" in error_of(lambda: read({"x": [1], "aa": ["p"], "m": [[]]}, SCHEMA)).fix
     assert "no rows" in error_of(lambda: list(read({"x": [], "a": [], "m": []}, SCHEMA))).what

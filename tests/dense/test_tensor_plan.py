@@ -113,7 +113,7 @@ def test_a_wrong_plan_is_an_error(plan: dict[str, str], parts: int, message: str
     assert message in caught.value.what
     assert caught.value.fix
     if "upp" in message:
-        assert caught.value.fix == "did you mean 'blocks.0.up'?"
+        assert caught.value.fix.startswith("did you mean 'blocks.0.up'? linear layers: ")
 
 
 def test_a_hidden_width_that_does_not_divide_is_an_error_that_names_the_layer() -> None:

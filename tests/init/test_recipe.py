@@ -123,7 +123,7 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frame", "asked", "kind", "match"),
     [
-        (clicks(100), {"label": "yy"}, ConfigError, "no column 'yy'; did you mean 'y'"),
+        (clicks(100), {"label": "yy"}, ConfigError, "did you mean 'y'"),
         (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
         (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
         (pd.DataFrame({"y": []}), {}, DataError, "no rows"),

@@ -207,17 +207,17 @@ def test_errors_name_key_file_and_argument(tmp_path: Path) -> None:
     error = refused(path, f"{own}={tmp_path}/my_modell.py:MyNet")
     assert "No such file" in error.what
     assert error.where == f"{tmp_path}/my_modell.py"
-    assert refused(path, f"{own}={tmp_path}/my_model.py:MyNt").fix.startswith("did you mean MyNet?")
+    assert refused(path, f"{own}={tmp_path}/my_model.py:MyNt").fix.startswith("did you mean 'MyNet'?")
     assert "is no model" in refused(path, f"{own}={tmp_path}/my_model.py:half_loss").what
     error = refused(path, "model.hiden=[8]")
     assert (error.what, error.where) == ("MyNet has no argument 'hiden'", "--set model.hiden")
-    assert error.fix == "did you mean hidden? allowed: hidden"
+    assert error.fix == "did you mean 'hidden'? allowed: hidden"
     error = refused(path, "model.hidden=[wide]")
     assert error.what.startswith("MyNet cannot be made: TypeError")
     assert error.where.startswith(f"{tmp_path}/layers.py:")
     assert not (tmp_path / "run").exists()
     error = refused(path, f"training.loss={tmp_path}/my_model.py:half_los")
-    assert "did you mean half_loss?" in error.fix
+    assert "did you mean 'half_loss'?" in error.fix
 
 
 def test_an_error_in_forward_names_the_line(tmp_path: Path) -> None:

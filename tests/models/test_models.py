@@ -180,9 +180,9 @@ def test_an_exclusive_or_needs_more_than_a_linear_model(name):
 
 def test_unknown_names_and_arguments_are_refused_with_the_nearest():
     schema = make_schema()
-    with pytest.raises(ConfigError, match=r"unknown model 'deep_fm'\n  what to do: did you mean deepfm\?"):
+    with pytest.raises(ConfigError, match=r"unknown model 'deep_fm'\n  what to do: did you mean 'deepfm'\?"):
         models.create("deep_fm", schema)
-    with pytest.raises(ConfigError, match=r"no argument 'hiden'\n  what to do: did you mean hidden\?"):
+    with pytest.raises(ConfigError, match=r"no argument 'hiden'\n  what to do: did you mean 'hidden'\?"):
         models.create("dnn", schema, hiden=[8])
     with pytest.raises(ConfigError, match=r"model lr has no argument 'hidden'\n.*takes no arguments"):
         models.create("lr", schema, hidden=[8])

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from satrap.config.derive import Choice, Keys
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections
 from satrap.config.source import KeyPath, Source, dotted
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 
 Pattern = tuple[str, ...]
 
@@ -83,11 +83,11 @@ def shown(value: object) -> str:
 def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> ConfigError:
     key, section = str(path[-1]), dotted(path[:-1]) or "the recipe"
     homes = [dotted(pattern) or "the top level" for pattern, m in walk() if key in m.model_fields]
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+    near = did_you_mean(key, allowed)
     if len(path) == 3 and path[0] == "features" and (hint := _kind_of_feature(key, near)):
         pass
     elif near:
-        hint = f"did you mean {near[0]!r}? "
+        hint = near
     elif homes:
         hint = f"{key!r} belongs to {' or '.join(dict.fromkeys(homes))}; "
     else:
@@ -103,7 +103,7 @@ def _unknown_key(path: KeyPath, allowed: Sequence[str], source: Source) -> Confi
 KINDS_OF_FEATURES = "dim: 16 for ids, numeric: true for a number"
 
 
-def _kind_of_feature(key: str, near: Sequence[str]) -> str:
+def _kind_of_feature(key: str, near: str) -> str:
     """Return a hint for a key that another kind of feature has, or that was meant to say the kind."""
     if key in NumericKeys.model_fields:
         return f"{key!r} is for numbers: add numeric: true; "
@@ -132,12 +132,10 @@ def _unknown_kind(path: KeyPath, detail: ErrorDetails, source: Source) -> Config
 
 def unknown_value(path: KeyPath, value: object, allowed: Sequence[str], source: Source) -> ConfigError:
     """Return the error for a value that is not allowed."""
-    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     return ConfigError(
         f"{dotted(path)} cannot be {shown(value)}",
         where=source.where(path),
-        fix=f"{hint}allowed: {', '.join(allowed)}",
+        fix=f"{did_you_mean(value, allowed)}allowed: {', '.join(allowed)}",
     )
 
 

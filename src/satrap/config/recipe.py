@@ -1,6 +1,5 @@
 """A complete, checked configuration of a run."""
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKey
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
 from satrap.config.unsupported import check_cluster, refuse_unsupported
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
 
 T = TypeVar("T")
@@ -247,11 +246,10 @@ def _check_tables(recipe: Recipe, schema: Schema) -> None:
     names = list(dict.fromkeys(schema.table_of(feature) for feature in schema.categorical))
     for name in recipe.sections.tables:
         if name not in names:
-            near = [f"did you mean {one!r}? " for one in difflib.get_close_matches(name, names, n=1)]
             raise ConfigError(
                 f"tables names {name!r}, which is no table",
                 where=recipe.source.where(("tables", name)),
-                fix=f"{''.join(near)}tables: {', '.join(names)}",
+                fix=f"{did_you_mean(name, names)}tables: {', '.join(names)}",
             )
 
 
@@ -324,10 +322,8 @@ def _check_transforms(recipe: Recipe) -> None:
             kinds = list(step) if isinstance(step, Mapping) else [step]
             for kind in kinds:
                 if kind not in TRANSFORMS:
-                    near = difflib.get_close_matches(str(kind), TRANSFORMS, n=1)
-                    hint = f"did you mean {near[0]!r}? " if near else ""
                     raise ConfigError(
                         f"features.{name}.transform: unknown step {shown(kind)}",
                         where=recipe.source.where(path),
-                        fix=f"{hint}allowed: {', '.join(TRANSFORMS)}",
+                        fix=f"{did_you_mean(kind, TRANSFORMS)}allowed: {', '.join(TRANSFORMS)}",
                     )

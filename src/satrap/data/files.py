@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, did_you_mean
 
 FORMATS = {
     "csv": (".csv", ".data", ".test", ".txt"),
@@ -131,11 +130,10 @@ def _not_found(system: Any, path: str, source: str) -> DataError:
         names = [p.rpartition("/")[2] for p in system.ls(folder, detail=False)]
     except OSError:
         names = []
-    near = difflib.get_close_matches(name, names, 1, 0.6)
     return DataError(
-        what + (f"; did you mean {near[0]!r}?" if near else ""),
+        what,
         where=source,
-        fix="check the path; relative paths start at the current folder",
+        fix=f"{did_you_mean(name, names)}check the path; relative paths start at the current folder",
     )
 
 

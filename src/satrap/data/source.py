@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.data.hashing import hash_ids
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, did_you_mean
 
 Cursor = list[int]
 """Where a scan stands, as plain numbers whose meaning is the source's own."""
@@ -148,13 +147,12 @@ def check_columns(needed: Iterable[str], columns: Sequence[str], file: str) -> N
     there = set(columns)
     for column in needed:
         if column not in there:
-            near = difflib.get_close_matches(column, columns, 1, 0.5)
             shown = ", ".join(columns[:12]) + (", ..." if len(columns) > 12 else "")
             raise DataError(
-                f"column {column!r} is missing" + (f"; did you mean {near[0]!r}?" if near else ""),
+                f"column {column!r} is missing",
                 where=file,
                 why="the schema needs it",
-                fix=f"name one of the columns: {shown}",
+                fix=f"{did_you_mean(column, columns, cutoff=0.5)}name one of the columns: {shown}",
             )
 
 

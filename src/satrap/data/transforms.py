@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Numeric, Transform
 
 Doubles = npt.NDArray[np.float64]
@@ -64,10 +63,9 @@ def _compile(step: Transform, where: str) -> Callable[[Doubles], Doubles]:
         return _clip(arguments, where)
     if name == "standardize":
         return _standardize(arguments, where)
-    near = difflib.get_close_matches(str(name), _NAMES, 1)
     raise ConfigError(
-        f"{where}: transform {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""),
-        fix=f"use {', '.join(_NAMES)}",
+        f"{where}: transform {name!r} is unknown",
+        fix=f"{did_you_mean(name, _NAMES)}use {', '.join(_NAMES)}",
     )
 
 

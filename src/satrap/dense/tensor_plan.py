@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 
 Cut = Literal["column", "row", "alone"]
 """column: by outputs, which stay divided; row: by inputs, which are divided; alone: whole in, whole out."""
@@ -97,10 +96,9 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
     for pattern, cut in given.items():
         found = [name for name in linears if fnmatchcase(name, pattern)]
         if not found:
-            near = get_close_matches(pattern, linears, n=1)
             raise ConfigError(
                 f"tensor_plan names {pattern!r}, which is no linear layer of the model",
-                fix=f"did you mean {near[0]!r}?" if near else f"linear layers: {', '.join(linears)}"[:200],
+                fix=f"{did_you_mean(pattern, linears)}linear layers: {', '.join(linears)}"[:200],
             )
         if cut not in ("column", "row", "alone"):
             raise ConfigError(f"tensor_plan has {cut!r} for {pattern!r}", fix="use column, row or alone")

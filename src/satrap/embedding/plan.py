@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from satrap.batch import Batch
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 from satrap.exchange import Request, TableGroup
 from satrap.optim import Optimizer
 from satrap.schema import Schema, Table
@@ -53,10 +52,9 @@ def tables_of(
                 fix="give the model equal embedding_dims for features that share a table",
             )
     for name in store.tables.keys() - tables.keys():
-        near = [f"did you mean {one}? " for one in get_close_matches(name, tables, n=1)]
         raise ConfigError(
             f"settings are given for {name!r}, which is no table",
-            fix=f"{''.join(near)}tables: {', '.join(tables)}",
+            fix=f"{did_you_mean(name, tables)}tables: {', '.join(tables)}",
         )
     return list(tables.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from satrap.data.dataset import open_source
 from satrap.data.encode import MISSING
 from satrap.data.files import find_files, guess_format
 from satrap.data.source import Scan, Source, check_columns
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.init.alone import auc_alone
 from satrap.init.choose import Features, Lines, add_features, bins_for
 from satrap.init.kinds import Decision, decide, words
@@ -152,12 +151,11 @@ def _check_columns(asked: Request, source: Source) -> None:
     for option, columns in named.items():
         for column in columns:
             if column is not None and column not in source.names:
-                near = difflib.get_close_matches(column, source.names, 1, 0.5)
                 shown = ", ".join(source.names[:12]) + (", ..." if len(source.names) > 12 else "")
                 raise ConfigError(
-                    f"there is no column {column!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    f"there is no column {column!r}",
                     where=f"{option}, {source.label}",
-                    fix=f"columns: {shown}",
+                    fix=f"{did_you_mean(column, source.names, cutoff=0.5)}columns: {shown}",
                 )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +37,7 @@ def scores(predictor: Predictor, data: Data, part: str, *, sampled: int = SAMPLE
     schema = predictor.schema
     curves = {label.name: ScoreCurves() for label in schema.labels if label.kind == "binary"}
     sample = Sample(sampled)
-    for batch, predictions in _scored(predictor, data):
+    for batch, predictions in predictor.scored(data.batches()):
         sample.add(batch)
         _add(curves, schema, batch, predictions)
     rows = sample.rows()
@@ -80,19 +79,6 @@ def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> B
     numeric = rows.numeric.copy()
     numeric[:, columns] = numeric[order, columns]
     return replace(rows, numeric=numeric)
-
-
-def _scored(predictor: Predictor, data: Data) -> Iterator[tuple[Batch, Rows]]:
-    """Yield batches with their predictions; the predictor reads a few batches ahead."""
-    waiting: deque[Batch] = deque()
-
-    def batches() -> Iterator[Batch]:
-        for batch in data.batches():
-            waiting.append(batch)
-            yield batch
-
-    for predictions in predictor.predict_batches(batches()):
-        yield waiting.popleft(), predictions
 
 
 def _add(curves: Mapping[str, ScoreCurves], schema: Schema, batch: Batch, predictions: Rows) -> None:

@@ -8,13 +8,12 @@ that differs from the schema's dim; the trainer creates the tables accordingly.
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
 
 from satrap import own_code
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 from satrap.models.dcnv2 import DCNv2
 from satrap.models.deepfm import DeepFM
 from satrap.models.dlrm import DLRM
@@ -151,6 +150,4 @@ def _find(name: str) -> type[nn.Module]:
 def _suggest(word: str, allowed: dict[str, Any]) -> str:
     if not allowed:
         return "remove it: this model takes no arguments"
-    nearest = get_close_matches(str(word), allowed, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
-    return f"{hint}allowed: {', '.join(allowed)}"
+    return f"{did_you_mean(word, allowed, cutoff=0.5)}allowed: {', '.join(allowed)}"

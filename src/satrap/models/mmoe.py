@@ -43,7 +43,7 @@ class MMoE(Ranker):
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
-        num_outputs(schema)
+        num_outputs(schema)  # raises ConfigError if there are no labels
         width, labels = input_width(schema, "MMoE"), schema.labels
         self.experts = Experts(experts, width, expert_hidden, dropout=dropout, batch_norm=batch_norm)
         self.gates = nn.ModuleList(Gate(width, experts) for _ in labels)

@@ -45,7 +45,7 @@ class PLE(Ranker):
     ) -> None:
         super().__init__()
         check_whole("levels", levels)
-        num_outputs(schema)
+        num_outputs(schema)  # raises ConfigError if there are no labels
         width, labels = input_width(schema, "PLE"), schema.labels
         self.levels = nn.ModuleList()
         for level in range(levels):

@@ -155,7 +155,7 @@ class Predictor:
             DataError: the data cannot be read, has no rows or no labels.
         """
         metrics = Metrics(self.schema.labels, grouped=self.schema.group is not None)
-        for batch, predicted in self._scored(batches):
+        for batch, predicted in self.scored(batches):
             assert batch.labels is not None
             metrics.update(
                 batch.labels,
@@ -173,9 +173,10 @@ class Predictor:
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
         """Yield the predictions, float32[size, outputs], of batches that the caller reads."""
-        return (predicted for _, predicted in self._scored(batches))
+        return (predicted for _, predicted in self.scored(batches))
 
-    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
+    def scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Rows]]:
+        """Yield each batch with its predictions, float32[size, outputs]; some batches are read ahead."""
         self.model.eval()
         tickets: Iterable[Ticket | None] = prefetch(self.tickets(batches), depth=PREFETCHED_BATCHES)
         if self.exchange.collective or self.collective:  # all take part until none has a batch left
