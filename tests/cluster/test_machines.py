@@ -54,7 +54,8 @@ def test_workers_on_two_machines_train_together(tmp_path: Path, machines: Machin
             for rank in range(2)
         ]
         said = [rank.communicate(timeout=170) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    shown = "\n".join(f"rank {i}:\n{out}\n{err}" for i, (out, err) in enumerate(said))
+    assert [rank.returncode for rank in ranks] == [0, 0], shown
     told = json.loads(said[0][0].strip().splitlines()[-1])
     assert (told["samples"], told["workers"]) == (3000, 2)
     assert told["auc"] > 0.6

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -130,3 +132,21 @@ def test_who_is_called_notices_before_coming(peers: Peers) -> None:
         peers.tell(0, "meet")
         peers.hear(0)
         assert peers.hear(1) == "True"
+
+
+LEFT_OPEN = """
+import time
+import torch.distributed as dist
+from satrap.dense import connected
+
+connected.BEAT_SECONDS = 0.0  # always in PyTorch's C++ code
+store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+workers = connected.ConnectedWorkers(f"127.0.0.1:{store.port}", 0, 1)
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.cluster
+def test_a_process_that_ends_without_leaving_ends_cleanly() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stderr) == (0, "")

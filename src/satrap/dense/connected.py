@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -189,17 +190,21 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 why="a short format is rounded on the CPU",
                 fix="use float32, or the device cpu",
             )
-        self.rank, self.size, self.deadline, self._prefix = rank, size, deadline, prefix
+        self.rank, self.size, self.deadline = rank, size, deadline
         self._process = rank
         self._met: dict[str, int] = {}
-        self._stopping = threading.Event()
         name, _, port = store.rpartition(":")
         with self._watched("finding each other"):
             start = timedelta(seconds=START_SECONDS)
             found = _c10d.TCPStore(name, int(port), None, False, start, wait_for_workers=False)
             self._store = _c10d.PrefixStore(prefix, found)
-            self._beats = threading.Thread(target=self._beat, args=(name, int(port)), daemon=True)
-            self._beats.start()
+            # Its own connection, so that signs of life do not wait for the worker's operations.
+            limit = timedelta(seconds=deadline)
+            alone = _c10d.TCPStore(name, int(port), None, False, limit, wait_for_workers=False)
+            beat = _Beat(_c10d.PrefixStore(prefix, alone), f"beat/{rank}")
+            beat.start()
+            # Called at the exit of the interpreter at the latest: it would abort over a thread in C++ code.
+            self._end_beat = weakref.finalize(self, beat.end, deadline)
             self.meet("start")
             self._connect(host, device, wire)
 
@@ -255,18 +260,6 @@ class ConnectedWorkers(ConnectedGroup, Workers):
             torch.arange(self.size).view(shape),
             mesh_dim_names=names,
         )
-
-    def _beat(self, host: str, port: int) -> None:
-        # Its own connection, so that signs of life do not wait for the worker's operations.
-        limit = timedelta(seconds=self.deadline)
-        store = _c10d.TCPStore(host, port, None, False, limit, wait_for_workers=False)
-        store = _c10d.PrefixStore(self._prefix, store)
-        while not self._stopping.is_set():
-            try:
-                store.add(f"beat/{self.rank}", 1)
-            except RuntimeError:
-                return  # the process that holds the store has gone; the next operation raises an error
-            self._stopping.wait(BEAT_SECONDS)
 
     def called(self, stage: str) -> bool:
         """See `Workers.called`."""
@@ -326,9 +319,29 @@ class ConnectedWorkers(ConnectedGroup, Workers):
 
     def close(self) -> None:
         """See `Workers.close`."""
-        self._stopping.set()
-        self._beats.join(self.deadline)
+        self._end_beat()
         dist.destroy_process_group()
+
+
+class _Beat(threading.Thread):
+    """A worker's signs of life: a number in the store that grows."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        super().__init__(name="satrap-beat", daemon=True)
+        self._store, self._key, self._stopping = store, key, threading.Event()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._store.add(self._key, 1)
+            except RuntimeError:
+                return  # the process that holds the store has gone; the next operation raises an error
+            self._stopping.wait(BEAT_SECONDS)
+
+    def end(self, seconds: float) -> None:
+        """Stop; wait at most some seconds for what it is doing."""
+        self._stopping.set()
+        self.join(seconds)
 
 
 def _named(workers: Sequence[int]) -> str:
