@@ -5,11 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import socket
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +14,7 @@ from typing import Any
 import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
 import torch
 
+from benchmarks.delay.network import Network, round_trip
 from benchmarks.persia import workload
 from benchmarks.record import write
 from satrap.batch import Batch
@@ -29,64 +26,6 @@ from satrap.train import Observer, Progress
 MODES = ("sync", "lookahead", "hybrid", "async")
 EDGE = 20
 """Steps at both ends of the second pass that are not measured."""
-
-
-class Network:
-    """Shard processes, each behind a process that delays.
-
-    Args:
-        shards: how many.
-        delay: milliseconds each way.
-    """
-
-    def __init__(self, shards: int, delay: float) -> None:
-        self._processes: list[subprocess.Popen[str]] = []
-        served = [
-            self._start("satrap.cli", "shard", "--listen", "127.0.0.1:0").split()[4] for _ in range(shards)
-        ]
-        self.addresses = [self._start("benchmarks.delay.proxy", a, str(delay)).strip() for a in served]
-
-    def _start(self, module: str, *arguments: str) -> str:
-        command = [sys.executable, "-m", module, *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self._processes.append(process)
-        assert process.stdout is not None
-        return process.stdout.readline()
-
-    def __enter__(self) -> Network:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for process in reversed(self._processes):
-            process.terminate()
-            process.wait(20)
-
-
-def round_trip(delay: float) -> float:
-    """Return the median milliseconds of a byte's way there and back through the delay, echoed at once."""
-
-    def echo() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            while data := connection.recv(1):
-                connection.sendall(data)
-
-    times, command = [], [sys.executable, "-m", "benchmarks.delay.proxy"]
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=echo, daemon=True).start()
-        command += [f"127.0.0.1:{listener.getsockname()[1]}", str(delay)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
-            assert proxy.stdout is not None
-            host, _, port = proxy.stdout.readline().strip().rpartition(":")
-            with socket.create_connection((host, int(port))) as connection:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for _ in range(20):
-                    start = time.perf_counter()
-                    connection.sendall(b"x")
-                    connection.recv(1)
-                    times.append(time.perf_counter() - start)
-            proxy.kill()
-    return 1000 * statistics.median(times)
 
 
 class First:

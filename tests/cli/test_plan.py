@@ -41,6 +41,23 @@ def test_one_worker_has_nothing_to_place(tmp_path: Path) -> None:
     assert "which has 1.0 GiB" in answer.out
 
 
+def test_a_cluster_for_tables_of_100_trillion_parameters(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    sized = ["plan", recipe, "--parameters", "100e12", "--samples", "1e9"]
+    answer = satrap(*sized)
+    assert answer.code == 0, answer.err
+    assert "1e+14 parameters in 2 tables" in answer.out
+    assert "samples/s at most, by" in answer.out
+    answer = satrap(*sized, "--json", "--hosts", "gcp/m2-ultramem-416=30")
+    assert answer.code == 1
+    found = json.loads(answer.out)
+    assert (found["fits"], found["hosts"]["gcp/m2-ultramem-416"]) == (False, 30)
+    assert found["samples_per_second"] == min(found["limits"].values())
+    satrap(*sized, "--hosts", "m2=30").assert_refused("there is no machine 'm2'")
+    satrap(*sized, "--budget", "10").assert_refused("more than 10.00")
+    assert satrap("plan", recipe, "--budget", "10").code == 2
+
+
 def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     satrap("plan", recipe, "--workers", 2, "--memory", "1KiB", "--rows", "user=1000").assert_refused(

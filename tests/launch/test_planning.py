@@ -6,13 +6,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from satrap.config import load
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.exchange.collective import Placement
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
+from satrap.launch.build import make_model
 from satrap.launch.folder import RunFolder
-from satrap.launch.planning import Facts, placement_of, plan
+from satrap.launch.planning import Facts, placement_of, plan, plan_size
 from satrap.plan import Rates, measure
 from satrap.store.limits import machine_bytes
 from tests.launch.runs import RECIPE, UNBOUNDED, bounded, frame, make_recipe
@@ -117,3 +119,12 @@ def test_workers_place_tables_as_the_recipe_or_the_plan_says(tmp_path: Path) -> 
 def kept(folder: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(folder.placement_file.read_text())
     return found
+
+
+def test_the_operations_of_the_network_are_those_of_its_matrices(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path))
+    found = plan_size(recipe, 1e9)
+    model = make_model(recipe, recipe.schema())
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+    assert found.demand.forward_flop == sum(2 * layer.in_features * layer.out_features for layer in layers)
+    assert found.demand.dense == sum(weights.numel() for weights in model.parameters())

@@ -17,13 +17,13 @@ def _bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | No
         raise click.BadParameter(str(error)) from error
 
 
-def _rows(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for value in values:
-        table, _equals, count = value.rpartition("=")
-        if not table or not count.isdigit():
-            raise click.BadParameter(f"{value!r} is not TABLE=N")
-        found[table] = int(count)
+        name, _equals, count = value.rpartition("=")
+        if not name or not count.isdigit():
+            raise click.BadParameter(f"{value!r} is not NAME=N")
+        found[name] = int(count)
     return found
 
 
@@ -39,23 +39,54 @@ speed = click.FloatRange(min=0, min_open=True)
     "--batches", type=click.IntRange(1), default=20, show_default=True, help="Training batches to read."
 )
 @click.option("--run", metavar="DIR", help="Run folder or checkpoint that knows how many rows there are.")
-@click.option("--rows", multiple=True, metavar="TABLE=N", callback=_rows, help="Rows of a table; repeatable.")
+@click.option(
+    "--rows", multiple=True, metavar="TABLE=N", callback=_counts, help="Rows of a table; repeatable."
+)
 @click.option("--memory", metavar="SIZE", callback=_bytes, help="For rows, per worker, for example 4GiB.")
 @click.option("--bandwidth", type=speed, help="Bytes/s between workers; default 1.25e9.")
 @click.option("--latency", type=speed, help="Seconds of an empty all-to-all; default 200e-6.")
 @click.option("--lookups", type=speed, help="Rows/s that a worker looks up; default by dim.")
 @click.option("--updates", type=speed, help="Rows/s that a worker updates; default by dim.")
 @click.option("--measure", is_flag=True, help="Measure on this machine what is not given.")
+@click.option("--parameters", type=speed, help="Plan a cluster for tables of this size, for example 100e12.")
+@click.option(
+    "--machines", metavar="FILE", help="TOML file of kinds of hosts; default those of three clouds."
+)
+@click.option(
+    "--hosts", multiple=True, metavar="KIND=N", callback=_counts, help="Hosts there are; repeatable."
+)
+@click.option("--budget", type=speed, help="Most $/h that the hosts may cost.")
+@click.option("--samples", type=speed, help="Samples to train, for hours and cost.")
 @debug_option
-def plan(recipe: str, overrides: tuple[str, ...], as_json: bool, **facts: Any) -> None:
-    """Say where the tables of RECIPE should live among workers, and what a step then costs.
+def plan(
+    recipe: str,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    parameters: float | None,
+    **facts: Any,
+) -> int:
+    """Say where the tables of RECIPE should live, and what a step then costs.
 
-    For workers that hold the tables together (cluster.exchange: collective). Reads some batches of the
-    training data; trains nothing and changes nothing.
+    Among workers that hold the tables together (cluster.exchange: collective), or, with --parameters, on the
+    shard servers of a cluster that is yet to be rented: hosts, price, speed and what limits it; exit code 1
+    if the rows do not fit. Reads some batches of the training data; trains nothing and changes nothing.
     """
     from satrap.config import load
-    from satrap.launch.planning import Facts
-    from satrap.launch.planning import plan as plan_of
+    from satrap.launch import planning
+    from satrap.plan.cluster.report import report
 
-    found = plan_of(load(recipe, overrides), Facts(**facts), notice=lambda text: click.echo(text, err=True))
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.report())
+    cluster = {name: facts.pop(name) for name in ("machines", "hosts", "budget", "samples")}
+    asked, known = load(recipe, overrides), planning.Facts(**facts)
+
+    def notice(text: str) -> None:
+        click.echo(text, err=True)
+
+    if parameters is None:
+        if any(cluster.values()):
+            raise click.UsageError("--machines, --hosts, --budget and --samples belong to --parameters")
+        found = planning.plan(asked, known, notice=notice)
+        click.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.report())
+        return 0
+    sized = planning.plan_size(asked, parameters, known, **cluster, notice=notice)
+    click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
+    return 0 if sized.fits else 1

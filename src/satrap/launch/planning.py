@@ -5,7 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from satrap import machine_code
 from satrap.batch import Batch
@@ -15,6 +19,7 @@ from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
+from satrap.exchange import LocalExchange
 from satrap.exchange.collective import Placement
 from satrap.exchange.servers.wire import CODES
 from satrap.launch.build import make_model, pools, store_of, wire_of
@@ -22,9 +27,13 @@ from satrap.launch.datasets import open_part
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.folder import RunFolder, write_whole
 from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
+from satrap.plan.cluster import ClusterPlan, Demand, plan_cluster, read
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.schema import Schema, Table
+from satrap.store import StoreConfig
 from satrap.store.limits import machine_bytes
+from satrap.train.blank import blank_batch
+from satrap.train.predictor import Predictor
 
 BATCHES = 20
 """Batches that are read, of all workers together."""
@@ -74,19 +83,71 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
         DataError: too few training rows for one step.
         CheckpointError: `facts.run` has no checkpoint.
     """
-    schema = recipe.schema()
-    if not schema.categorical:
-        raise ConfigError("the recipe has no categorical features, so there are no tables to place")
-    machine_code.announce(lambda: notice(COMPILING))
-    workers = facts.workers or recipe.sections.shares
-    dims = getattr(make_model(recipe, schema), "embedding_dims", None)
-    tables = tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+    schema, workers = recipe.schema(), facts.workers or recipe.sections.shares
+    tables, _ = _tables(recipe, schema, notice)
     return place(
         _workload(recipe, schema, tables, workers, facts),
         _topology(recipe, tables, workers, facts),
         pooled=pools(recipe),
         fixed=recipe.sections.cluster.placements,
     )
+
+
+def plan_size(
+    recipe: Recipe,
+    parameters: float,
+    facts: Facts = Facts(),
+    *,
+    machines: str | None = None,
+    hosts: Mapping[str, int] | None = None,
+    budget: float | None = None,
+    samples: float | None = None,
+    notice: Callable[[str], None] = lambda _: None,
+) -> ClusterPlan:
+    """Return what a recipe needs of a cluster once its tables have some number of parameters.
+
+    Args:
+        recipe: what is to be trained.
+        parameters: of all tables together; they grow in proportion to the rows that are known.
+        facts: `batches`, `run` and `rows` are used.
+        machines: file of kinds of hosts, see `plan.cluster.read`.
+        hosts: kind -> how many, see `plan_cluster`.
+        budget: most $/h.
+        samples: how many are to be trained.
+        notice: as in `plan`.
+
+    Raises:
+        ConfigError: as `plan_cluster` and `read` do, or the recipe has no tables.
+        DataError: no training rows.
+        CheckpointError: `facts.run` has no checkpoint.
+    """
+    catalog, schema = read(machines), recipe.schema()
+    tables, model = _tables(recipe, schema, notice)
+    counted = _workload(recipe, schema, tables, 1, facts)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    demand = Demand.of(counted, parameters, _forward_flop(model, schema, tables), weights)
+    return plan_cluster(demand, catalog, hosts=hosts, budget=budget, samples=samples)
+
+
+def _tables(
+    recipe: Recipe, schema: Schema, notice: Callable[[str], None]
+) -> tuple[list[Table], torch.nn.Module]:
+    if not schema.categorical:
+        raise ConfigError("the recipe has no categorical features, so there are no tables to place")
+    machine_code.announce(lambda: notice(COMPILING))
+    model = make_model(recipe, schema)
+    dims = getattr(model, "embedding_dims", None)
+    return tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe)), model
+
+
+def _forward_flop(model: torch.nn.Module, schema: Schema, tables: Sequence[Table]) -> float:
+    """Return the floating-point operations of the network for one sample, forward: products of matrices."""
+    with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
+        predictor = Predictor(model, schema, exchange)
+        batch = blank_batch(predictor.plan, predictor.embeddings)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            predictor.logits(batch)
+    return float(counter.get_total_flops()) / batch.size
 
 
 def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:

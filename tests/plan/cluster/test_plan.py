@@ -1,0 +1,84 @@
+"""Hosts for a model: what fits, what limits the speed, what it costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from satrap.errors import ConfigError
+from satrap.plan import Workload
+from satrap.plan.cluster import Demand, plan_cluster, read
+from satrap.plan.cluster.machines import Catalog, Machine
+from satrap.plan.cluster.plan import FILLED
+from tests.plan.loads import load
+
+BIG = Machine("a/big", "shards", memory=1024, cores=100, network=80, price=10.0)
+SMALL = Machine("a/small", "shards", memory=256, cores=10, network=8, price=2.0)
+GPUS = Machine("a/gpus", "workers", memory=64, cores=8, network=80, price=20.0, gpus=8, tflops=100.0)
+ELSEWHERE = Machine("b/gpus", "workers", memory=64, cores=8, network=80, price=1.0, gpus=1, tflops=1.0)
+CATALOG = Catalog({kind.name: kind for kind in (BIG, SMALL, GPUS, ELSEWHERE)}, "a test")
+
+
+def demand(parameters: float = 1.6e11, dense: int = 1000) -> Demand:
+    """Rows of 16 float32 with a row-wise state: 92 bytes with their index; two distinct ids per sample."""
+    table = load("t", dim=16, weight_bytes=64, state_bytes=4, rows=1000, distinct=2000)
+    return Demand.of(Workload((table,), batch_size=1000, steps=1), parameters, 1e6, dense)
+
+
+def test_the_cheapest_hosts_that_hold_the_rows_and_workers_of_the_same_cloud() -> None:
+    found = plan_cluster(demand(), CATALOG)  # 1e10 rows, 920 GB
+    assert found.choices == ((SMALL, 4), (BIG, 1))
+    assert found.hosts == ((SMALL, 4), (GPUS, 1))
+    assert (found.fits, found.price) == (True, 28.0)
+    assert found.snapshot_seconds == pytest.approx(9.2e11 / 2e9 / 4)
+
+
+@given(st.floats(1e6, 1e16))
+def test_one_host_fewer_would_not_hold_the_rows(parameters: float) -> None:
+    asked = demand(parameters)
+    for kind, count in plan_cluster(asked, CATALOG).choices:
+        assert asked.bytes <= count * kind.bytes * FILLED * (1 + 1e-9)
+        assert asked.bytes > (count - 1) * kind.bytes * FILLED * (1 - 1e-9)
+
+
+def test_the_speed_is_that_of_the_scarcest_resource() -> None:
+    found = plan_cluster(demand(), CATALOG, hosts={"a/small": 4, "a/gpus": 2})
+    wire = 2 * (8 + 32 + 32)
+    assert dict(found.limits) == pytest.approx(
+        {
+            "processors of the shards": 40 / (2 * 0.55e-6),
+            "network of the shards": 4e9 / wire,
+            "network of the workers": 2e10 / wire,
+            "ids and rows in the workers": 16 / (2 * 0.55e-6),
+            "the network on the GPUs": 0.3 * 1600e12 / 3e6,
+        }
+    )
+    assert found.bottleneck == "ids and rows in the workers"
+    later = plan_cluster(demand(), CATALOG, hosts={"a/small": 4, "a/gpus": 2}, samples=1e12)
+    assert later.hours == pytest.approx(1e12 / later.samples_per_second / 3600)
+
+
+def test_impossible_hosts_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no machine 'a/smal'\n.*\n.*did you mean 'a/small'"):
+        plan_cluster(demand(), CATALOG, hosts={"a/smal": 1})
+    with pytest.raises(ConfigError, match=r"cost 28.00 \$/h, more than 27.00"):
+        plan_cluster(demand(), CATALOG, budget=27)
+    with pytest.raises(ConfigError, match="more than a a/gpus has"):
+        plan_cluster(demand(dense=10**10), CATALOG)
+    for role, kind in (("shards", GPUS), ("workers", BIG)):
+        with pytest.raises(ConfigError, match=f"no machine is for {role}"):
+            plan_cluster(demand(), Catalog({kind.name: kind}, "a test"))
+
+
+def test_persias_cluster_holds_its_100_trillion_parameters_in_two_bytes_but_not_in_four() -> None:
+    """30 hosts of 12 TB; KDD 2022, section 6.4. Rows of 128 weights, so that state and index weigh little."""
+    hosts = {"gcp/m2-ultramem-416": 30, "gcp/a2-highgpu-8g": 8, "gcp/c2-standard-30": 100}
+    for width, fits in ((4, False), (2, True)):
+        table = load("t", dim=128, weight_bytes=128 * width, state_bytes=4, rows=1000, distinct=2000)
+        asked = Demand.of(Workload((table,), batch_size=1000, steps=1), 100e12, 1e6, 1000)
+        found = plan_cluster(asked, read(), hosts=hosts)
+        assert found.fits is fits
+        assert math.isclose(found.price, 30 * 84.4 + 8 * 29.4 + 100 * 1.57)
