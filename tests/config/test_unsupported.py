@@ -165,3 +165,29 @@ def test_an_unknown_format_is_refused_with_those_there_are(tmp_path: Path) -> No
     error = refused(tmp_path, "cluster.wire={dense: int4}")
     assert error.what == ("cluster.wire.dense must be 'int8', 'bfloat16', 'float16' or 'float32', got 'int4'")
     assert error.where == "--set cluster.wire"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "why"),
+    [
+        (["cluster.exchange=local"], "cluster.exchange does not go with cluster.addresses", "shard servers"),
+        (["cluster.shards=3"], "cluster.shards does not go with cluster.addresses", "there are 2 addresses"),
+        (["checkpoint.durability=journal"], "checkpoint.durability does not go", "gives it a journal"),
+        (["cluster.addresses=[a:1, a:1]"], "cluster.addresses does not go", "a shard is named twice"),
+    ],
+)
+def test_shards_that_run_already_are_all_there_are(
+    tmp_path: Path, settings: list[str], what: str, why: str
+) -> None:
+    there = ["cluster.exchange=servers", "cluster.addresses=[a:1, b:2]"]
+    keys = [one.partition("=")[0] for one in settings]
+    error = refused(tmp_path, *[one for one in there if one.partition("=")[0] not in keys], *settings)
+    assert error.what.startswith(what)
+    assert why in error.why
+    sections = loaded(tmp_path, *there, "cluster.shards=2").sections
+    assert (sections.holders, sections.cluster.servers) == (2, 0)
+
+
+def test_an_address_has_a_port(tmp_path: Path) -> None:
+    error = refused(tmp_path, "cluster.exchange=servers", "cluster.addresses=[somewhere]")
+    assert "cluster.addresses" in error.what

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,10 @@ from safetensors.numpy import load_file
 
 from satrap import launch
 from satrap.config import load
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, ExchangeError
 from satrap.launch.cluster import _Cluster
 from satrap.launch.worker import Assignment
+from satrap.rpc import create_key
 from satrap.train import Observer, Progress
 from tests.cluster.runs import children
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
@@ -92,6 +97,39 @@ def check_traffic(traffic: Any, seen: Scrape) -> None:
     shards = [shard for _, shard in sorted(seen.found.items())]
     assert [shard["satrap_shard_rows"] for shard in shards] == traffic["shard_rows"]
     assert [shard["satrap_shard_requests_total update"] for shard in shards] == [32, 32]
+
+
+@contextmanager
+def shards_of_others(key: Path, count: int = 2) -> Iterator[list[str]]:
+    """Shards that somebody has started, with a key; yields their addresses."""
+    command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0", "--key", str(key)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    try:
+        yield [str(process.stdout and process.stdout.readline().split()[4]) for process in started]
+    finally:
+        for process in started:
+            process.terminate()
+            process.communicate(timeout=30)
+        assert [process.returncode for process in started] == [0] * count
+
+
+@pytest.mark.cluster
+def test_shards_that_run_already_serve_one_run_after_the_other(tmp_path: Path) -> None:
+    path, key = make_recipe(tmp_path), tmp_path / "key"
+    create_key(key)
+    launch.train(load(path), str(tmp_path / "here"))
+    with shards_of_others(key) as addresses:
+        there = [*SERVERS, f"cluster.addresses=[{', '.join(addresses)}]"]
+        for number in range(2):
+            said: list[str] = []
+            keyed = [*there, f"cluster.key={key}", "cluster.loaders=1"]
+            launch.train(load(path, keyed), str(tmp_path / f"run{number}"), notice=said.append)
+            assert saved(tmp_path / f"run{number}") == saved(tmp_path / "here")
+            assert any(line.endswith(f"1 worker; shards at {', '.join(addresses)}") for line in said)
+        create_key(tmp_path / "other")
+        for wrong in ([], [f"cluster.key={tmp_path / 'other'}"]):
+            with pytest.raises(ExchangeError, match="key"):
+                launch.train(load(path, [*there, *wrong]), str(tmp_path / "refused"))
 
 
 @pytest.mark.cluster

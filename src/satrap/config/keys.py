@@ -13,6 +13,7 @@ Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[float, Field(gt=0)]
+Address = Annotated[str, Field(pattern=r"^\S+:[0-9]{1,5}$")]
 Share = Annotated[float, Field(ge=0)]
 UNITS = {"": 1} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
 
@@ -363,6 +364,12 @@ class Cluster(Keys):
     each worker holds a part of every table, and all take every step together."""
     shards: Positive = 1
     """Processes that hold rows."""
+    addresses: list[Address] = Field(default_factory=list)
+    """HOST:PORT of shards that run already, started with `satrap shard`, in the order of their numbers; the
+    run then starts none."""
+    key: str | None = None
+    """File with the cluster's key, made by `satrap key`, relative to the current folder; needed for shards on
+    other machines. Default: none, which loopback addresses need not have."""
     workers: Positive = 1
     """Processes that train the dense network, each on its share of the data; default as `dense.mesh` says."""
     loaders: Count = 0
@@ -395,8 +402,8 @@ class Cluster(Keys):
 
     @property
     def servers(self) -> int:
-        """Number of shard servers."""
-        return self.shards if self.exchange == "servers" else 0
+        """Number of shard servers that the run starts."""
+        return self.shards if self.exchange == "servers" and not self.addresses else 0
 
 
 class Checkpoint(Keys):
@@ -516,4 +523,5 @@ class Sections(Keys):
     @property
     def holders(self) -> int:
         """Number of processes that hold rows."""
-        return self.shares if self.cluster.exchange == "collective" else self.cluster.shards
+        cluster = self.cluster
+        return self.shares if cluster.exchange == "collective" else len(cluster.addresses) or cluster.shards

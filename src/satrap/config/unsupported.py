@@ -37,6 +37,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
         _check_collective(sections, source)
     _check_placements(sections, source)
     _check_wire(sections, source)
+    _check_addresses(sections, source)
     if cluster.exchange != "local":
         for key, why in (
             ("loaders", "a worker gets all its batches from one loader"),
@@ -73,6 +74,42 @@ def check_cluster(sections: Sections, source: Source) -> None:
                 where=source.where(("cluster", key)),
                 why="with the local exchange one process holds all rows and trains alone",
                 fix="set cluster.exchange to servers",
+            )
+
+
+def _check_addresses(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for what does not go with shards that the run does not start."""
+    cluster = sections.cluster
+    named, twice = len(cluster.addresses), len(set(cluster.addresses)) < len(cluster.addresses)
+    if not named:
+        return
+    for path, wrong, why, fix in (
+        (
+            ("cluster", "exchange"),
+            cluster.exchange != "servers",
+            "they are addresses of shard servers",
+            "set cluster.exchange to servers",
+        ),
+        (("cluster", "addresses"), twice, "a shard is named twice", "name each shard once"),
+        (
+            ("cluster", "shards"),
+            cluster.shards not in (1, named),
+            f"there are {named} addresses",
+            "remove cluster.shards",
+        ),
+        (
+            ("checkpoint", "durability"),
+            sections.checkpoint.durability == "journal",
+            "who starts a shard gives it a journal and starts it again",
+            "use satrap shard --journal FOLDER, and remove the key",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with cluster.addresses",
+                where=source.where(path),
+                why=why,
+                fix=fix,
             )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -71,8 +72,9 @@ def run(
     where, plain = str(folder.path.absolute()), schema.to_dict()
     placement = asdict(placement_of(recipe, folder, notice))
     run_id = secrets.token_hex(8)
+    key = "" if keys.key is None else str(Path(keys.key).absolute())
     assignment = Assignment(
-        where, plain, 0, keys.workers, "", (), run=run_id, resume=resume, placement=placement
+        where, plain, 0, keys.workers, "", (), key=key, run=run_id, resume=resume, placement=placement
     )
     interrupts: list[int] = []
 
@@ -153,6 +155,7 @@ class _Cluster:
                 command = ["embedding-worker", "--shards", ",".join(self.supervisor.addresses("shard"))]
         metrics = metrics_address(keys, before + int(number))
         options = ["--stop-at-eof", "--events", *(["--metrics", metrics] if metrics else [])]
+        options += ["--key", self.assignment.key] if self.assignment.key else []
         self.launcher.start(
             Role(action.name, ["-m", "satrap.cli", *command, *options], listen=action.address)
         )

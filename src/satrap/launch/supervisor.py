@@ -137,6 +137,7 @@ class Supervisor:
     - With a journal, a shard that is killed is restarted; all others wait.
     - Without one, or when a worker dies, all workers restart as a new generation, from the newest snapshot if
       the run takes any; surviving shards stay. Both count as restarts.
+    - Shards that ran before are not supervised; if one is lost, all workers restart as above.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
     - Before the workers start, any shard or loader that is killed is started again, as often as later.
     - Any other early end ends the run. The error names the role that died first, or gave a reason.
@@ -164,6 +165,8 @@ class Supervisor:
 
     def addresses(self, kind: str) -> tuple[str, ...]:
         """Return HOST:PORT of the servers of a kind."""
+        if kind == "shard" and self._keys.addresses:
+            return tuple(self._keys.addresses)
         return tuple(role.address for role in self._all(kind))
 
     def _all(self, *kinds: str) -> list[RoleState]:

@@ -81,7 +81,8 @@ def _beginning(recipe: Recipe) -> str:
         counts = {"shard": cluster.servers, "loader": cluster.loaders}
         counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
         names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
-    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}"
+    there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
+    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:
