@@ -109,7 +109,10 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
+    extra |= {"precision": task["precision"]} if "precision" in task else {}
     trainer, losses = make_trainer(task["mode"], workers=workers, exchange=exchange, **extra)
+    if "scale" in task:
+        trainer.dense.scale.value = task["scale"]
     if task.get("forget"):
         monkey.average = lambda parameters, group: [group.sum(p.grad) for p in parameters]
     own = Batches(share(workers.data.rank, workers.data.size))
@@ -124,7 +127,8 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
         p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in trainer.model.parameters()
     )
     trainer.close()
-    return {"losses": losses, "metrics": metrics, "kept": kept}
+    took = {"updates": trainer.run.updates, "refused": trainer.run.progress.refused}
+    return {"losses": losses, "metrics": metrics, "kept": kept, "scale": trainer.dense.scale.value, **took}
 
 
 def main() -> None:

@@ -73,8 +73,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process learns from all shares of each step; by mode and number of shares."""
 
     @cache
-    def learn(mode: str, shares: int) -> tuple[list[float], Numbers]:
-        trainer, losses = make_trainer(mode)
+    def learn(mode: str, shares: int, **options: Any) -> tuple[list[float], Numbers]:
+        trainer, losses = make_trainer(mode, **options)
         trainer.fit(Batches(whole(shares)))
         place = str(tmp_path_factory.mktemp("alone"))
         trainer.save(place)
@@ -151,6 +151,38 @@ def test_clipping_the_same_bytes_and_a_forgotten_division(tmp_path: Path, alone:
         assert_near(clipped, numbers)
     with pytest.raises(AssertionError):
         assert_near(wrong, numbers)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_in_16_bits_a_mesh_learns_nearly_what_one_process_does(tmp_path: Path, alone: Any) -> None:
+    """Each process rounds its part of a gradient or sum, and Adam turns small gradients into whole steps."""
+    mesh, high = Mesh(2, 2, True), 2.0**40
+    kinds: list[dict[str, Any]] = [{"precision": "bfloat16"}, {"precision": "float16"}]
+    tasks = [*kinds, {"precision": "float16", "scale": high}]
+    found = run(tmp_path, mesh, [{"mode": "sync", **task} for task in tasks])
+    wide, _ = alone("sync", mesh.data)
+    trainer, _ = make_trainer("sync")
+    start = {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()}
+    trainer.close()
+    for kind, answers in zip(kinds, found, strict=False):
+        losses, numbers = alone("sync", mesh.data, **kind)
+        assert answers[0]["losses"] == pytest.approx(losses, abs=1e-3)
+        assert answers[0]["losses"] != pytest.approx(wide, abs=1e-5)
+        assert answers[0]["refused"] == 0
+        mine = weights_of(saved(str(tmp_path / f"saved {kinds.index(kind)}")))
+        way = np.linalg.norm(weights_of(numbers) - weights_of(start))
+        assert 0 < np.linalg.norm(mine - weights_of(numbers)) < way / 10
+    # A scale at which float16 overflows: all processes refuse the same steps, and these do not count.
+    for answer in found[2]:
+        assert 1 < answer["scale"] == found[2][0]["scale"] < high
+        assert answer["losses"] == found[2][0]["losses"]
+        assert (answer["refused"], answer["updates"]) == (0, found[2][0]["updates"])
+        assert 20 < answer["updates"] < len(wide)
+
+
+def weights_of(numbers: Numbers) -> np.ndarray:
+    return np.concatenate([numbers[name].ravel() for name in Mine().state_dict()])
 
 
 @pytest.mark.dense

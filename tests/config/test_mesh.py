@@ -54,7 +54,6 @@ def test_given_another_number_it_is_an_error(tmp_path: Path, mesh: dict[str, int
         "training.mode=async",
         "cluster.wire.dense=int8",
         "cluster.embedding_workers=1",
-        "dense.precision=bfloat16",
     ],
 )
 def test_keys_that_do_not_go_with_a_divided_network(tmp_path: Path, mesh: str, other: str) -> None:

@@ -44,7 +44,6 @@ def check_mesh(sections: Sections, source: Source) -> None:
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode == "async", "its workers pull whole networks"),
         (("cluster", "wire", "dense"), cluster.wire.dense != "float32", "PyTorch adds gradients in float32"),
-        (("dense", "precision"), dense.precision != "float32", "it is not supported yet"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "it is not supported yet"),
         (("cluster", "loaders"), tensor and cluster.loaders > 0, f"{same}, and a loader gives each once"),
         (("training", "lookahead"), tensor and sections.training.lookahead > 0, "it is not supported yet"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ class Divided(DataParallel):
         make: makes its optimizer from the list of trainable parameters, or None.
         clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
         workers: the processes of the mesh.
-        precision: "float32".
+        precision: in which the loss was computed, see `DataParallel`; the scale of "float16" is that of all
+            processes, because all accept a step or none does.
 
     Raises:
         ConfigError: the network cannot be divided so, see `tensor_plan`, or the optimizer looks at more than
@@ -51,8 +53,7 @@ class Divided(DataParallel):
         precision: str = "float32",
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
-        assert precision == "float32"
-        super().__init__(model, None, clip_norm, workers)
+        super().__init__(model, None, clip_norm, workers, precision)
         if make is not None:
             _check_separable(make)
         device = next((p.device.type for p in self.parameters), "cpu")
@@ -90,7 +91,7 @@ class Divided(DataParallel):
         for parameter in self.parameters:
             parameter.grad = None
         with self.workers.watched("backward pass"):
-            (loss * share).backward()  # type: ignore[no-untyped-call]
+            (loss * (share * self.scale.value)).backward()  # type: ignore[no-untyped-call]
         for local, piece in zip(self._locals, self._trained, strict=True):
             local.data, local.grad = piece.local, piece.gradient
         self._average()
@@ -98,12 +99,13 @@ class Divided(DataParallel):
         of_rows = [row.grad for row in rows if row.grad is not None]
         seen = gradients if finite is not None else [*gradients, *of_rows]
         right = finite_sum(loss, seen) and (finite is None or finite())
+        self.scale.divide([*gradients, *of_rows])
         stepped = self._agree_on(Stepped(right, loss.item() * share if right else 0.0, stop), of_rows)
         if ready is not None:
             ready(stepped.accepted)
         if stepped.accepted:
             self._take(lr_scale)
-        return stepped
+        return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
     def _average(self) -> None:
         """Average the gradients that `fully_shard` has not: over the copies of the part they are of."""

@@ -122,7 +122,7 @@ class Trainer:
         clip_norm, precision = options.clip_norm, options.precision
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        kind = _backend(schedule, self.workers, precision)
+        kind = _backend(schedule, self.workers)
         self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
         tables += self.dense.tables({table.dim for table in tables})
         self.exchange: Exchange = (
@@ -338,7 +338,7 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
-def _backend(schedule: Schedule, workers: Workers, precision: str) -> type[DataParallel]:
+def _backend(schedule: Schedule, workers: Workers) -> type[DataParallel]:
     """Return how the network takes its steps, in a mode and over a mesh."""
     if workers.mesh.whole:
         return schedule.dense
@@ -347,12 +347,6 @@ def _backend(schedule: Schedule, workers: Workers, precision: str) -> type[DataP
             f"mode {schedule.mode} does not go with a mesh that divides the network",
             why="its weights are rows of the store, which each worker pulls whole",
             fix="use sync or hybrid, or a mesh of data alone",
-        )
-    if precision != "float32":
-        raise ConfigError(
-            f"precision {precision} does not go with a mesh that divides the network",
-            why="it is not supported yet",
-            fix="use float32, or a mesh of data alone",
         )
     return Divided
 
