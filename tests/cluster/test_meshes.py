@@ -106,8 +106,10 @@ def assert_near(found: Numbers, expected: Numbers, tolerance: float = 1e-5) -> N
 EVERY = [(exchange, mode) for exchange in ("servers", "collective") for mode in ("sync", "hybrid")]
 
 
-def check(mesh: Mesh, ways: list[tuple[str, str]], folder: Path, alone: Any, copies: Any) -> None:
-    found = run(folder, mesh, [{"exchange": exchange, "mode": mode} for exchange, mode in ways])
+def check(
+    mesh: Mesh, ways: list[tuple[str, str]], folder: Path, alone: Any, copies: Any, **options: Any
+) -> None:
+    found = run(folder, mesh, [{"exchange": exchange, "mode": mode, **options} for exchange, mode in ways])
     parts = sum(p.numel() for p in Mine().parameters())
     for (exchange, mode), answers, number in zip(ways, found, range(len(ways)), strict=True):
         # In hybrid, each of several workers takes an update of its own.
@@ -151,6 +153,16 @@ def test_clipping_the_same_bytes_and_a_forgotten_division(tmp_path: Path, alone:
         assert_near(clipped, numbers)
     with pytest.raises(AssertionError):
         assert_near(wrong, numbers)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_micro_batches_over_a_mesh_make_the_step_of_the_batch(
+    tmp_path: Path, alone: Any, copies: Any
+) -> None:
+    """Also at the end, where one share has no batches left."""
+    mesh = Mesh(2, 2, True)
+    check(mesh, [("servers", "sync"), ("collective", "hybrid")], tmp_path, alone, copies, microbatches=5)
 
 
 @pytest.mark.cluster

@@ -50,9 +50,10 @@ def test_a_worker_has_at_most_one_embedding_worker_and_then_no_clip_norm(tmp_pat
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.embedding_workers=2")
     assert error.what == "cluster.embedding_workers is 2, but there are 1 workers"
     assert error.where == "--set cluster.embedding_workers"
-    both = ("cluster.embedding_workers=1", "training.clip_norm=1")
-    error = refused(tmp_path, "cluster.exchange=servers", *both)
-    assert error.what == "training.clip_norm does not go with cluster.embedding_workers"
+    for key, value in (("training.clip_norm", 1), ("dense.microbatches", 2)):
+        both = ("cluster.embedding_workers=1", f"{key}={value}")
+        error = refused(tmp_path, "cluster.exchange=servers", *both)
+        assert error.what == f"{key} does not go with cluster.embedding_workers"
 
 
 def test_a_journal_needs_shard_servers(tmp_path: Path) -> None:

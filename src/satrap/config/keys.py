@@ -301,6 +301,9 @@ class Dense(Keys):
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
     with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:
     the same in a smaller range, with a scaled loss; for GPUs without bfloat16, slow on most processors."""
+    microbatches: Positive = 1
+    """Parts of each batch that the network computes one after another, for one step with the gradient of all:
+    the activations of one part at a time are in memory. Not with batch normalisation."""
 
 
 class Training(Keys):

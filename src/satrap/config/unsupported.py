@@ -51,13 +51,8 @@ def check_cluster(sections: Sections, source: Source) -> None:
                     why=why,
                     fix=f"use as many {key.replace('_', ' ')} as workers, or fewer",
                 )
-        if cluster.embedding_workers and sections.training.clip_norm is not None:
-            raise ConfigError(
-                "training.clip_norm does not go with cluster.embedding_workers",
-                where=source.where(("training", "clip_norm")),
-                why="the norm includes gradients of rows, which a worker does not see",
-                fix="remove one of the two keys",
-            )
+        if cluster.embedding_workers:
+            _check_embedding_workers(sections, source)
         return
     if sections.checkpoint.durability == "journal":
         raise ConfigError(
@@ -162,6 +157,21 @@ def _check_placements(sections: Sections, source: Source) -> None:
                     why=why,
                     fix=f"remove cluster.{key}, or change the other key",
                 )
+
+
+def _check_embedding_workers(sections: Sections, source: Source) -> None:
+    norm = "the norm includes gradients of rows, which a worker does not see"
+    for path, wrong, why in (
+        (("training", "clip_norm"), sections.training.clip_norm is not None, norm),
+        (("dense", "microbatches"), sections.dense.microbatches > 1, "they pool rows of whole batches"),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with cluster.embedding_workers",
+                where=source.where(path),
+                why=why,
+                fix="remove one of the two keys",
+            )
 
 
 def _check_lookahead(sections: Sections, source: Source) -> None:

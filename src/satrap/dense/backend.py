@@ -104,6 +104,19 @@ class DenseBackend(ABC):
         """Bring the network of each worker up to date; no step is under way, and all updates are applied."""
 
     @abstractmethod
+    def forget(self) -> None:
+        """Drop what `accumulate` has added up, because no step will use it."""
+
+    @abstractmethod
+    def accumulate(self, loss: Tensor, share: float) -> None:
+        """Compute the gradients of one part of a batch; they and its loss are added to those of `step`.
+
+        Args:
+            loss: mean loss of the part.
+            share: as in `step`, times the part's share in the mean loss of the batch.
+        """
+
+    @abstractmethod
     def step(
         self,
         loss: Tensor | None,
@@ -118,8 +131,8 @@ class DenseBackend(ABC):
         """Compute gradients and take the optimizer step, unless loss or a gradient is not finite.
 
         Args:
-            loss: mean loss of this worker's batch; None without a batch. If the backend is `collective`,
-                it is then that of a blank batch, with share 0.
+            loss: mean loss of this worker's batch, or of its last part; None without a batch. If the backend
+                is `collective`, it is then that of a blank batch, with share 0.
             rows: embedding leaves; their gradients take part in the check and in the clipping norm.
             lr_scale: factor on the optimizer's learning rates.
             share: factor on the loss that makes the mean over workers the mean over all samples.

@@ -54,6 +54,7 @@ class DataParallel(DenseBackend):
         self.optimizer = make(self.parameters) if make is not None and self.parameters else None
         self.clip_norm, self.scale = clip_norm, LossScale(precision)
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+        self._losses: list[Tensor] = []  # of the parts of a batch, each times its share
 
     def begin(self) -> None:
         """Give every copy of the network the weights of the first."""
@@ -62,6 +63,29 @@ class DataParallel(DenseBackend):
     def settle(self, exchange: Exchange) -> None:
         """Give every copy the buffers of the first; the weights are equal."""
         self.workers.data.broadcast(list(self.model.buffers()))
+
+    def forget(self) -> None:
+        """See `DenseBackend.forget`."""
+        self._losses = []
+
+    def accumulate(self, loss: Tensor, share: float) -> None:
+        """See `DenseBackend.accumulate`."""
+        if not self._losses:
+            for parameter in self.parameters:
+                parameter.grad = None
+        factor = share * self.scale.value
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        self._losses.append(loss.detach().double() * share)
+
+    def _backward(self, loss: Tensor | None, share: float) -> Tensor:
+        """Compute the gradients of the rest of a batch; return the mean loss of it all, times the share."""
+        if loss is not None:
+            self.accumulate(loss, share)
+        else:
+            for parameter in self.parameters:
+                parameter.grad = None
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).sum() if losses else torch.zeros((), dtype=torch.float64)
 
     def step(
         self,
@@ -75,20 +99,16 @@ class DataParallel(DenseBackend):
         ready: Callable[[bool], None] | None = None,
     ) -> Stepped:
         """See `DenseBackend.step`."""
-        for parameter in self.parameters:
-            parameter.grad = None
-        factor = share * self.scale.value
-        if loss is not None:
-            (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+        total = self._backward(loss, share)
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (
-            finite_sum(loss, gradients)
+            finite_sum(total, gradients)
             and _summable(gradients, self.partners.data.size)
             and (finite is None or finite())
         )
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
-        mean = 0.0 if loss is None else loss.item() * share
+        mean = total.item()
         if ready is not None and self.clip_norm is None:
             ready(right)
         stepped = self._agree(Stepped(right, mean, stop), [r.grad for r in rows if r.grad is not None])

@@ -75,6 +75,11 @@ class Divided(DataParallel):
         """Give every process the buffers of process 0; the weights are equal where they are copies."""
         self.workers.broadcast(list(self.model.buffers()))
 
+    def accumulate(self, loss: Tensor, share: float) -> None:
+        """See `DenseBackend.accumulate`; sharded gradients are averaged, and stay sharded, part by part."""
+        with self.workers.watched("backward pass"):
+            super().accumulate(loss, share)
+
     def step(
         self,
         loss: Tensor | None,
@@ -88,19 +93,16 @@ class Divided(DataParallel):
     ) -> Stepped:
         """See `DenseBackend.step`; the loss is never None, and `ready` is told whether all accept."""
         assert loss is not None, "every process takes part in the backward pass"
-        for parameter in self.parameters:
-            parameter.grad = None
-        with self.workers.watched("backward pass"):
-            (loss * (share * self.scale.value)).backward()  # type: ignore[no-untyped-call]
+        total = self._backward(loss, share)
         for local, piece in zip(self._locals, self._trained, strict=True):
             local.data, local.grad = piece.local, piece.gradient
         self._average()
         gradients = [local.grad for local in self._locals if local.grad is not None]
         of_rows = [row.grad for row in rows if row.grad is not None]
         seen = gradients if finite is not None else [*gradients, *of_rows]
-        right = finite_sum(loss, seen) and (finite is None or finite())
+        right = finite_sum(total, seen) and (finite is None or finite())
         self.scale.divide([*gradients, *of_rows])
-        stepped = self._agree_on(Stepped(right, loss.item() * share if right else 0.0, stop), of_rows)
+        stepped = self._agree_on(Stepped(right, total.item() if right else 0.0, stop), of_rows)
         if ready is not None:
             ready(stepped.accepted)
         if stepped.accepted:

@@ -71,6 +71,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             plateau=training.plateau,
             patience=training.patience,
             precision=sections.dense.precision,
+            microbatches=sections.dense.microbatches,
             monitor=training.monitor,
         ),
         **_loss(recipe),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from satrap.dense.precision import check_precision
+from satrap.errors import ConfigError
 from satrap.optim import Constant, Schedule
 
 Monitor = Literal["auc", "logloss"]
@@ -29,9 +30,12 @@ class TrainingOptions:
             "bfloat16" or "float16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and
             metrics are float32 in any case. The trained model scores in the same format. With "float16" the
             loss is scaled, see `satrap.dense.LossScale`.
+        microbatches: parts of each batch whose forward and backward passes are done one after another,
+            default 1. Their gradients make one step, that of the whole batch up to rounding; activations of
+            one part at a time are in memory. A loss of your own must be a mean over the samples.
 
     Raises:
-        ConfigError: an unknown precision.
+        ConfigError: an unknown precision, or microbatches below 1.
     """
 
     lr_schedule: Schedule = field(default_factory=Constant)
@@ -40,9 +44,12 @@ class TrainingOptions:
     patience: int | None = None
     monitor: Monitor = "auc"
     precision: str = "float32"
+    microbatches: int = 1
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
+        if self.microbatches < 1:
+            raise ConfigError(f"microbatches must be >= 1, got {self.microbatches}")
 
 
 @dataclass(slots=True)

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.data import prefetch
 from satrap.data.prefetch import Prefetcher
+from satrap.embedding import Ticket
 from satrap.errors import SatrapError
 from satrap.exchange import Lookup
 from satrap.exchange.protocol import Unanimous
@@ -24,6 +26,7 @@ from satrap.train.blank import blank_batch, buffers_kept
 from satrap.train.load import reading
 from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
 from satrap.train.merge import merged
+from satrap.train.parts import parts_of
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
 from satrap.train.schedule import Sync, lookahead
@@ -39,9 +42,16 @@ class Loop:
     """Trains a state on data; `snapshots` hear of each step, pass and evaluation, and may end it."""
 
     def __init__(
-        self, state: TrainingState, loss: Loss, learning_rates: LearningRates, snapshots: Snapshots
+        self,
+        state: TrainingState,
+        loss: Loss,
+        learning_rates: LearningRates,
+        snapshots: Snapshots,
+        microbatches: int,
     ) -> None:
         self._state, self._loss, self._learning_rates = state, loss, learning_rates
+        self._weight = known_weight if isinstance(loss, LabelLoss) else _size
+        self._microbatches = microbatches
         self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
         self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
@@ -50,6 +60,7 @@ class Loop:
     def run(self, data: Data, validation: Data | None, epochs: int, steps: int | None) -> None:
         """Train until the passes or steps are done, or patience has run out; see `Trainer.fit`."""
         run, position, snapshots = self._run, self._position, self._snapshots
+        self._state.dense.forget()
         while position.epoch < epochs and (position.amid_pass or not run.done(steps, self._state.control)):
             run.begin_epoch(position.epoch)
             self._state.model.train()
@@ -91,9 +102,8 @@ class Loop:
     def _turns(self, data: Data, most: int | None) -> Prefetcher[Turn]:
         """Return the rest of the pass, at most `most` batches, read and de-duplicated ahead by a thread."""
         batches = itertools.islice(self._position.reading.batches(data, self._position.epoch), most)
-        weight = known_weight if isinstance(self._loss, LabelLoss) else _size
-        partners = self._state.dense.partners
-        return prefetch(turns(self._predictor.tickets(batches), partners, weight), depth=PREFETCHED_BATCHES)
+        turns_of = turns(self._predictor.tickets(batches), self._state.dense.partners, self._weight)
+        return prefetch(turns_of, depth=PREFETCHED_BATCHES)
 
     def _look_up(self, turn: Turn) -> Pending | None:
         if turn.ticket is None:
@@ -112,21 +122,14 @@ class Loop:
     def _step(self, turn: Turn, pending: Pending | None) -> bool:
         """Train on one batch: forward, backward, dense step, row update; return whether to stop."""
         state, run, embeddings = self._state, self._run, self._predictor.embeddings
-        loss = logits = None
-        share, leaves = turn.share, list[Tensor]()
+        leaves = list[Tensor]()
         if turn.ticket is not None and pending is not None:
             rows = run.wait(pending.lookup.rows)
             own = len(turn.ticket.requests)
-            with run.stages.timed("forward"), state.workers.watched("forward pass"):
+            with run.stages.timed("forward"):
                 state.dense.pull(rows[own:])
                 leaves = embeddings.rows(rows[:own])
-                batch = embeddings.embed(turn.ticket, leaves)
-                logits = self._predictor.logits(batch)
-                loss = as_mean(self._loss(logits, batch))
-                logits = as_matrix(logits.detach(), self._predictor.schema.outputs)
-        elif state.dense.collective:
-            with run.stages.timed("forward"), state.workers.watched("forward pass"):
-                loss, share = self._blank_loss(), 0.0
+        loss, share, logits = self._forward(turn, leaves)
         lr_scale = state.control.lr_scale * self._learning_rates.factor(run.steps)
         push, finite = partial(self._push, pending, leaves, lr_scale), partial(embeddings.finite, leaves)
         early = self._unanimous is not None
@@ -148,6 +151,36 @@ class Loop:
                 push(stepped.accepted)
         run.after_step(turn, logits, stepped, missed)
         return stepped.stop
+
+    def _forward(self, turn: Turn, leaves: list[Tensor]) -> tuple[Tensor | None, float, Tensor | None]:
+        """Return the loss of the last part of a batch, its share in the mean, and all logits.
+
+        The backward passes of all other parts are done.
+        """
+        state, stages = self._state, self._run.stages
+        parts = parts_of(turn.ticket, self._microbatches, self._weight)
+        if not state.dense.collective:
+            parts = [part for part in parts if part[0] is not None]
+        loss, share, logits = None, turn.share, list[Tensor]()
+        for ticket, of_batch in parts:
+            if loss is not None:
+                with stages.timed("dense"):
+                    state.dense.accumulate(loss, share)
+            share = turn.share * of_batch
+            with stages.timed("forward"), state.workers.watched("forward pass"):
+                if ticket is None:
+                    loss = self._blank_loss()
+                else:
+                    loss, found = self._loss_of(ticket, leaves)
+                    logits.append(found)
+        return loss, share, torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
+
+    def _loss_of(self, ticket: Ticket, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch or a part of it, and its logits, float32[size, outputs]."""
+        batch = self._predictor.embeddings.embed(ticket, leaves)
+        logits = self._predictor.logits(batch)
+        loss = as_mean(self._loss(logits, batch))
+        return loss, as_matrix(logits.detach(), self._predictor.schema.outputs)
 
     def _blank_loss(self) -> Tensor:
         """Return the loss of a batch without weight: the others wait for this worker's forward pass."""

@@ -29,6 +29,7 @@ from satrap.train.control import PlateauControl, TrainingOptions
 from satrap.train.loop import Loop, Loss
 from satrap.train.loss import LabelLoss
 from satrap.train.observer import Observer, Result
+from satrap.train.parts import check_parts
 from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, check_data, prepare
 from satrap.train.restore import MakeModel, trainer_arguments
@@ -118,7 +119,7 @@ class Trainer:
         _check_optimizers(embedding_optimizer, dense_optimizer)
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
-        self.model = model.to(chosen)
+        self.model = _checked(model, options).to(chosen)
         clip_norm, precision = options.clip_norm, options.precision
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, store)
@@ -131,7 +132,7 @@ class Trainer:
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
         _check_together(self.exchange, mode)
-        _check_pooling(self.exchange, clip_norm, mode)
+        _check_pooling(self.exchange, options, mode)
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
             model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
@@ -204,7 +205,8 @@ class Trainer:
             self.dense.begin()
         self.state.seed_rows()
         with self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
-            loop = Loop(self.state, self.loss, self.training.lr_schedule, snapshots)
+            options = self.training
+            loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, options.microbatches)
             loop.run(data, validation, epochs, steps)
             self.state.settle("end of training")
             self.state.total_up()
@@ -334,6 +336,11 @@ def _check_optimizers(embedding: object, dense: object) -> None:
         )
 
 
+def _checked(model: nn.Module, options: TrainingOptions) -> nn.Module:
+    check_parts(model, options.microbatches)
+    return model
+
+
 def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
@@ -373,14 +380,23 @@ def _check_together(exchange: Exchange, mode: str) -> None:
         )
 
 
-def _check_pooling(exchange: Exchange, clip_norm: float | None, mode: str) -> None:
-    if isinstance(exchange, CollectiveExchange) and exchange.pooled and (clip_norm or mode != "sync"):
+def _check_pooling(exchange: Exchange, options: TrainingOptions, mode: str) -> None:
+    pools = isinstance(exchange, CollectiveExchange) and exchange.pooled
+    if pools and (options.clip_norm or mode != "sync"):
         raise ConfigError(
             "an exchange that pools rows goes with sync only, without clip_norm",
             why="the worker sees neither rows of lookups in flight, to save them, nor their gradients",
             fix="give CollectiveExchange, or Place.from_environment, pools=False",
         )
-    if clip_norm is not None and isinstance(exchange, PooledExchange):
+    if not isinstance(exchange, PooledExchange):
+        return
+    if options.microbatches > 1:
+        raise ConfigError(
+            "microbatches do not go with embedding workers",
+            why="these pool the rows of whole batches",
+            fix="use microbatches: 1, or train without embedding workers",
+        )
+    if options.clip_norm is not None:
         raise ConfigError(
             "clip_norm does not go with embedding workers",
             why="the norm counts gradients of rows, and these never reach the worker",

@@ -1,0 +1,70 @@
+"""Cuts a batch into micro-batches, so that only the activations of one are in memory at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from satrap.batch import Batch
+from satrap.data.rows import slice_rows
+from satrap.embedding import Ticket
+from satrap.embedding.plan import Span
+from satrap.errors import ConfigError
+
+
+def parts_of(
+    ticket: Ticket | None, count: int, weight: Callable[[Batch], float]
+) -> list[tuple[Ticket | None, float]]:
+    """Return `count` micro-batches, each with its share in the batch's mean loss; shares add up to 1.
+
+    Sizes differ by one at most. Where a batch has fewer samples than that, or there is none, the tickets of
+    some are None, and their share is 0.
+
+    Args:
+        ticket: a batch with its lookup, or None.
+        count: number of micro-batches.
+        weight: returns the denominator of a batch's mean loss.
+    """
+    if ticket is None:
+        return [(None, 0.0)] * count
+    if count == 1:
+        return [(ticket, 1.0)]
+    size = ticket.batch.size
+    bounds = [size * number // count for number in range(count + 1)]
+    parts = [_part(ticket, a, b) if a < b else None for a, b in itertools.pairwise(bounds)]
+    weights = [0.0 if part is None else weight(part.batch) for part in parts]
+    total = sum(weights)
+    return [(part, own / total if total else 0.0) for part, own in zip(parts, weights, strict=True)]
+
+
+def _part(ticket: Ticket, start: int, stop: int) -> Ticket:
+    """Return the samples start..stop; their rows are at their places among the rows of the whole batch."""
+    inverses, spans = [], dict[str, Span]()
+    for group, inverse in enumerate(ticket.inverses):
+        pieces, used = [inverse[:0]], 0
+        for name, span in ticket.spans.items():
+            if span.group != group:
+                continue
+            offsets = None if name in ticket.pooled else ticket.batch.ids[name].offsets
+            first, last = (start, stop) if offsets is None else (int(offsets[start]), int(offsets[stop]))
+            pieces.append(inverse[span.start + first : span.start + last])
+            spans[name] = Span(group, used, used := used + last - first)
+        inverses.append(np.concatenate(pieces))
+    return replace(ticket, batch=slice_rows(ticket.batch, start, stop), inverses=inverses, spans=spans)
+
+
+def check_parts(model: nn.Module, count: int) -> None:
+    """Raise `ConfigError` if a network does not learn from micro-batches what it learns from the batch."""
+    if count == 1:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"microbatches do not go with batch normalisation: {name}",
+                why="it would see the statistics of a micro-batch, not of the batch",
+                fix="use microbatches: 1, or the model without batch_norm",
+            )
