@@ -109,7 +109,9 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
-    extra |= {name: task[name] for name in ("precision", "microbatches") if name in task}
+    extra |= {
+        name: task[name] for name in ("precision", "microbatches", "checkpoint_activations") if name in task
+    }
     trainer, losses = make_trainer(task["mode"], workers=workers, exchange=exchange, **extra)
     if "scale" in task:
         trainer.dense.scale.value = task["scale"]

@@ -167,6 +167,18 @@ def test_micro_batches_over_a_mesh_make_the_step_of_the_batch(
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("mesh", [Mesh(2, 1, True), Mesh(2, 2, True)], ids=name)
+def test_recomputed_activations_change_no_bit_over_a_mesh(mesh: Mesh, tmp_path: Path) -> None:
+    tasks = [{"checkpoint_activations": again, "precision": "bfloat16"} for again in (False, True)]
+    plain, again = run(tmp_path, mesh, [{"mode": "sync", "steps": 10, **task} for task in tasks])
+    assert [one["losses"] for one in again] == [one["losses"] for one in plain]
+    expected, found = (saved(str(tmp_path / f"saved {number}")) for number in range(2))
+    for key, value in expected.items():
+        assert found[key].tobytes() == value.tobytes()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_in_16_bits_a_mesh_learns_nearly_what_one_process_does(tmp_path: Path, alone: Any) -> None:
     """Each process rounds its part of a gradient or sum, and Adam turns small gradients into whole steps."""
     mesh, high = Mesh(2, 2, True), 2.0**40

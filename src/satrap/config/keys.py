@@ -304,6 +304,9 @@ class Dense(Keys):
     microbatches: Positive = 1
     """Parts of each batch that the network computes one after another, for one step with the gradient of all:
     the activations of one part at a time are in memory. Not with batch normalisation."""
+    checkpoint_activations: bool = False
+    """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
+    the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation."""
 
 
 class Training(Keys):

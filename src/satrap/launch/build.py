@@ -72,6 +72,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             patience=training.patience,
             precision=sections.dense.precision,
             microbatches=sections.dense.microbatches,
+            checkpoint_activations=sections.dense.checkpoint_activations,
             monitor=training.monitor,
         ),
         **_loss(recipe),

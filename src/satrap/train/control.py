@@ -33,6 +33,8 @@ class TrainingOptions:
         microbatches: parts of each batch whose forward and backward passes are done one after another,
             default 1. Their gradients make one step, that of the whole batch up to rounding; activations of
             one part at a time are in memory. A loss of your own must be a mean over the samples.
+        checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
+            default False; see `satrap.dense.recompute`.
 
     Raises:
         ConfigError: an unknown precision, or microbatches below 1.
@@ -45,6 +47,7 @@ class TrainingOptions:
     monitor: Monitor = "auc"
     precision: str = "float32"
     microbatches: int = 1
+    checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:
         check_precision(self.precision)

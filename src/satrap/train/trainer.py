@@ -16,6 +16,7 @@ from satrap import models, own_code
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallel, DenseBackend, Divided, MakeOptimizer, Workers
+from satrap.dense.recompute import checkpoint_activations
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -338,6 +339,8 @@ def _check_optimizers(embedding: object, dense: object) -> None:
 
 def _checked(model: nn.Module, options: TrainingOptions) -> nn.Module:
     check_parts(model, options.microbatches)
+    if options.checkpoint_activations:
+        checkpoint_activations(model)
     return model
 
 

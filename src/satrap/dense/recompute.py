@@ -1,0 +1,86 @@
+"""Computes what a network's blocks need for their backward pass twice, instead of keeping it in memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from satrap.errors import ConfigError
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def checkpoint_activations(model: nn.Module) -> None:
+    """Let the blocks of a network forget what they compute, until the backward pass needs it.
+
+    A block is a module with modules of its own in an `nn.Sequential` or `nn.ModuleList`, or a segment of an
+    `nn.Sequential` of plain layers: about the root of n segments of n layers, as in Chen et al., "Training
+    Deep Nets with Sublinear Memory Cost", arXiv 1604.06174. Its inputs are kept, and its forward pass runs
+    again with the same random numbers, so results are equal to the bit.
+
+    Args:
+        model: the network; the `forward` of its blocks is replaced. Names of its weights stay as they are.
+
+    Raises:
+        ConfigError: batch normalisation, which would count a batch twice, or no blocks.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm):
+            raise ConfigError(
+                f"checkpoint_activations does not go with batch normalisation: {name}",
+                why="it would count each batch twice",
+                fix="remove checkpoint_activations, or use the model without batch_norm",
+            )
+    found = list(_blocks(model))
+    if not found:
+        raise ConfigError(
+            f"checkpoint_activations finds no blocks in {type(model).__name__}",
+            why="a block is a module in an nn.Sequential or nn.ModuleList",
+            fix="remove checkpoint_activations, or put the layers into one of these",
+        )
+    for module, forward in found:
+        module.forward = forward
+
+
+def _blocks(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
+    """Yield the modules that get another `forward`, with that."""
+    if isinstance(module, nn.Sequential) and len(module) and not any(map(_composite, module)):
+        segments = _segments(list(module))
+        yield module, partial(_run, segments)
+        return
+    listed = isinstance(module, nn.Sequential | nn.ModuleList)
+    for child in module.children():
+        if listed and _composite(child) and not isinstance(child, nn.Sequential | nn.ModuleList):
+            yield child, partial(checkpoint, child.forward, use_reentrant=False)
+        else:
+            yield from _blocks(child)
+
+
+def _composite(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
+
+
+def _segments(modules: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
+    """Cut a stack before layers, which are modules with weights, into about the root of their number."""
+    layers = [i for i, module in enumerate(modules) if next(module.parameters(), None) is not None]
+    each = math.ceil(math.sqrt(len(layers)) - 1e-9) if layers else 1
+    starts = [0, *layers[each::each], len(modules)]
+    return [modules[a:b] for a, b in itertools.pairwise(starts)]
+
+
+def _run(segments: Sequence[Sequence[nn.Module]], x: Tensor) -> Tensor:
+    for segment in segments:
+        x = checkpoint(_one, segment, x, use_reentrant=False)
+    return x
+
+
+def _one(segment: Sequence[nn.Module], x: Tensor) -> Tensor:
+    for module in segment:
+        x = module(x)
+    return x
