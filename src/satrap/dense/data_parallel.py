@@ -119,11 +119,14 @@ class DataParallel(DenseBackend):
         return replace(stepped, rescaled=self.scale.update(stepped.accepted))
 
     def _take(self, lr_scale: float) -> None:
-        """Take the optimizer step."""
+        """Take the optimizer step, and drop the gradients: the next forward pass can have their memory."""
         if self.optimizer is not None:
             for group, rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
                 group["lr"] = rate * lr_scale
             self.optimizer.step()
+            self.optimizer.zero_grad()
+            for parameter in self.parameters:
+                parameter.grad = None
 
     def _agree(self, own: Stepped, rows: Sequence[Tensor]) -> Stepped:
         """Sum gradients and verdicts over the partners, and clip."""
