@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from satrap.config import load
 from tests.cli.command import satrap
-from tests.init.frames import clicks
+from tests.init.frames import clicks, shop
 
 
 def test_from_a_file_to_metrics_with_nothing_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +26,29 @@ def test_from_a_file_to_metrics_with_nothing_edited(tmp_path: Path, monkeypatch:
     test = json.loads(Path("run/metrics.json").read_text())["test"]
     linear = roc_auc_score(frame["y"], frame["price"])
     assert test["auc"] > max(linear, 0.8)  # the steps of the price are not to be had from a line
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"), [("price", "squared"), ("visits", "poisson"), ("color", "classes")]
+)
+def test_numbers_and_classes_with_nothing_edited(
+    label: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = shop(1500).drop(columns=[name for name in ("price", "visits", "color") if name != label])
+    pq.write_table(pa.Table.from_pandas(frame), "shop.parquet")
+    answer = satrap("init", "shop.parquet", "--label", label)
+    assert answer.code == 0, answer.err
+    recipe = Path("recipe.yaml").read_text()
+    assert kind in recipe
+    assert "vector: {vector: 3}" in recipe
+    trained = satrap("train", "recipe.yaml", "--output", "run", "--set", "training.epochs=12")
+    assert trained.code == 0, trained.err
+    test, values = json.loads(Path("run/metrics.json").read_text())["test"], frame[label][9::10]
+    if label == "color":
+        assert test["accuracy"] > (values == frame[label].mode()[0]).mean() + 0.1
+    else:
+        assert test["rmse"] < 0.9 * values.std()  # of the mean
 
 
 def test_a_recipe_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A small table with columns of every kind."""
+"""Small made-up tables, with columns of every kind and labels of every kind."""
 
 from __future__ import annotations
 
@@ -29,5 +29,22 @@ def clicks(rows: int, seed: int = 1) -> pd.DataFrame:
             "copy": np.where(y == 1, "bought", "left"),
             "at": [f"2024-01-{1 + i % 28:02} 10:00:00" for i in range(rows)],
             "y": y,
+        }
+    )
+
+
+def shop(rows: int, seed: int = 1) -> pd.DataFrame:
+    """A price, a count and a color that depend on a number, a category and a vector."""
+    random = np.random.default_rng(seed)
+    size, brand, vector = random.normal(size=rows), random.integers(0, 5, rows), random.normal(size=(rows, 3))
+    score = np.stack([2 * size, vector[:, 0] * 2, brand - 2.0], 1)
+    return pd.DataFrame(
+        {
+            "size": size,
+            "brand": [f"b{b}" for b in brand],
+            "vector": list(vector),
+            "price": 200_000 + 5000 * (size * (brand - 2) + vector[:, 1]) + 1000 * random.normal(size=rows),
+            "visits": random.poisson(np.exp(0.8 * size + 0.3 * vector[:, 2])),
+            "color": np.array(["red", "green", "blue"])[(score + random.gumbel(size=(rows, 3))).argmax(1)],
         }
     )

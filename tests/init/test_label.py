@@ -11,9 +11,11 @@ from satrap.errors import ConfigError, DataError
 from satrap.init.label import Target, choose_label
 from satrap.init.profile import profile
 
+RANDOM = np.random.default_rng(3)
 
-def chosen(values: Any, **asked: Any) -> Target:
-    return choose_label(profile(open_source({"y": values}), "y"), "y", **asked)
+
+def chosen(values: Any, name: str = "y", **asked: Any) -> Target:
+    return choose_label(profile(open_source({name: values}), name), name, **asked)
 
 
 @pytest.mark.parametrize(
@@ -26,29 +28,67 @@ def chosen(values: Any, **asked: Any) -> Target:
         (["no", "yes", "yes", "yes"], {"positive": ["yes"]}, 0.75),
         ([-1, 1, 1, 1], {"positive": ["1"]}, 0.75),
         (["<=50K", "<=50K", ">50K", "<=50K"], {"positive": [">50K"]}, 0.25),
-        ([1, 2, 3, 3, 4, 4, 4, 5], {"threshold": 4.0}, 0.5),
     ],
 )
 def test_what_counts_as_one(values: list[Any], keys: dict[str, Any], share: float) -> None:
     target = chosen(values)
     assert target.keys == keys
     assert target.share == share
-    assert target.of(pa.array(values)).mean() == share
+    assert target.questions(pa.array(values))[0].mean() == share
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        (RANDOM.normal(1e6, 1e5, 500), {"kind": "regression", "loss": "squared"}),
+        ([str(v) for v in range(18, 90)], {"kind": "regression", "loss": "squared"}),
+        (RANDOM.poisson(RANDOM.gamma(1, 5, 2000)), {"kind": "regression", "loss": "poisson"}),
+        ([*RANDOM.normal(size=2000), 400.0], {"kind": "regression", "loss": "huber"}),
+        (list("abcb") * 3, {"kind": "multiclass", "classes": ["a", "b", "c"]}),
+        ([0, 1, 2, 1] * 3, {"kind": "multiclass", "classes": 3}),
+        ([1.0, 2.0, 10.0] * 3, {"kind": "multiclass", "classes": ["1.0", "2.0", "10.0"]}),
+    ],
+)
+def test_numbers_and_classes(values: Any, keys: dict[str, Any]) -> None:
+    target = chosen(values)
+    assert {key: target.keys[key] for key in keys} == keys
+    assert target.why
+
+
+def test_a_rating_has_a_threshold_and_other_numbers_are_classes() -> None:
+    values = [1, 2, 3, 3, 4, 4, 4, 5]
+    target = chosen(values, "Book-Rating")
+    assert (target.keys, target.share) == ({"threshold": 4.0}, 0.5)
+    assert target.questions(pa.array(values))[0].mean() == 0.5
+    assert chosen(values * 2, "sort").kind == "multiclass"
+    assert chosen(values, "rating", kind="regression").keys == {"kind": "regression", "loss": "squared"}
+    assert chosen([0, 1, 1, 0], kind="multiclass").keys["classes"] == 2
+
+
+def test_questions_are_what_a_copy_of_the_label_tells() -> None:
+    numbers = RANDOM.normal(size=1000)
+    shares = [asked.mean() for asked in chosen(numbers).questions(pa.array(numbers))]
+    assert shares == pytest.approx([0.5, 0.9, 0.1], abs=0.002)
+    classes = list("aaaabbbccd") * 10
+    shares = [asked.mean() for asked in chosen(classes).questions(pa.array(classes))]
+    assert shares == pytest.approx([0.4, 0.3, 0.2])
 
 
 def test_asked_for() -> None:
     assert chosen(["a", "b", "c"], positive=["b"]).keys == {"positive": ["b"]}
     target = chosen([1.5, 2.5, 3.5], threshold=2.0)
-    np.testing.assert_array_equal(target.of(pa.array([1.5, 2.0, 3.5])), [0, 1, 1])
+    np.testing.assert_array_equal(target.questions(pa.array([1.5, 2.0, 3.5]))[0], [0, 1, 1])
     assert target.share == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
     ("values", "asked", "kind", "match"),
     [
-        (["a", "b", "c"], {}, DataError, r"3 values: a, b, c[\s\S]*--positive"),
-        ([0, 1, 2], {}, DataError, r"3 values: 0, 1, 2[\s\S]*--threshold"),
-        (list(range(2000)), {}, DataError, r"more than 1000 values[\s\S]*--threshold"),
+        (["a", "b", "c"], {}, DataError, r"3 values in 3 rows[\s\S]*--positive"),
+        ([f"t{i}" for i in range(2000)], {}, DataError, r"more than 1000 values[\s\S]*--positive"),
+        ([*map(str, range(50)), "many"], {"kind": "regression"}, DataError, "is no number: many"),
+        (["a", "b", "c"] * 9, {"kind": "binary"}, ConfigError, "more than two values"),
+        ([1, 2, 3], {"kind": "regression", "threshold": 2.0}, ConfigError, "not for --kind regression"),
         ([1, 1, 1], {}, DataError, "the same value in all rows: 1"),
         ([0, 1, None], {}, DataError, "missing in 1 of 3 rows"),
         (["a", "b"], {"threshold": 1.0}, ConfigError, "needs numbers"),

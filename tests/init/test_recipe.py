@@ -120,6 +120,29 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
     assert "tags: {dim: 4, multi: true, pooling: mean}" in found.text
 
 
+def test_vectors_need_a_table_beside_them(tmp_path: Path) -> None:
+    table = {"y": [0, 1] * 50, "v": [[0.5, 1.5], [0.1, 0.2]] * 50}
+    pq.write_table(pa.table(table), tmp_path / "v.parquet")
+    with pytest.raises(DataError, match="only vectors are left"):
+        make_recipe(Request(data=[str(tmp_path / "v.parquet")], label="y"))
+
+
+def test_a_copy_of_a_number_or_class_is_left_out_and_what_goes_with_it_is_not(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    size = random.normal(size=2000)
+    price = 100 + 10 * size + random.normal(size=2000)
+    text = written(tmp_path, pd.DataFrame({"y": price, "cents": 100 * price, "size": size}))
+    assert "cents: it alone tells the label" in text
+    assert "size" in load(tmp_path / "recipe.yaml").sections.features
+    kind = random.choice(["iris", "rose", "lily"], 2000)
+    frame = pd.DataFrame(
+        {"y": kind, "latin": np.char.upper(kind), "length": random.normal(3.0 * (kind == "iris"))}
+    )
+    text = written(tmp_path, frame.assign(is_iris=np.where(kind == "iris", "x", "o")))
+    assert "latin: it alone tells the label" in text
+    assert {"length", "is_iris"} <= set(load(tmp_path / "recipe.yaml").sections.features)
+
+
 @pytest.mark.parametrize(
     ("frame", "asked", "kind", "match"),
     [
@@ -127,7 +150,7 @@ def test_lists_in_parquet(tmp_path: Path) -> None:
         (clicks(100), {"drop": ["nix"]}, ConfigError, "no column 'nix'"),
         (clicks(100)[["y", "same"]], {}, DataError, "no column is left to learn from"),
         (pd.DataFrame({"y": []}), {}, DataError, "no rows"),
-        (pd.DataFrame({"y": list("abc") * 9, "x": 1}), {}, DataError, "3 values"),
+        (pd.DataFrame({"y": ["p", "q", "r"], "x": 1}), {}, DataError, "3 values"),
     ],
 )
 def test_clear_errors(

@@ -21,6 +21,11 @@ from satrap.errors import ConfigError
 @click.option(
     "--test", multiple=True, metavar="FILE", help="Rows to judge the model by; default a tenth of DATA."
 )
+@click.option(
+    "--kind",
+    type=click.Choice(["binary", "regression", "multiclass"]),
+    help="What the label is; default by its values.",
+)
 @click.option("--positive", multiple=True, metavar="VALUE", help="Value of the label that is 1; repeatable.")
 @click.option("--threshold", type=float, help="Numbers of the label from here on are 1.")
 @click.option("--weight", metavar="COL", help="Column that says how much a row counts.")

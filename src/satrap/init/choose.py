@@ -36,7 +36,7 @@ class Features:
         if keys.get("column") == free:
             del keys["column"]
         self.lines[free] = (keys, why)
-        self.width += keys.get("dim", 1)
+        self.width += keys.get("dim", keys.get("vector", 1))
 
 
 def dim_of(distinct: int) -> int:
@@ -59,6 +59,8 @@ def add_features(found: Features, column: Column, decision: Decision, *, bins: i
             keys["separator"] = decision.separator
         found.add(name, keys, f"{decision.why}{missing}")
         found.ids += distinct
+    elif decision.kind == "vector":
+        found.add(name, {"vector": column.longest}, f"{decision.why}{missing}")
     elif decision.kind == "number":
         transform, why = transform_of(decision.numbers)
         keys = {"numeric": True, "transform": transform}

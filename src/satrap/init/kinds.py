@@ -1,4 +1,4 @@
-"""Decides what each column is: an id, a category, a number, several values, a time, or of no use."""
+"""Decides what a column is: an id, a category, a number, several values, a vector, a time, or of no use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from satrap.data.columns import is_text, to_floats
 from satrap.data.encode import MISSING
 from satrap.init.profile import MOST_TEXTS, Column, flat
+from satrap.schema import MAX_DIM
 
-Kind = Literal["category", "number", "values", "time", "unused"]
+Kind = Literal["category", "number", "values", "vector", "time", "unused"]
 _SEPARATORS = "|", ";", "^", ",", " "
 _STAMP = (
     r"^\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{4}( \d{1,2}:\d{2}.*)?$"
@@ -78,8 +79,13 @@ def _unique(column: Column) -> bool:
 
 
 def _of_lists(column: Column) -> Decision:
-    if column.fractions:
-        return Decision("unused", "lists of measurements: a vector is no set of ids")
+    if column.fractions or column.infinite:
+        if column.infinite or column.texts:
+            return Decision("unused", "lists of measurements, some of which are no finite numbers")
+        if column.shortest < column.longest or column.longest > MAX_DIM:
+            sizes = f"{column.shortest} to {column.longest} numbers"
+            return Decision("unused", f"lists of {sizes}: a vector has one length, at most {MAX_DIM}")
+        return Decision("vector", f"lists of {column.longest} numbers")
     per_row = column.values / max(1, column.rows - column.missing)
     return Decision("values", f"lists, {per_row:.1f} values each")
 

@@ -1,4 +1,4 @@
-"""Decides which values of the label count as 1."""
+"""Decides what the label is: 0 and 1, and which values count as 1, a number, or one of several classes."""
 
 from __future__ import annotations
 
@@ -10,40 +10,63 @@ from typing import Any
 
 import numpy as np
 
-from satrap.data.columns import to_floats
+from satrap.data.columns import as_array, to_floats
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError
 from satrap.init.kinds import words
 from satrap.init.profile import LABEL_VALUES, Column, Profile
+from satrap.schema import Kind
 
 _YES = set(words("true yes y t positive pos good click clicked buy bought like liked won paid spam fraud"))
+_RATINGS = set(words("rating ratings rate rates star stars score scores grade grades"))
 _MOST_RATINGS = 25
+_MOST_CODES = 12
+"""A label of so many whole numbers or fewer may be one of several classes, of more it is a number."""
+_FAR = 20
+"""Deviations from the mean from which on a few rows decide what the squared error learns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The label: `keys` for the recipe besides name, why, and the share of rows with a 1.
-
-    `ones` holds the values that count as 1, or `threshold` the least such number.
-    """
+    """The label: its keys in the recipe besides name, why, and of a binary label the share of 1s."""
 
     column: str
     keys: dict[str, Any]
     why: str
-    share: float
+    share: float | None = None
 
-    def of(self, values: Any) -> Any:
-        """Return float64[n], 0 and 1, of the label's values in an Arrow array."""
+    @property
+    def kind(self) -> Kind:
+        """Kind of the label."""
+        found: Kind = self.keys.get("kind", "binary")
+        return found
+
+    def questions(self, values: Any) -> list[Any]:
+        """Return what a copy of the label would tell, each float64[n] of 0 and 1, of values in an array.
+
+        Of a binary label it is the label itself, of a number whether it is above three quantiles, of classes
+        whether it is one of the three most frequent.
+        """
+        if self.kind == "multiclass":
+            _, codes, counts = np.unique(hash_ids(values), return_inverse=True, return_counts=True)
+            return [(codes == code).astype(np.float64) for code in np.argsort(-counts, kind="stable")[:3]]
         if "positive" in self.keys:
-            return np.isin(hash_ids(values), hash_ids(self.keys["positive"])).astype(np.float64)
+            return [np.isin(hash_ids(values), hash_ids(self.keys["positive"])).astype(np.float64)]
         numbers = to_floats(values)
-        return (numbers >= self.keys.get("threshold", 0.5)).astype(np.float64)
+        if self.kind == "regression":
+            return [(numbers > cut).astype(np.float64) for cut in np.quantile(numbers, [0.5, 0.1, 0.9])]
+        return [(numbers >= self.keys.get("threshold", 0.5)).astype(np.float64)]
 
 
 def choose_label(
-    profile: Profile, name: str, *, positive: Sequence[str] = (), threshold: float | None = None
+    profile: Profile,
+    name: str,
+    *,
+    kind: Kind | None = None,
+    positive: Sequence[str] = (),
+    threshold: float | None = None,
 ) -> Target:
-    """Return the target, as asked for by `positive` or `threshold`, else by its values.
+    """Return the target, as asked for by `kind`, `positive` or `threshold`, else by its values.
 
     Raises `DataError` for a label that is missing in rows, constant, or has too many values, `ConfigError`
     for a request that does not fit it.
@@ -55,6 +78,8 @@ def choose_label(
             why="nothing can be learned from such a row",
             fix="remove these rows, or fill the label in",
         )
+    if kind not in (None, "binary") and (positive or threshold is not None):
+        raise ConfigError(f"--positive and --threshold are for two values, not for --kind {kind}")
     if threshold is not None:
         return _by_threshold(column, name, counts, threshold)
     if positive:
@@ -63,11 +88,27 @@ def choose_label(
         raise DataError(
             f"the label {name!r} has the same value in all rows: {next(iter(counts))}",
             why="there is nothing to tell apart",
-            fix="give data with both values, or the right column: --label COLUMN",
+            fix="give data with several values, or the right column: --label COLUMN",
         )
-    if len(counts) == 2:
-        return _of_two(name, counts)
-    return _of_many(column, name, counts)
+    if kind is None:
+        kind = _kind_of(column, name, counts)
+    if kind == "binary":
+        return _of_two(name, counts) if len(counts) == 2 else _of_ratings(column, name, counts)
+    if kind == "regression":
+        values = to_floats(as_array(profile.sample.column(name))) if _measured(column) else None
+        return _of_numbers(column, name, values)
+    return _of_classes(column, name, counts)
+
+
+def _measured(column: Column) -> bool:
+    return column.numbers and column.texts == 0
+
+
+def _kind_of(column: Column, name: str, counts: Counter[str]) -> Kind:
+    if len(counts) == 2 or _ratings(column, counts, name):
+        return "binary"
+    codes = counts and len(counts) <= _MOST_CODES and column.fractions == 0
+    return "regression" if _measured(column) and not codes else "multiclass"
 
 
 def _merged(counts: Counter[str]) -> Counter[str]:
@@ -102,27 +143,61 @@ def _of_two(name: str, counts: Counter[str]) -> Target:
     return Target(name, {"positive": [chosen]}, f"{reason}; {other!r} is 0", counts[chosen] / rows)
 
 
-def _of_many(column: Column, name: str, counts: Counter[str]) -> Target:
-    values = sorted(number for text in counts if (number := _number(text)) is not None)
-    if (
-        column.numbers
-        and 4 <= len(values) == len(counts) <= _MOST_RATINGS
-        and -10 <= values[0] <= values[-1] <= 100
-    ):
-        rows = sum(counts.values())
-        shares = {v: sum(n for text, n in counts.items() if float(text) >= v) / rows for v in values[1:]}
-        best = min(shares, key=lambda value: abs(shares[value] - 0.5))
-        why = f"{len(values)} values, {values[0]:g} to {values[-1]:g}: a rating? --threshold asks otherwise"
-        return Target(name, {"threshold": best}, why, shares[best])
-    shown = ", ".join(sorted(counts)[:5]) + (", ..." if len(counts) > 5 else "")
-    many = f"{len(counts)} values" if counts else f"more than {LABEL_VALUES} values"
-    raise DataError(
-        f"the label {name!r} has {many}" + (f": {shown}" if counts else ""),
-        why="recipes are written for two values; others need kind: regression or multiclass, by hand",
-        fix="--threshold NUMBER (numbers from there on are 1)"
-        if column.numbers
-        else "--positive VALUE (this value is 1, all others are 0)",
-    )
+def _ratings(column: Column, counts: Counter[str], name: str) -> bool:
+    """Tell whether a label is one of a few numbers, and has the name of a rating."""
+    few = column.numbers and column.texts == 0 and 4 <= len(counts) <= _MOST_RATINGS
+    return few and -10 <= column.low <= column.high <= 100 and bool(_RATINGS & set(words(name)))
+
+
+def _of_ratings(column: Column, name: str, counts: Counter[str]) -> Target:
+    values = sorted(_number(text) or 0.0 for text in counts)
+    if not counts or not _measured(column):
+        raise ConfigError(
+            f"the label {name!r} has more than two values: --kind binary needs to know which are 1",
+            fix="--threshold NUMBER (numbers from there on) or --positive VALUE",
+        )
+    rows = sum(counts.values())
+    shares = {v: sum(n for text, n in counts.items() if (_number(text) or 0.0) >= v) / rows for v in values}
+    best = min(values[1:], key=lambda value: abs(shares[value] - 0.5))
+    why = f"{len(values)} values, {values[0]:g} to {values[-1]:g}: a rating? --threshold asks otherwise"
+    return Target(name, {"threshold": best}, why, shares[best])
+
+
+def _of_numbers(column: Column, name: str, values: Any) -> Target:
+    """Return a label that is a number; `values`, float64[n], are a sample of it."""
+    if values is None:
+        raise DataError(
+            f"the label {name!r} is no number: {', '.join(sorted(column.odd)[:3]) or 'infinite values'}",
+            fix="--kind multiclass, or correct these values",
+        )
+    keys: dict[str, Any] = {"kind": "regression"}
+    whole, mean, deviation = column.fractions == 0, values.mean(), values.std()
+    skew = np.mean((values - mean) ** 3) / max(deviation**3, 1e-30)
+    far = max(column.high - mean, mean - column.low) / max(deviation, 1e-30)
+    if whole and column.low == 0 and column.high <= 1000 and skew > 1:
+        return Target(name, keys | {"loss": "poisson"}, "whole numbers from 0 with a long tail: a count")
+    if far > _FAR:
+        why = f"the farthest number is {far:.0f} deviations from the mean, and would count too much squared"
+        return Target(name, keys | {"loss": "huber"}, why)
+    why = f"numbers, {column.low:g} to {column.high:g}; squared errors learn their mean"
+    return Target(name, keys | {"loss": "squared"}, why)
+
+
+def _of_classes(column: Column, name: str, counts: Counter[str]) -> Target:
+    if not counts or 2 * len(counts) > column.rows:
+        many = f"{len(counts)} values" if counts else f"more than {LABEL_VALUES} values"
+        raise DataError(
+            f"the label {name!r} has {many} in {column.rows:,} rows, and they are no numbers",
+            why="a class is learned from its rows",
+            fix="--positive VALUE (this value is 1, all others are 0), or another column: --label COLUMN",
+        )
+    often, count = max(counts.items(), key=lambda pair: pair[1])
+    why = f"{len(counts)} classes, {often!r} has {count / column.rows:.3g} of the rows"
+    numbers = {value: _number(value) for value in counts}
+    if set(numbers.values()) == set(range(len(counts))):
+        return Target(name, {"kind": "multiclass", "classes": len(counts)}, why)
+    ordered = sorted(counts, key=lambda value: (numbers[value] or 0.0, value))
+    return Target(name, {"kind": "multiclass", "classes": ordered}, why)
 
 
 def _by_threshold(column: Column, name: str, counts: Counter[str], threshold: float) -> Target:

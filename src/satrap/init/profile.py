@@ -35,7 +35,8 @@ _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 class Column:
     """Facts about a column, over all rows read.
 
-    Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers.
+    Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers,
+    `shortest` and `longest` of the lengths of lists that are not empty.
     `texts` counts values that are no numbers, until they are more than `MOST_TEXTS`; `odd` are the first of
     them.
     """
@@ -52,6 +53,8 @@ class Column:
     ascending: bool = True
     low: float = np.inf
     high: float = -np.inf
+    shortest: int = 2**62
+    longest: int = 0
     distinct: Distinct = field(default_factory=Distinct)
 
     @property
@@ -82,7 +85,13 @@ class Column:
         self.type = array.type if self.type is None or pa.types.is_null(self.type) else self.type
         self.rows += len(array)
         if self.is_list:
-            self.missing += len(array) - int(pc.sum(pc.greater(pc.list_value_length(array), 0)).as_py() or 0)
+            lengths = pc.list_value_length(array)
+            lengths = lengths.filter(pc.greater(lengths, 0))
+            self.missing += len(array) - len(lengths)
+            if len(lengths):
+                shortest, longest = pc.min_max(lengths).values()
+                self.shortest = min(self.shortest, shortest.as_py())
+                self.longest = max(self.longest, longest.as_py())
             array = flat(pc.list_flatten(array))
         if self.is_nested:
             self.values += len(array)

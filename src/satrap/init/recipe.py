@@ -22,9 +22,11 @@ from satrap.init.label import Target, choose_label
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import settings
 from satrap.init.write import comment, scalar, section
+from satrap.schema import Kind
 
-SUSPICIOUS = 0.99
-"""A column that alone has this AUC is taken for a copy of the label."""
+SUSPICIOUS: dict[Kind, float] = {"binary": 0.99, "multiclass": 0.99, "regression": 0.999}
+"""A column that alone has this AUC is taken for a copy of the label. Numbers that go with the label are often
+near to it without being a copy."""
 
 _WEIGHTS = {"weight", "weights"}
 _USERS = {"user", "users", "uid", "userid", "customer", "visitor", "member", "reader", "client"}
@@ -41,6 +43,7 @@ class Request:
         test: files to judge the model by; default: every tenth row of `data`.
         weight, group, time: columns of that use.
         drop: columns to leave out.
+        kind: of the label: binary, regression or multiclass; default by its values.
         positive: values of the label that count as 1.
         threshold: numbers of the label from here on count as 1.
         rows: read only so many rows; default all.
@@ -56,6 +59,7 @@ class Request:
     group: str | None = None
     time: str | None = None
     drop: Sequence[str] = ()
+    kind: Kind | None = None
     positive: Sequence[str] = ()
     threshold: float | None = None
     rows: int | None = None
@@ -85,11 +89,12 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     if tested:
         check_columns([asked.label], tested.names, tested.label)
     facts = profile(source, asked.label, most=asked.rows, progress=progress)
-    target = choose_label(facts, asked.label, positive=asked.positive, threshold=asked.threshold)
-    truth = target.of(as_array(facts.sample.column(asked.label)))
+    target = choose_label(
+        facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
+    )
     features = Features()
     unused: dict[str, str] = {}
-    decisions = _decisions(asked, facts, truth, unused)
+    decisions = _decisions(asked, facts, target, unused)
     numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
     if tested:
         check_columns(decisions, tested.names, tested.label)
@@ -104,13 +109,22 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
             why="; ".join(f"{name}: {why}" for name, why in list(unused.items())[:4]),
             fix="give more columns, or rows",
         )
+    if not any("dim" in keys for keys, _ in features.lines.values()):
+        raise DataError(
+            f"only vectors are left to learn from: {', '.join(features.lines)}",
+            where=source.label,
+            why="a run has at least one table",
+            fix="give a column of ids, categories or numbers as well",
+        )
     chosen = settings(_training_rows(asked, facts), features.width)
     odd = sorted(
         {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
     )
     chosen["data"] = _data(asked, csv, kind, odd) | chosen["data"]
     lines = [*_head(asked, facts, source), *section("data", chosen.pop("data")), ""]
-    lines += [*_labels(target), "", *_roles(asked, facts, decisions)]
+    if target.kind != "binary":
+        del chosen["training"]["monitor"]  # it is about AUC
+    lines += [*_labels(target), "", *_roles(asked, facts, target, decisions)]
     lines += [*section("features", features.lines), *_left_out(unused), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
@@ -159,9 +173,10 @@ def _check_columns(asked: Request, source: Source) -> None:
                 )
 
 
-def _decisions(asked: Request, facts: Profile, truth: object, unused: dict[str, str]) -> dict[str, Decision]:
+def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str, str]) -> dict[str, Decision]:
     """Return what the columns are that are used; write into `unused` why others are not."""
     found: dict[str, Decision] = {}
+    questions = target.questions(as_array(facts.sample.column(asked.label)))
     for name, column in facts.columns.items():
         if name in (asked.label, asked.weight):
             continue
@@ -174,7 +189,9 @@ def _decisions(asked: Request, facts: Profile, truth: object, unused: dict[str, 
             unused[name] = "a time: what comes later has other values"
         elif decision.kind == "unused":
             unused[name] = decision.why
-        elif (alone := auc_alone(column, sample, truth)) > SUSPICIOUS:
+        elif (alone := auc_alone(column, sample, questions[0])) > SUSPICIOUS[target.kind] and all(
+            auc_alone(column, sample, question) > SUSPICIOUS[target.kind] for question in questions[1:]
+        ):
             unused[name] = f"it alone tells the label, AUC {alone:.3f}: a copy, or known only afterwards?"
         else:
             found[name] = replace(decision, alone=0.5 if math.isnan(alone) else alone)
@@ -220,10 +237,11 @@ def _head(asked: Request, facts: Profile, source: Source) -> list[str]:
 
 def _labels(target: Target) -> list[str]:
     keys = scalar({"name": target.column, **target.keys})
-    return ["labels:", f"  - {keys}  {comment(f'{target.why}; {target.share:.3g} of the rows are 1')}"]
+    share = "" if target.share is None else f"; {target.share:.3g} of the rows are 1"
+    return ["labels:", f"  - {keys}  {comment(target.why + share)}"]
 
 
-def _roles(asked: Request, facts: Profile, decisions: dict[str, Decision]) -> list[str]:
+def _roles(asked: Request, facts: Profile, target: Target, decisions: dict[str, Decision]) -> list[str]:
     lines = []
     if asked.weight:
         lines.append(f"weight: {scalar(asked.weight)}")
@@ -231,7 +249,7 @@ def _roles(asked: Request, facts: Profile, decisions: dict[str, Decision]) -> li
         if _WEIGHTS & set(words(name)) and facts.columns[name].numbers and facts.columns[name].low >= 0:
             lines.append(f"# weight: {scalar(name)}  # if it says how much a row counts")
     group = asked.group or _users(facts, decisions)
-    if group:
+    if group and target.kind == "binary":
         lines.append(f"group: {scalar(group)}  # AUC is also reported within each of its values")
     return [*lines, ""] if lines else []
 
