@@ -178,6 +178,9 @@ def test_impossible_values_name_the_line(tmp_path: Path, text: str, what: str, w
         ("data.split.test=[10]", "names part 10, but parts are 0 to 9"),
         ("data.split.test=[8]", "data.split names a part twice"),
         ("data.split={modulo: 2, validation: [0], test: [1]}", "data.split leaves no rows for training"),
+        ("data.split={column: at}", "data.split names no time"),
+        ("data.split={}", "'modulo' is missing"),
+        ("data.split={column: at, modulo: 2}", "modulo"),
     ],
 )
 def test_impossible_splits(tmp_path: Path, override: str, what: str) -> None:

@@ -81,6 +81,24 @@ def test_roles(tmp_path: Path) -> None:
     assert "copy: as asked for" in text
 
 
+def test_a_split_by_time(tmp_path: Path) -> None:
+    text = written(tmp_path, clicks(1000))
+    assert '# split: {column: at, validation: "2024-01-' in text
+    text = written(tmp_path, clicks(1000), time="at")
+    split = load(tmp_path / "recipe.yaml").sections.data.split
+    assert split is not None
+    assert (split.column, split.validation, split.test) == (
+        "at",
+        "2024-01-23 10:00:00",
+        "2024-01-26 10:00:00",
+    )
+    test = tmp_path / "test.csv"
+    clicks(50).to_csv(test, index=False)
+    assert "{column: at, validation: " in written(tmp_path, clicks(1000), time="at", test=[str(test)])
+    with pytest.raises(ConfigError, match="--time copy: it has no times"):
+        written(tmp_path, clicks(1000), time="copy")
+
+
 def test_how_csv_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n" * 50)

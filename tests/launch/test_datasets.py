@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from satrap.config import load
+from satrap.errors import ConfigError
 from satrap.launch.datasets import changed_files, measured, open_part, open_sources
 from satrap.schema import Schema
 from tests.launch.runs import RECIPE, frame, make_recipe
@@ -108,3 +109,18 @@ def test_files_with_another_md5_are_named(tmp_path: Path) -> None:
     assert changed_files(load(path)) == []
     path.write_text(RECIPE + "about: {md5: {rows.csv: '0123'}}\n")
     assert changed_files(load(path)) == ["rows.csv"]
+
+
+def test_a_split_by_time(tmp_path: Path) -> None:
+    text = NUMBERED.replace(
+        "modulo: 10, validation: [8], test: [9, 0]", "column: row, validation: 100, test: {}"
+    )
+    path = make_recipe(
+        tmp_path, text.replace("{}", '"1970-01-01 00:02:30"'), frame(203).assign(row=np.arange(203))
+    )
+    assert rows_of(path, "train") == list(range(100))
+    assert rows_of(path, "validation") == list(range(100, 150))
+    assert rows_of(path, "test") == list(range(150, 203))
+    assert rows_of(path, "train", "data.split={column: row, test: 150}") == list(range(150))
+    with pytest.raises(ConfigError, match=r"'soon' is no time[\s\S]*data.split"):
+        rows_of(path, "test", "data.split.test=soon")

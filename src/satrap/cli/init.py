@@ -30,7 +30,7 @@ from satrap.errors import ConfigError
 @click.option("--threshold", type=float, help="Numbers of the label from here on are 1.")
 @click.option("--weight", metavar="COL", help="Column that says how much a row counts.")
 @click.option("--group", metavar="COL", help="Column to report AUC within, for example the user.")
-@click.option("--time", metavar="COL", help="Column that is a time.")
+@click.option("--time", metavar="COL", help="Column of times: the last rows are for validation and test.")
 @click.option("--drop", multiple=True, metavar="COL", help="Column to leave out; repeatable.")
 @click.option(
     "--sample", "rows", type=click.IntRange(1), metavar="ROWS", help="Read only the first ROWS rows."

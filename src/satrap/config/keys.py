@@ -66,6 +66,22 @@ class Split(Keys):
     """Parts of `data.train` to use for the test."""
 
 
+class TimeSplit(Keys):
+    """Rows are divided by the time in a column: those before the first time named below are for training."""
+
+    column: str
+    """Column of times: timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970 (also
+    milli-, micro- or nanoseconds)."""
+    validation: str | float | None = None
+    """First time of the validation rows in `data.train`; default none."""
+    test: str | float | None = None
+    """First time of the test rows in `data.train`, later than `validation`; default none."""
+
+
+def _way(value: Mapping[str, Any]) -> str:
+    return "time" if "column" in value else "rows"
+
+
 class Data(Keys):
     """Where the rows come from and how they are read."""
 
@@ -99,8 +115,10 @@ class Data(Keys):
     """CSV: character encoding; default utf-8."""
     join: list[Join] = Field(default_factory=list)
     """Columns to add from other files."""
-    split: Split | None = None
-    """Take validation and test rows out of `train` by row number."""
+    split: Annotated[Split | TimeSplit | None, Choice(_way, {"rows": Split, "time": TimeSplit}, "modulo")] = (
+        None
+    )
+    """Take validation and test rows out of `train` by row number, or by time: `column: ...`."""
 
 
 class NamedModel(Keys):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from satrap import optim, own_code
 from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown
-from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, VectorKeys
+from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
 from satrap.config.unsupported import check_cluster, refuse_unsupported
@@ -259,26 +259,39 @@ def _check_data(recipe: Recipe) -> None:
         return
     for part in ("validation", "test"):
         rows = getattr(data.split, part)
-        if rows and getattr(data, part) is not None:
+        if rows not in (None, []) and getattr(data, part) is not None:
             raise ConfigError(
                 f"data.split.{part} and data.{part} are both given",
                 where=recipe.source.where(("data", "split", part)),
                 why=f"the {part} rows can come from one place only",
                 fix="remove one of them",
             )
-        if any(row >= data.split.modulo for row in rows):
+    if isinstance(data.split, Split):
+        _check_parts(recipe, data.split)
+    elif data.split.validation is None and data.split.test is None:
+        raise ConfigError(
+            "data.split names no time",
+            where=recipe.source.where(("data", "split")),
+            fix='give the first time of the test rows, for example test: "2024-01-31", or of validation rows',
+        )
+
+
+def _check_parts(recipe: Recipe, split: Split) -> None:
+    for part in ("validation", "test"):
+        rows = getattr(split, part)
+        if any(row >= split.modulo for row in rows):
             raise ConfigError(
-                f"data.split.{part} names part {max(rows)}, but parts are 0 to {data.split.modulo - 1}",
+                f"data.split.{part} names part {max(rows)}, but parts are 0 to {split.modulo - 1}",
                 where=recipe.source.where(("data", "split", part)),
             )
-    named = [*data.split.validation, *data.split.test]
+    named = [*split.validation, *split.test]
     if len(set(named)) != len(named):
         raise ConfigError(
             "data.split names a part twice",
             where=recipe.source.where(("data", "split")),
             why="validation and test rows must differ",
         )
-    if len(named) >= data.split.modulo:
+    if len(named) >= split.modulo:
         raise ConfigError(
             "data.split leaves no rows for training", where=recipe.source.where(("data", "split"))
         )

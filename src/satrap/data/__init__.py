@@ -7,5 +7,16 @@ from satrap.data.join import Join
 from satrap.data.measure import measure
 from satrap.data.prefetch import prefetch
 from satrap.data.source import RowSplit
+from satrap.data.times import TimeRange
 
-__all__ = ["CsvOptions", "Dataset", "Join", "RowSplit", "hash_ids", "measure", "prefetch", "read"]
+__all__ = [
+    "CsvOptions",
+    "Dataset",
+    "Join",
+    "RowSplit",
+    "TimeRange",
+    "hash_ids",
+    "measure",
+    "prefetch",
+    "read",
+]

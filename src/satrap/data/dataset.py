@@ -8,17 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from satrap.batch import Batch
 from satrap.data.csv import CsvOptions, CsvSource
-from satrap.data.encode import MISSING, Encoder, needed_columns
+from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
 from satrap.data.files import FORMATS, find_files, guess_format
 from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import MemorySource, to_table
 from satrap.data.parquet import ArrowSource, ParquetSource
 from satrap.data.rows import Mark, Rows, slice_rows, take_rows
-from satrap.data.source import Cursor, Piece, RowSplit, Scan, Source, check_columns, permutation
+from satrap.data.source import Cursor, Origin, Piece, RowSplit, Scan, Source, check_columns, permutation
+from satrap.data.times import TimeRange
 from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
 
@@ -34,7 +36,7 @@ class Settings:
     shuffle: bool = False
     seed: int = 0
     buffer_rows: int | None = None
-    rows: RowSplit | None = None
+    rows: RowSplit | TimeRange | None = None
     worker: int = 0
     workers: int = 1
     missing: tuple[str, ...] = MISSING
@@ -83,6 +85,8 @@ class Dataset:
     ) -> None:
         self._source, self.schema, self.settings, self._joins = source, schema, settings, tuple(joins)
         ids, numbers = needed_columns(schema)
+        if isinstance(settings.rows, TimeRange):
+            ids.append(settings.rows.column)
         self._names = list(dict.fromkeys([*ids, *numbers]))
         check_joins(self._joins, source.names)
         joined = [name for side in self._joins for name in side.columns]
@@ -131,7 +135,9 @@ class Dataset:
         return Dataset(self._source, schema or self.schema, settings, self._joins)
 
     def num_rows(self) -> int | None:
-        """Return this worker's rows of one pass, or None if only reading would tell (CSV)."""
+        """Return this worker's rows of one pass, or None if only reading would tell (CSV, rows by time)."""
+        if isinstance(self.settings.rows, TimeRange):
+            return None
         return self._source.num_rows(self._scan(0))
 
     def progress(self, position: Any, epoch: int = 0) -> float | None:
@@ -197,7 +203,7 @@ class Dataset:
             numbers=self._numbers,
             raw=raw,
             order=(s.seed, epoch) if s.shuffle and epoch is not None else None,
-            rows=s.rows,
+            rows=s.rows if isinstance(s.rows, RowSplit) else None,
             worker=s.worker,
             workers=s.workers,
         )
@@ -210,7 +216,20 @@ class Dataset:
             table = piece.table
             for side in self._joins:
                 table = side.attach(table, self._names)
-            yield replace(piece, table=table)
+            piece = replace(piece, table=table)
+            if isinstance(self.settings.rows, TimeRange):
+                piece = self._in_time(piece, self.settings.rows)
+            if piece.table.num_rows:
+                yield piece
+
+    def _in_time(self, piece: Piece, rows: TimeRange) -> Piece:
+        """Return a piece with those of its rows whose time is in a range."""
+        missing = Missing(self.settings.missing, self.schema.salt)
+        chunk = Chunk(piece.table, piece.origin, self.schema.salt, missing, {})
+        kept = np.flatnonzero(rows.keeps(chunk.seconds(rows.column)))
+        origin = Origin(piece.origin.file, piece.origin.rows[kept])
+        raw = None if piece.raw is None else piece.raw.take(kept)
+        return replace(piece, table=piece.table.take(kept), origin=origin, raw=raw)
 
     def _in_order(self, rows: Rows, epoch: int) -> Iterator[Batch]:
         facts = self._facts(epoch)
@@ -243,7 +262,11 @@ class Dataset:
         `check` is a checksum of all settings that decide which rows are in which batch.
         """
         s = self.settings
-        split = [s.rows.modulo, *s.rows.keep] if s.rows else []
+        split: list[Any] = []
+        if isinstance(s.rows, RowSplit):
+            split = [s.rows.modulo, *s.rows.keep]
+        elif s.rows is not None:
+            split = [s.rows.column, *map(repr, s.rows.bounds)]
         facts = [s.batch_size, s.shuffle, s.worker, s.workers, split, self._source.files]
         if s.shuffle:
             facts += [s.seed, self.buffer_rows]
@@ -264,7 +287,7 @@ class Dataset:
     def _refuse_empty(self) -> None:
         """Raise when the source has no rows; an empty share of a worker is no error."""
         whole = replace(self._scan(None), worker=0, workers=1)
-        if next(iter(self._source.scan(whole, None)), None) is None:
+        if next(self._pieces(whole), None) is None:
             some = self.settings.rows is not None
             raise DataError(
                 "no rows" + (" are left after the row split" if some else ": the data is empty"),
@@ -289,7 +312,7 @@ def read(
     *,
     batch_size: int = 4096,
     shuffle: bool = False,
-    rows: RowSplit | None = None,
+    rows: RowSplit | TimeRange | None = None,
     join: Sequence[Join] = (),
     format: str | None = None,
     csv: CsvOptions | None = None,
@@ -303,7 +326,7 @@ def read(
         schema: labels and features; `Schema.without_labels` for data without label columns.
         batch_size: samples per batch, default 4096.
         shuffle: whether to read in random order, a function of (seed, epoch); default False.
-        rows: keep only some rows, by index.
+        rows: keep only some rows, by index or time. Workers share the rows before a choice by time.
         join: side tables whose columns are added.
         format: "csv", "tsv", "parquet" or "arrow"; default: by the file name (".gz" may follow for text).
         csv: how CSV files are written; its `missing` counts for every kind of source.

@@ -15,6 +15,7 @@ from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.source import Origin
+from satrap.data.times import to_seconds
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema, Vector
@@ -153,6 +154,15 @@ class Chunk:
             raise not_a_number(array, self.origin, column, self._missing.texts) from error
         fix = "correct the value, or leave it empty to mean missing"
         self._refuse(column, values, np.isinf(values), "value {:g} is infinite", _NO_LEARNING, fix)
+        return values
+
+    def seconds(self, column: str) -> Doubles:
+        """Return a column of times as seconds since 1970, float64[n], NaN where missing."""
+        array = self.column(column)
+        try:
+            values: Doubles = self._spread(column, "times", lambda a: to_seconds(a, self._missing.texts))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise no_time(array, self.origin, column, self._missing.texts) from error
         return values
 
     def _floats(self, array: pa.Array) -> Doubles:
@@ -398,6 +408,27 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
         where=f"{origin.file}, column {column!r}",
         why="the schema uses this column as a number",
         fix="convert the column, or declare the feature categorical (a label: multiclass)",
+    )
+
+
+def no_time(array: pa.Array, origin: Origin, column: str, missing: pa.Array) -> DataError:
+    """Return the error that names the first value of a column that is no time."""
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    for row in range(len(array)) if is_text(array.type) else ():
+        try:
+            to_seconds(array.slice(row, 1), missing)
+        except pa.ArrowInvalid:
+            return DataError(
+                f"value {str(array[row].as_py())[:60]!r} is no time",
+                where=origin.at(row, column),
+                why="the recipe or schema uses this column as a time",
+                fix="write times as 2024-01-31 08:05:30, or as seconds since 1970; empty means missing",
+            )
+    return DataError(
+        f"a column of type {array.type} cannot be a time",
+        where=f"{origin.file}, column {column!r}",
+        why="times are timestamps, dates, texts such as 2024-01-31, or seconds since 1970",
+        fix="convert the column",
     )
 
 

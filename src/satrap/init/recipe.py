@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from satrap.data.columns import as_array
 from satrap.data.csv import CsvOptions
@@ -21,6 +22,7 @@ from satrap.init.kinds import Decision, decide, words
 from satrap.init.label import Target, choose_label
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import settings
+from satrap.init.times import split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
 
@@ -41,7 +43,8 @@ class Request:
         label: column to predict.
         output: where the recipe will be; paths in it are relative to its folder.
         test: files to judge the model by; default: every tenth row of `data`.
-        weight, group, time: columns of that use.
+        weight, group: columns of that use.
+        time: column of times; the latest rows of `data` are for validation and test.
         drop: columns to leave out.
         kind: of the label: binary, regression or multiclass; default by its values.
         positive: values of the label that count as 1.
@@ -120,8 +123,12 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     odd = sorted(
         {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
     )
-    chosen["data"] = _data(asked, csv, kind, odd) | chosen["data"]
-    lines = [*_head(asked, facts, source), *section("data", chosen.pop("data")), ""]
+    by_time = _by_time(asked, facts)
+    chosen["data"] = _data(asked, csv, kind, odd, by_time if asked.time else None) | chosen["data"]
+    lines = [*_head(asked, facts, source), *section("data", chosen.pop("data"))]
+    if by_time and not asked.time:
+        lines.append(f"  # split: {scalar(by_time)}  # instead, if it is to predict what comes later")
+    lines.append("")
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
     lines += [*_labels(target), "", *_roles(asked, facts, target, decisions)]
@@ -198,10 +205,35 @@ def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str,
     return found
 
 
-def _data(asked: Request, csv: CsvOptions, kind: str, odd: Sequence[str]) -> Lines:
+def _by_time(asked: Request, facts: Profile) -> dict[str, Any] | None:
+    """Return a split by the column asked for, or by the first one that holds times; None if there is none."""
+    parts = ["validation"] if asked.test else ["validation", "test"]
+    for name in [asked.time] if asked.time else facts.columns:
+        column, sample = facts.columns[name], as_array(facts.sample.column(name))
+        if not asked.time and (name in (asked.label, *asked.drop) or decide(column, sample).kind != "time"):
+            continue
+        found = split_by_time(name, sample, parts)
+        if found or not asked.time:
+            return found
+        raise ConfigError(
+            f"--time {name}: it has no times, or not more than {len(parts)} different ones",
+            why="times are timestamps, dates, texts such as 2024-01-31 08:05:30, or seconds since 1970",
+            fix="give another column, or no --time",
+        )
+    return None
+
+
+def _data(
+    asked: Request, csv: CsvOptions, kind: str, odd: Sequence[str], by_time: dict[str, Any] | None
+) -> Lines:
     lines: Lines = {"train": (_paths(asked.data, asked.output), "")}
+    split: tuple[dict[str, Any], str]
     if asked.test:
         lines["test"] = (_paths(asked.test, asked.output), "")
+    if by_time:
+        each = "the last tenth of the rows decides" if asked.test else "the last tenths of the rows are for"
+        split = by_time, f"{each} when to stop{'' if asked.test else ' and for the test'}"
+    elif asked.test:
         split = {"modulo": 10, "validation": [9]}, "every tenth row decides when to stop"
     else:
         split = (

@@ -7,6 +7,7 @@ from typing import Any
 
 from satrap import data
 from satrap.config import Recipe, load
+from satrap.config.keys import Split, TimeSplit
 from satrap.data.files import guess_format
 from satrap.data.loader import LoaderService
 from satrap.data.transforms import unmeasured
@@ -22,21 +23,34 @@ def open_part(
     """Return a worker's share of the rows of one of the `PARTS`; None if the recipe has none."""
     keys = recipe.sections.data
     sources, rows = getattr(keys, part), None
-    if keys.split is not None:
-        held = [*keys.split.validation, *keys.split.test]
-        kept = {
-            "train": [i for i in range(keys.split.modulo) if i not in held],
-            "validation": keys.split.validation,
-            "test": keys.split.test,
-        }[part]
-        if kept and (part == "train" or sources is None):
-            sources, rows = keys.train, data.RowSplit(modulo=keys.split.modulo, keep=tuple(kept))
+    if keys.split is not None and (part == "train" or sources is None):
+        rows = _rows_of(recipe, keys.split, part)
+        sources = keys.train if rows is not None else sources
     if sources is None:
         return None
     located = [recipe.locate(source) for source in sources]
     shuffle = part == "train" and keys.shuffle
     found = _read(recipe, schema, located, format=keys.format, rows=rows, shuffle=shuffle)
     return found.with_options(worker=worker, workers=workers)
+
+
+def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSplit | data.TimeRange | None:
+    """Return which rows of `data.train` belong to a part; None if none do."""
+    if isinstance(split, Split):
+        held = [*split.validation, *split.test]
+        kept = {
+            "train": [i for i in range(split.modulo) if i not in held],
+            "validation": split.validation,
+            "test": split.test,
+        }[part]
+        return data.RowSplit(modulo=split.modulo, keep=tuple(kept)) if kept else None
+    starts = {"train": None, "validation": split.validation, "test": split.test}
+    if part != "train" and starts[part] is None:
+        return None
+    later = [time for time in list(starts.values())[list(starts).index(part) + 1 :] if time is not None]
+    return recipe.located(
+        ("data", "split"), data.TimeRange, split.column, starts[part], later[0] if later else None
+    )
 
 
 def open_sources(recipe: Recipe, schema: Schema, sources: Sequence[str]) -> data.Dataset:
@@ -58,7 +72,7 @@ def _read(
     sources: Sequence[str],
     *,
     format: str | None,
-    rows: data.RowSplit | None = None,
+    rows: data.RowSplit | data.TimeRange | None = None,
     shuffle: bool = False,
 ) -> data.Dataset:
     keys = recipe.sections.data

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import satrap
+from satrap.batch import Batch
+from satrap.data import Dataset, TimeRange
+from satrap.data.times import to_seconds
+from satrap.errors import ConfigError, DataError
+
+TIMES = st.datetimes(pd.Timestamp("1950-01-01").to_pydatetime(), pd.Timestamp("2150-01-01").to_pydatetime())
+SCHEMA = satrap.Schema(["y"], {"x": satrap.Numeric()})
+
+
+def seconds(stamps: Any) -> np.ndarray:
+    """The oracle: pandas."""
+    return np.asarray(
+        (pd.to_datetime(stamps, utc=True) - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(TIMES, min_size=1, max_size=20),
+    st.sampled_from(["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d"]),
+)
+def test_texts_and_timestamps_are_those_of_pandas(times: list[Any], form: str) -> None:
+    texts = [time.strftime(form) for time in times]
+    np.testing.assert_allclose(to_seconds(pa.array(texts)), seconds(texts), rtol=0, atol=2e-5)
+    # A second form among them: the slow way gives the same.
+    found = to_seconds(pa.array([*texts, "2024/1/2 3:04"]))[:-1]
+    np.testing.assert_allclose(found, seconds(texts), rtol=0, atol=2e-5)
+    stamps = pa.array(times, pa.timestamp("us"))
+    np.testing.assert_allclose(to_seconds(stamps), seconds(times), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(to_seconds(stamps.dictionary_encode()), seconds(times), rtol=0, atol=2e-5)
+
+
+def test_zones_and_fractions() -> None:
+    texts = ["2024-02-29T08:05:30.25Z", "2024-02-29 08:05:30+02:00", "2024-02-29T00:05-0330"]
+    found = to_seconds(pa.array(texts))
+    np.testing.assert_allclose(found, [seconds(text) for text in texts], rtol=0, atol=2e-5)
+    stamps = pd.Series(pd.to_datetime(["2024-07-01 12:00"])).dt.tz_localize("Europe/Berlin")
+    np.testing.assert_array_equal(to_seconds(pa.Array.from_pandas(stamps)), seconds(stamps))
+
+
+def test_numbers_are_seconds_or_their_parts() -> None:
+    time = 1_700_000_000
+    for units in 1, 10**3, 10**6, 10**9:
+        assert to_seconds(pa.array([time * units])) == [time]
+        assert to_seconds(pa.array([str(time * units)])) == [time]
+    assert to_seconds(pa.array([-5])) == [-5]
+    assert np.isnan(to_seconds(pa.array(["?", "", None]), pa.array(["?"]))).all()
+
+
+@pytest.mark.parametrize("text", ["2023-02-29", "31.12.2024", "2024-13-01", "2024-01-01 25:00", "yesterday"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        to_seconds(pa.array([text]))
+    with pytest.raises(ConfigError, match="is no time"):
+        TimeRange("at", text)
+
+
+def read(frame: pd.DataFrame, rows: TimeRange | None, **options: Any) -> Dataset:
+    return satrap.data.read(frame, SCHEMA, batch_size=64, rows=rows).with_options(**options)
+
+
+def frame(rows: int, seed: int = 1) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    at = pd.Timestamp("2024-01-01") + pd.to_timedelta(random.integers(0, 10**6, rows), unit="s")
+    return pd.DataFrame({"x": np.arange(rows, dtype=float), "y": 0, "at": at.astype(str)})
+
+
+def numbers(batches: Any) -> list[float]:
+    return [x for batch in batches for x in batch.numeric[:, 0].tolist()]
+
+
+def test_ranges_divide_the_rows_as_pandas_does() -> None:
+    data = frame(30_000)
+    data.loc[5, "at"] = None
+    cuts = "2024-01-08 00:00:00", "2024-01-10"
+    at = pd.to_datetime(data["at"])
+    ranges = TimeRange("at", stop=cuts[0]), TimeRange("at", *cuts), TimeRange("at", cuts[1])
+    chosen = at < cuts[0], (at >= cuts[0]) & (at < cuts[1]), at >= cuts[1]
+    chosen[0][5] = True  # without a time
+    for rows, here in zip(ranges, chosen, strict=True):
+        assert numbers(read(data, rows)) == data["x"][here].tolist()
+        shares = [numbers(read(data, rows, worker=w, workers=3, shuffle=True)) for w in range(3)]
+        assert sorted(x for share in shares for x in share) == data["x"][here].tolist()
+        tables = [table for table, _ in read(data, rows).tables_and_batches()]
+        assert pa.Table.from_batches(tables)["x"].to_pylist() == data["x"][here].tolist()
+
+
+def test_resuming_goes_on_with_the_next_batch() -> None:
+    for shuffle in False, True:
+        data = read(frame(20_000), TimeRange("at", "2024-01-05"), shuffle=shuffle, buffer_rows=1000)
+        batches: list[Batch] = list(data.batches(2))
+        for place in 0, 40, len(batches) - 1:
+            rest = numbers(data.batches(2, batches[place].position))
+            assert rest == numbers(batches[place + 1 :])
+    other = read(frame(20_000), TimeRange("at", "2024-01-06"), shuffle=True, buffer_rows=1000)
+    with pytest.raises(ConfigError, match="saved position"):
+        next(other.batches(2, batches[0].position))
+
+
+def test_what_is_wrong_is_told() -> None:
+    data = frame(100)
+    with pytest.raises(DataError, match="no rows are left"):
+        list(read(data, TimeRange("at", "2050-01-01")))
+    with pytest.raises(DataError, match="'when' is missing"):
+        read(data, TimeRange("when", "2050-01-01"))
+    data.loc[7, "at"] = "31.12.2024"
+    with pytest.raises(DataError, match=r"'31.12.2024' is no time[\s\S]*row 8"):
+        list(read(data, TimeRange("at", "2024-01-01")))
+    with pytest.raises(ConfigError, match="validation rows are before test rows"):
+        TimeRange("at", "2024-02-01", "2024-01-01")
