@@ -140,6 +140,9 @@ def test_impossible_labels_are_refused(arguments: dict[str, Any], what: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+        ({"time": "minute"}, "time 'minute' is unknown"),
+        ({"time": "hour", "cross": ("a", "b")}, "time does not go with cross"),
+        ({"time": "age"}, "an age is a number of days"),
         ({"multi": True, "keep": "last"}, "keep is first, or last beside max_values"),
         ({"multi": True, "keep": "newest", "max_values": 3}, "keep is first, or last beside max_values"),
         ({"weights": "w"}, "weights does not go with multi: false"),

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from satrap.errors import ConfigError
 from satrap.optim import LARGEST, Optimizer
 
+TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
 MISSING_ID = 0
 """The id of a missing single-valued categorical: an ordinary row that training may use."""
@@ -52,6 +53,9 @@ class Categorical:
             `separator` splits. A missing weight is 1.
         weight_separator: splits a text value into value and weight, for example ":" of `rock:3|pop:1`;
             instead of `weights`. A value without it has weight 1.
+        time: the column holds times (see `satrap.data.TimeRange`), and the id is their "hour" (0 to 23) or
+            "weekday" (0 is Monday); with `boundaries` also "age", the days since 1970. Times with a zone
+            count in UTC.
     """
 
     dim: int
@@ -67,6 +71,7 @@ class Categorical:
     keep: Literal["first", "last"] = "first"
     weights: str | None = None
     weight_separator: str | None = None
+    time: TimePart | None = None
 
 
 Transform = str | Mapping[str, Any]
@@ -77,16 +82,20 @@ class Numeric:
     """A feature that is one number per sample.
 
     Args:
-        transform: one step or a list of steps, applied in order: "log1p" (of max(x, 0)), "standardize"
-            (to mean 0, deviation 1; statistics are given as `{"standardize": {"mean": m, "std": s}}` or
-            measured on the training data), `{"clip": [low, high]}`.
+        transform: one step or a list of steps, applied in order: "log1p" (log(1 + x) of x = max(number, 0)),
+            "log10" (log10(1 + x)), "sqrt"; "standardize" (to mean 0, deviation 1) and "minmax" (to 0 and 1)
+            with the statistics of the training data, measured or given as `{"standardize": {"mean": m,
+            "std": s}}` and `{"minmax": {"min": a, "max": b}}`; `{"clip": [low, high]}`.
         column: column of the data, default the feature's name.
         missing: what a missing number becomes, after the transform; default 0.
+        time: the column holds times (see `satrap.data.TimeRange`), and the number is their "hour" (0 to 23),
+            "weekday" (0 is Monday) or "age", the days since 1970. Times with a zone count in UTC.
     """
 
     transform: Transform | Sequence[Transform] | None = None
     column: str | None = None
     missing: float = 0.0
+    time: TimePart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +392,11 @@ def _check(schema: Schema) -> None:
     for name, feature in schema.features.items():
         if isinstance(feature, Vector):
             check_dim(feature.dim, f"feature {name!r}")
+        elif feature.time not in (None, *get_args(TimePart)):
+            raise ConfigError(
+                f"feature {name!r}: time {feature.time!r} is unknown",
+                fix=f"use one of {', '.join(get_args(TimePart))}",
+            )
     dims: dict[str, tuple[str, int]] = {}
     for name, categorical in schema.categorical.items():
         _check_categorical(name, categorical)
@@ -485,6 +499,15 @@ def _check_categorical(name: str, feature: Categorical) -> None:
         raise ConfigError(f"feature {name!r}: boundaries must ascend: {list(feature.boundaries)}")
     if feature.keep not in ("first", "last") or (feature.keep == "last" and not feature.max_values):
         raise ConfigError(f"feature {name!r}: keep is first, or last beside max_values, got {feature.keep!r}")
+    if feature.time and feature.cross:
+        raise ConfigError(
+            f"feature {name!r}: time does not go with cross, whose columns are used as they are"
+        )
+    if feature.time == "age" and feature.boundaries is None:
+        raise ConfigError(
+            f"feature {name!r}: an age is a number of days, and no id",
+            fix="make it a number (numeric: true in a recipe, Numeric in Python), or give boundaries in days",
+        )
     _check_weights(name, feature)
     for key in ("buckets", "max_values"):
         value = getattr(feature, key)

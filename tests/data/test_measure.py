@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from sklearn.preprocessing import MinMaxScaler
 
 from satrap import Label, Numeric, Schema
 from satrap.data import RowSplit, measure, read
@@ -39,6 +40,14 @@ def test_mean_and_deviation_at_that_step_of_the_chain():
     z = np.concatenate([b.numeric[:, 1] for b in batches])
     assert abs(z.mean()) < 1e-3
     assert z.std() == pytest.approx(1, rel=1e-3)
+
+
+def test_the_range_is_that_of_scikit_learn():
+    x = np.random.default_rng(1).lognormal(size=(20_000, 1))
+    schema = Schema([], {"x": Numeric(transform=["sqrt", "minmax"])})
+    dataset = read({"x": x[:, 0]}, schema)
+    found = np.concatenate([b.numeric for b in dataset.with_options(schema=measure(schema, dataset))])
+    np.testing.assert_allclose(found, MinMaxScaler().fit_transform(np.sqrt(x)), atol=1e-6)
 
 
 def test_nothing_to_measure():

@@ -120,3 +120,46 @@ def test_what_is_wrong_is_told() -> None:
         list(read(data, TimeRange("at", "2024-01-01")))
     with pytest.raises(ConfigError, match="validation rows are before test rows"):
         TimeRange("at", "2024-02-01", "2024-01-01")
+
+
+def test_parts_of_a_time_are_those_of_pandas() -> None:
+    random = np.random.default_rng(2)
+    at = pd.Series(pd.Timestamp("1965-01-01") + pd.to_timedelta(random.integers(0, 2 * 10**9, 500), unit="s"))
+    expected = {
+        "hour": at.dt.hour,
+        "weekday": at.dt.day_of_week,
+        "age": (at - pd.Timestamp(0)) / pd.Timedelta(days=1),
+    }
+    parts = {name: satrap.Numeric(column="at", time=name) for name in expected}  # one column, several uses
+    ids = {f"{name}_id": satrap.Categorical(dim=2, column="at", time=name) for name in ("hour", "weekday")}
+    bins = satrap.Categorical(dim=2, column="at", time="age", boundaries=(0, 5000))
+    schema = satrap.Schema([], {**parts, **ids, "bins": bins, "at": satrap.Categorical(dim=2)})
+    for column in at, at.astype(str):
+        [batch] = satrap.data.read({"at": column}, schema).batches()
+        np.testing.assert_allclose(batch.numeric, np.stack(list(expected.values()), 1), rtol=1e-6)
+        for name in "hour", "weekday":
+            np.testing.assert_array_equal(
+                batch.ids[f"{name}_id"].values, satrap.data.hash_ids(expected[name])
+            )
+        interval = np.searchsorted([0, 5000], expected["age"], side="right")
+        np.testing.assert_array_equal(batch.ids["bins"].values, satrap.data.hash_ids(interval))
+        np.testing.assert_array_equal(batch.ids["at"].values, satrap.data.hash_ids(pa.array(column)))
+
+
+def test_a_missing_time_is_missing() -> None:
+    hour, age = satrap.Categorical(dim=2, column="at", time="hour"), satrap.Numeric(column="at", time="age")
+    [batch] = satrap.data.read(
+        {"at": ["1970-01-02", "?"]}, satrap.Schema([], {"h": hour, "a": age})
+    ).batches()
+    assert batch.ids["h"].values[1] == 0
+    assert batch.ids["h"].values[0] != 0
+    assert batch.numeric is not None
+    assert batch.numeric[:, 0].tolist() == [1, 0]
+
+
+def test_ages_are_measured() -> None:
+    schema = satrap.Schema([], {"at": satrap.Numeric(time="age", transform="minmax")})
+    data = satrap.data.read({"at": ["2024-01-03", "2024-01-01", "2024-01-02"]}, schema)
+    [batch] = data.with_options(schema=satrap.data.measure(schema, data)).batches()
+    assert batch.numeric is not None
+    assert batch.numeric[:, 0].tolist() == [1, 0, 0.5]

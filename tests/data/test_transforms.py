@@ -16,6 +16,10 @@ def test_steps_in_order():
     assert apply({"clip": [0, 10]}, [-1, 5, 11]) == [0, 5, 10]
     assert apply([{"clip": [0, 10]}, {"standardize": {"mean": 4, "std": 2}}], [-1, 11]) == [-2, 3]
     assert apply({"standardize": {"mean": 4, "std": 0}}, [4, 4]) == [0, 0]
+    assert apply("log10", [-3, 0, 99]) == [0, 0, 2]
+    assert apply("sqrt", [-4, 0, 16]) == [0, 0, 4]
+    assert apply({"minmax": {"min": 2, "max": 6}}, [2, 4, 6, 8]) == [0, 0.5, 1, 1.5]
+    assert apply({"minmax": {"min": 2, "max": 2}}, [2, 3]) == [0, 1]
     assert np.isnan(apply(["log1p", {"clip": [0, 1]}], [np.nan])[0])
 
 
@@ -30,6 +34,10 @@ def test_unmeasured():
     [
         ("log2p", "did you mean 'log1p'"),
         ("standardize", "measure"),
+        ("minmax", "no min and max yet"),
+        ({"minmax": {"min": 2, "max": 1}}, "min <= max"),
+        ({"minmax": {"min": float("nan"), "max": 1}}, "finite min and max"),
+        ({"sqrt": 3}, "sqrt takes no arguments"),
         ({"clip": [3, 1]}, "low <= high"),
         ({"clip": 3}, "needs \\[low, high\\]"),
         ({"standardize": {"mean": 1}}, "needs {mean"),

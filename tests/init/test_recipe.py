@@ -99,6 +99,18 @@ def test_a_split_by_time(tmp_path: Path) -> None:
         written(tmp_path, clicks(1000), time="copy")
 
 
+def test_proposed_features_of_times_are_taken_as_they_stand(tmp_path: Path) -> None:
+    text = written(tmp_path, clicks(300))
+    proposed = [line for line in text.splitlines() if line.startswith("  # at_")]
+    assert [line.split(":")[0] for line in proposed] == ["  # at_hour", "  # at_weekday", "  # at_age"]
+    for line in proposed:
+        text = text.replace(line, line.replace("# ", ""))
+    (tmp_path / "recipe.yaml").write_text(text)
+    features = load(tmp_path / "recipe.yaml").schema().to_dict()["features"]
+    for part in "hour", "weekday", "age":
+        assert features[f"at_{part}"]["time"] == part
+
+
 def test_how_csv_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("y; color ; size\n" + "0; red; 1.5\n1; blue; 2.5\n" * 50)

@@ -472,7 +472,10 @@ NumericKeys = keys_of(
         "numeric": literal(True, "Marks the feature as a number."),
         "transform": (
             Any,
-            Field(None, description="log1p, standardize, {clip: [low, high]}, or a list of them."),
+            Field(
+                None,
+                description="log1p, log10, sqrt, standardize, minmax, {clip: [low, high]}; or a list.",
+            ),
         ),
     },
 )

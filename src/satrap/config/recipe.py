@@ -324,7 +324,7 @@ def _check_eviction(recipe: Recipe) -> None:
         )
 
 
-TRANSFORMS = ("log1p", "standardize", "clip")
+TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "clip")
 
 
 def _check_transforms(recipe: Recipe) -> None:

@@ -15,7 +15,7 @@ from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
 from satrap.data.source import Origin
-from satrap.data.times import to_seconds
+from satrap.data.times import PARTS, to_seconds
 from satrap.data.transforms import Doubles, compile_steps
 from satrap.errors import DataError
 from satrap.schema import MISSING_ID, Categorical, Label, Numeric, Schema, Vector
@@ -47,7 +47,7 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     ids: list[str] = []
     numbers: list[str] = []
     for name, feature in schema.features.items():
-        if isinstance(feature, Vector):
+        if isinstance(feature, Vector) or feature.time:
             ids.append(feature.column or name)
         elif isinstance(feature, Categorical) and feature.boundaries is None:
             ids += feature.cross or [feature.column or name]
@@ -165,6 +165,11 @@ class Chunk:
             raise no_time(array, self.origin, column, self._missing.texts) from error
         return values
 
+    def numbers(self, name: str, feature: Numeric | Categorical) -> Doubles:
+        """Return the numbers of a feature before its transform or boundaries, float64[n], NaN if missing."""
+        column = feature.column or name
+        return self.floats(column) if feature.time is None else PARTS[feature.time](self.seconds(column))
+
     def _floats(self, array: pa.Array) -> Doubles:
         values = to_floats(array, self._missing.texts)
         if self._missing.numbers:
@@ -191,11 +196,14 @@ class Chunk:
     def _single(self, column: str, feature: Categorical) -> Ids:
         """Return one id per row: of the value, or of its interval, the number of boundaries <= value."""
         boundaries = feature.boundaries
-        if boundaries is None:
+        if boundaries is None and feature.time is None:
             return self.hashed(column)
-        values = self.floats(column)
-        table = hash_ids(np.arange(len(boundaries) + 1), self.salt)
-        ids = table[np.searchsorted(np.asarray(boundaries, np.float64), values, side="right")]
+        values = self.numbers(column, feature)
+        if boundaries is None:
+            ids = hash_ids(np.nan_to_num(values).astype(np.int64), self.salt)
+        else:
+            table = hash_ids(np.arange(len(boundaries) + 1), self.salt)
+            ids = table[np.searchsorted(np.asarray(boundaries, np.float64), values, side="right")]
         ids[np.isnan(values)] = _MISSING
         return ids
 
@@ -267,7 +275,7 @@ class Chunk:
     def numeric(self, name: str, feature: Numeric, steps: Callable[[Doubles], Doubles]) -> Floats:
         """Return a numeric feature after its transform, float32[n]."""
         column = feature.column or name
-        raw = self.floats(column)
+        raw = self.numbers(name, feature)
         with np.errstate(over="ignore"):
             values = steps(raw).astype(np.float32)
         values[np.isnan(raw)] = feature.missing

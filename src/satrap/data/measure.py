@@ -9,19 +9,20 @@ import numpy as np
 
 from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
-from satrap.data.transforms import Doubles, compile_steps, steps_of, unmeasured
+from satrap.data.transforms import Doubles, compile_steps, measured_step, unmeasured
 from satrap.errors import DataError
 from satrap.schema import Feature, Label, Numeric, Schema
 
 
 class Moments:
-    """Running mean and variance of numbers that arrive in pieces; NaN is left out.
+    """Running mean, variance and range of numbers that arrive in pieces; NaN is left out.
 
     Pieces are merged by Chan, Golub and LeVeque (1979), which is stable for any offset of the numbers.
     """
 
     def __init__(self) -> None:
         self.count, self.mean, self._squares = 0, 0.0, 0.0
+        self.low, self.high = np.inf, -np.inf
 
     def add(self, values: Doubles) -> None:
         """Add numbers, float64[n]."""
@@ -34,6 +35,7 @@ class Moments:
         self._squares += squares + difference**2 * self.count * len(values) / count
         self.mean += difference * len(values) / count
         self.count = count
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
     @property
     def std(self) -> float:
@@ -42,10 +44,10 @@ class Moments:
 
 
 def measure(schema: Schema, dataset: Dataset) -> Schema:
-    """Return the schema with mean and deviation filled in: of "standardize", and of regression labels.
+    """Return the schema with statistics filled in: of "standardize", "minmax" and regression labels.
 
     Takes one streaming pass over the dataset's rows (its row split and worker share) for features and one for
-    labels, none if nothing is to be measured, and another for a second "standardize" of the same feature.
+    labels, none if nothing is to be measured, and another for a second such step of the same feature.
 
     Args:
         schema: the schema to complete.
@@ -102,14 +104,13 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
     for piece in probe.pieces():
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
-            moments[name].add(before[name](chunk.floats(feature.column or name)))
+            moments[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}
     for name, found in moments.items():
         if not found.count:
             raise DataError(
                 f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
             )
-        steps = steps_of(chosen[name])
-        steps[open_steps[name]] = {"standardize": {"mean": found.mean, "std": found.std}}
-        filled[name] = replace(chosen[name], transform=steps)
+        statistics = {"mean": found.mean, "std": found.std, "min": found.low, "max": found.high}
+        filled[name] = measured_step(chosen[name], open_steps[name], statistics)
     return schema.replace(filled)

@@ -1,7 +1,8 @@
-"""Times as numbers, seconds since 1970, and the rows of a range of times."""
+"""Times as numbers: seconds since 1970, their hour, weekday and day, and the rows of a range of times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from satrap.data.columns import is_text, to_floats
 from satrap.errors import ConfigError
+from satrap.schema import TimePart
 
 Doubles = npt.NDArray[np.float64]
 DAY = 86_400.0
@@ -84,6 +86,14 @@ def _of_parts(parts: pa.Array) -> Doubles:
     zone = number("zone_hour") * 3600 + number("zone_minute") * 60
     behind = pc.equal(pc.fill_null(fields["sign"], ""), "-").to_numpy(zero_copy_only=False)
     return np.asarray(seconds - np.where(behind, -zone, zone))
+
+
+PARTS: dict[TimePart, Callable[[Doubles], Doubles]] = {
+    "hour": lambda seconds: np.floor(seconds % DAY / 3600),
+    "weekday": lambda seconds: (np.floor(seconds / DAY) + 3) % 7,
+    "age": lambda seconds: seconds / DAY,
+}
+"""What a feature may take of a time: the hour 0 to 23, the weekday 0 (Monday) to 6, or days since 1970."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from satrap.init.kinds import Decision, decide, words
 from satrap.init.label import Target, choose_label
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import settings
-from satrap.init.times import split_by_time
+from satrap.init.times import proposals, split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
 
@@ -132,7 +132,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
     lines += [*_labels(target), "", *_roles(asked, facts, target, decisions)]
-    lines += [*section("features", features.lines), *_left_out(unused), ""]
+    lines += [*section("features", features.lines), *_left_out(unused), *_of_times(asked, facts), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
     return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
@@ -293,6 +293,16 @@ def _users(facts: Profile, decisions: dict[str, Decision]) -> str | None:
         if _USERS & set(words(name)) and decision.kind == "category" and 10 <= count <= column.rows / 5:
             return name
     return None
+
+
+def _of_times(asked: Request, facts: Profile) -> list[str]:
+    """Return, as comments, features that a recipe may have of columns of times."""
+    lines = []
+    for name in [name for name in facts.columns if name not in (asked.label, *asked.drop)]:
+        column, sample = facts.columns[name], as_array(facts.sample.column(name))
+        if name == asked.time or decide(column, sample).kind == "time":
+            lines += [f"  # {line}" for line in proposals(name, sample)]
+    return ["  # Of times, if hours, days or the age matter:", *lines] if lines else []
 
 
 def _left_out(unused: dict[str, str]) -> list[str]:
