@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu mutants check format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu mutants check docs format bench clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,12 @@ check: setup
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
 	$(BIN)/python -m pytest tests/house
 
+# The site: opens as files, `make docs` prints where; needs a network once, for MkDocs.
+docs: setup
+	@$(PIP) --editable ".[docs]"
+	@$(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html; with search: $(BIN)/python -m http.server --directory site"
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -72,4 +78,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

@@ -1,0 +1,84 @@
+"""What the README shows works: its program, its recipe, its commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.cli.command import satrap
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROWS = 3000
+
+pytestmark = pytest.mark.cluster
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def ratings() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    user, movie = rng.integers(0, 40, ROWS), rng.integers(0, 20, ROWS)
+    return pd.DataFrame(
+        {
+            "userId": user,
+            "movieId": movie,
+            "genres": rng.choice(["Drama", "Drama|Comedy", "War"], ROWS),
+            "rating": np.where(rng.random(ROWS) < 0.1, 3.0, 3.0 + (user + movie) % 2),
+        }
+    )
+
+
+def test_the_program(tmp_path: Path) -> None:
+    frame = ratings().rename(columns={"userId": "user"})
+    frame["clicked"] = (frame["rating"] >= 4).astype(int)
+    frame["genres"] = frame["genres"].str.split("|")
+    frame["price"] = np.random.default_rng(1).random(ROWS)
+    (tmp_path / "train").mkdir()
+    frame[500:].to_parquet(tmp_path / "train" / "part-0.parquet")
+    frame[:500].to_parquet(tmp_path / "validation.parquet")
+    (program,) = blocks("python")
+    ran = subprocess.run(
+        [sys.executable, "-"],
+        input=program,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert 0 < float(ran.stdout.splitlines()[-1]) < 1
+    used = satrap("evaluate", tmp_path / "runs" / "clicks", "--input", tmp_path / "validation.parquet")
+    assert used.code == 0, used.err
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = ratings()
+    clicks = frame.assign(clicked=(frame["rating"] >= 4).astype(int)).drop(columns="rating")
+    clicks.to_csv("clicks.csv", index=False)
+    (tmp_path / "data").mkdir()
+    frame[600:].to_parquet("data/train.parquet")
+    frame[:600].to_parquet("data/test.parquet")
+    frame[:100].drop(columns="rating").to_parquet("new.parquet")
+    lines = [line for block in blocks("") for line in block.splitlines() if line.startswith("satrap ")]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert {"init", "train", "report", "evaluate", "predict", "config", "doctor", "plan"} <= {
+        c[0] for c in commands
+    }
+    for command in commands:
+        if command[0] == "train" and "--set" in command:  # from here on, the recipe that the README shows
+            (tmp_path / "recipe.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+        answer = satrap(*command)
+        assert answer.code == 0, (command, answer.err)
+    assert (tmp_path / "runs" / "first" / "report.html").exists()
+    assert len(pd.read_parquet("scores.parquet")) == 100

@@ -1,0 +1,107 @@
+"""The site: everything is on it, and nothing of it comes from another server."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import satrap
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def listed() -> list[str]:
+    return re.findall(r"^ +- .+: (\S+\.md)$", CONFIG.split("\nnav:\n")[1], re.MULTILINE)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    decisions = {page for page in pages if page.startswith("decisions/")}
+    assert sorted(listed()) == sorted(pages - decisions | {"decisions/index.md"})  # their list is made
+
+
+def test_a_page_per_reader_comes_first() -> None:
+    assert listed()[:4] == ["README.md", "user.md", "operator.md", "contributor.md"]
+
+
+def public(package: str) -> list[str]:
+    """Names of a package's `__all__`."""
+    path = ROOT / "src" / "satrap" / package
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    shown = [
+        name
+        for page in (DOCS / "reference").glob("*.md")
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(shown) == len(set(shown))
+    members = {
+        f"satrap.{package}.{name}".split(".")[-1] for package in ("train",) for name in public(package)
+    }
+    for name in satrap.__all__:
+        assert f"satrap.{name}" in shown or name in members, name
+    assert {"satrap.report", "satrap.dense"} <= set(shown)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    pytest.importorskip("mkdocs", reason="installed by `make docs`")
+    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://example.org/a.js"></script>',
+        "<script async src=//example.org/a.js></script>",
+        '<link rel="stylesheet" href="https://example.org/a.css">',
+        '<img alt="x" src="http://example.org/a.png">',
+        "<style>@import 'https://example.org/a.css'</style>",
+        "<style>p { background: url(https://example.org/a.png) }</style>",
+        '<pre class="mermaid"><code>',
+    ],
+)
+def test_what_comes_from_another_server_is_found(hooks: ModuleType, tmp_path: Path, text: str) -> None:
+    (tmp_path / "page.html").write_text(f"<p>{text}</p>", encoding="utf-8")
+    assert len(hooks.external(tmp_path)) == 1
+
+
+def test_links_that_a_reader_follows_are_no_such_thing(hooks: ModuleType, tmp_path: Path) -> None:
+    text = '<a href="https://example.org">x</a><script src="a.js"></script><img src="../a.png">'
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    assert hooks.external(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_site_is_built(hooks: ModuleType, tmp_path: Path) -> None:
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True)
+    build(config)
+    inventory = (tmp_path / "objects.inv").exists()
+    assert inventory
+    for package, page in {"data": "data", "models": "models", "train": "train", "metrics": "metrics"}.items():
+        html = (tmp_path / "reference" / f"{page}.html").read_text(encoding="utf-8")
+        for name in public(package):
+            assert f'id="satrap.{package}.{name}"' in html, name
+    for name in satrap.__all__:
+        assert any(name in path.read_text(encoding="utf-8") for path in tmp_path.glob("reference/*.html"))
