@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
+import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
@@ -32,13 +33,10 @@ def test_a_page_per_reader_comes_first() -> None:
 
 
 def public(package: str) -> list[str]:
-    """Names of a package's `__all__`."""
-    path = ROOT / "src" / "satrap" / package
-    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
-            return list(ast.literal_eval(node.value))
-    return []
+    """Classes and functions that a package exports; constants are documented where they are used."""
+    module = importlib.import_module(f"satrap.{package}")
+    exported = {name: getattr(module, name) for name in module.__all__}
+    return [name for name, value in exported.items() if inspect.isclass(value) or inspect.isfunction(value)]
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -48,11 +46,8 @@ def test_the_reference_has_every_public_name() -> None:
         for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(shown) == len(set(shown))
-    members = {
-        f"satrap.{package}.{name}".split(".")[-1] for package in ("train",) for name in public(package)
-    }
     for name in satrap.__all__:
-        assert f"satrap.{name}" in shown or name in members, name
+        assert f"satrap.{name}" in shown or name in public("train"), name
     assert {"satrap.report", "satrap.dense"} <= set(shown)
 
 
@@ -97,11 +92,8 @@ def test_the_site_is_built(hooks: ModuleType, tmp_path: Path) -> None:
 
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True)
     build(config)
-    inventory = (tmp_path / "objects.inv").exists()
-    assert inventory
-    for package, page in {"data": "data", "models": "models", "train": "train", "metrics": "metrics"}.items():
-        html = (tmp_path / "reference" / f"{page}.html").read_text(encoding="utf-8")
+    for package in ("data", "models", "train", "metrics", "store", "report", "dense"):
+        html = (tmp_path / "reference" / f"{package}.html").read_text(encoding="utf-8")
         for name in public(package):
-            assert f'id="satrap.{package}.{name}"' in html, name
-    for name in satrap.__all__:
-        assert any(name in path.read_text(encoding="utf-8") for path in tmp_path.glob("reference/*.html"))
+            own = rf'id="satrap\.{package}\.({name}\.)?{name}"'  # a module may have its function's name
+            assert re.search(own, html), name
