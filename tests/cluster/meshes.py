@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
+from satrap.train.microbatches import MicroBatches
 from satrap.train.place import torch_ranks
 from tests.train.plain import Batches, grouped, make_batches, make_schema
 from tests.train.test_workers import joined
@@ -53,10 +55,37 @@ class Mine(nn.Module):
         return self.head(found)
 
 
+class Stacked(nn.Module):
+    """A user's network with a chain, in which two tensors pass from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(25, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.head = nn.Linear(16, 1)
+
+    def chain(self) -> list[Any]:
+        blocks = [(partial(self._block, block), block) for block in self.blocks]
+        return [EmbeddedBatch.flat, self.enter, lambda x: (x, x), *blocks, torch.add, self.head]
+
+    def _block(self, block: nn.Module, first: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return first, x + torch.tanh(block(first * x))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        first = x = self.enter(batch.flat())
+        for block in self.blocks:
+            x = x + torch.tanh(block(first * x))
+        return self.head(first + x)
+
+
+MODELS = {"mine": Mine, "stacked": Stacked}
+
+
 def share(rank: int, size: int) -> list[Batch]:
-    """The batches of a share; the last of several has fewer."""
+    """The batches of a share; the last of several has fewer. The last batch is short."""
     missing = SHORT if size > 1 and rank == size - 1 else 0
-    return make_batches(STEPS - missing, size=12, seed=100 + rank)
+    long = make_batches(STEPS - missing - 1, size=12, seed=100 + rank)
+    return [*long, *make_batches(1, size=3, seed=200 + rank)]
 
 
 def whole(size: int) -> list[Batch]:
@@ -65,7 +94,7 @@ def whole(size: int) -> list[Batch]:
     return [joined([own[step] for own in shares if step < len(own)]) for step in range(STEPS)]
 
 
-def make_trainer(mode: str, **arguments: Any) -> tuple[Trainer, list[float]]:
+def make_trainer(mode: str, model: str = "mine", **arguments: Any) -> tuple[Trainer, list[float]]:
     """Return a trainer and the list of its losses."""
     torch.manual_seed(3)
     dense = arguments.pop("dense", lambda p: torch.optim.Adam(p, lr=1e-2))
@@ -77,7 +106,7 @@ def make_trainer(mode: str, **arguments: Any) -> tuple[Trainer, list[float]]:
         "initial_scale": 0.5,
         "threads": 1,
     }
-    trainer = Trainer(Mine(), make_schema(), **grouped(**made | arguments))
+    trainer = Trainer(MODELS[model](), make_schema(), **grouped(**made | arguments))
     losses, step = list[float](), trainer.dense.step
 
     def noted(*given: Any, **named: Any) -> Any:
@@ -102,7 +131,7 @@ def exchange_of(
         ranks = (torch_ranks(workers, 30) for _ in range(2))
         return CollectiveExchange(*ranks, tables, store=store, wire=EXACT)
 
-    return for_group(workers.tensor, exchange)
+    return for_group(workers.peers, exchange)
 
 
 def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +141,14 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     extra |= {
         name: task[name] for name in ("precision", "microbatches", "checkpoint_activations") if name in task
     }
-    trainer, losses = make_trainer(task["mode"], workers=workers, exchange=exchange, **extra)
+    trainer, losses = make_trainer(
+        task["mode"], task.get("model", "mine"), workers=workers, exchange=exchange, **extra
+    )
     if "scale" in task:
         trainer.dense.scale.value = task["scale"]
-    if task.get("forget"):
+    if task.get("forget") and workers.mesh.pipeline > 1:  # a mean of means
+        MicroBatches.weights = lambda parts, weight: [1.0] * len(parts.sizes)  # type: ignore[method-assign]
+    elif task.get("forget"):
         monkey.average = lambda parameters, group: [group.sum(p.grad) for p in parameters]
     own = Batches(share(workers.data.rank, workers.data.size))
     fit: dict[str, Any] = {"steps": task.get("steps"), "resume": task.get("resume", False)}
@@ -126,7 +159,9 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     metrics = trainer.evaluate(Batches(held))
     trainer.save(task["saved"])
     kept = sum(
-        p.to_local().numel() if hasattr(p, "to_local") else p.numel() for p in trainer.model.parameters()
+        p.to_local().numel() if hasattr(p, "to_local") else p.numel()
+        for p in trainer.model.parameters()
+        if not p.is_meta
     )
     trainer.close()
     took = {"updates": trainer.run.updates, "refused": trainer.run.progress.refused}
@@ -135,7 +170,8 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     store, rank, mesh, tasks = sys.argv[1:]
-    shape = Mesh(**json.loads(mesh))
+    given = json.loads(mesh)
+    shape = Mesh(**{**given, "stages": tuple(given["stages"])})
     workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=60)
     print(json.dumps([train(workers, task) for task in json.loads(Path(tasks).read_text())]), flush=True)
     workers.close()

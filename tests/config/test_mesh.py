@@ -19,6 +19,7 @@ SERVERS = "cluster.exchange=servers"
         (["dense.mesh.data=4"], 4, 4),
         (["dense.mesh.data=2", "dense.mesh.tensor=2"], 4, 2),
         (["dense.mesh.tensor=2"], 2, 1),
+        (["dense.mesh.data=2", "dense.mesh.pipeline=3"], 6, 2),
         (["dense.mesh.tensor=2", "cluster.workers=4"], 4, 2),
         (["dense.mesh.data=2", "dense.mesh.tensor=2", "cluster.workers=4"], 4, 2),
         (["dense.sharded=true", "cluster.workers=4", "dense.shard_size=2"], 4, 4),
@@ -47,7 +48,7 @@ def test_given_another_number_it_is_an_error(tmp_path: Path, mesh: dict[str, int
     assert error.where == "--set cluster.workers"
 
 
-@pytest.mark.parametrize("mesh", ["dense.mesh.tensor=2", "dense.sharded=true"])
+@pytest.mark.parametrize("mesh", ["dense.mesh.tensor=2", "dense.sharded=true", "dense.mesh.pipeline=2"])
 @pytest.mark.parametrize(
     "other",
     [
@@ -88,3 +89,15 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
     error = refused(tmp_path, "dense.mesh.data=2")
     assert error.what == "cluster.workers is 2, but cluster.exchange is local"
     assert loaded(tmp_path, "dense.sharded=true").sections.cluster.workers == 1
+
+
+@pytest.mark.parametrize("other", ["dense.mesh.tensor=2", "dense.sharded=gradients"])
+def test_stages_are_whole(tmp_path: Path, other: str) -> None:
+    error = refused(tmp_path, SERVERS, "dense.mesh.pipeline=2", other)
+    assert error.what == f"{other.split('=')[0]} does not go with dense.mesh.pipeline"
+
+
+@pytest.mark.parametrize("key", ["schedule=gpipe", "stages=[head]"])
+def test_keys_of_a_pipeline_without_one_are_refused(tmp_path: Path, key: str) -> None:
+    error = refused(tmp_path, f"dense.{key}")
+    assert error.what == f"dense.{key.split('=')[0]} has no effect without dense.mesh.pipeline"

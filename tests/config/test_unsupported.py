@@ -8,7 +8,6 @@ from satrap.config.unsupported import ONLY
 from tests.config.recipes import loaded, refused
 
 BEYOND = {
-    "dense.mesh.pipeline": "2",
     "cluster.launcher": "ray",
 }
 SYNC = "training.mode=sync"

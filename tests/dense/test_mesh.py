@@ -10,17 +10,24 @@ from satrap.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    "mesh", [Mesh(4), Mesh(2, 2), Mesh(4, 2, True, 2), Mesh(6, 1, "gradients", 3), Mesh(1, 4)], ids=str
+    "mesh",
+    [
+        *(Mesh(4), Mesh(2, 2), Mesh(4, 2, True, 2), Mesh(6, 1, "gradients", 3), Mesh(1, 4)),
+        *(Mesh(pipeline=3), Mesh(2, pipeline=2)),
+    ],
+    ids=str,
 )
 def test_axes_are_those_of_a_grid(mesh: Mesh) -> None:
-    grid = np.arange(mesh.size).reshape(mesh.data // mesh.shards, mesh.shards, mesh.tensor)
+    shape = mesh.data // mesh.shards, mesh.shards, mesh.pipeline, mesh.tensor
+    grid = np.arange(mesh.size).reshape(shape)
     for rank in range(mesh.size):
-        replica, shard, tensor = (int(x) for x in np.argwhere(grid == rank)[0])
+        replica, shard, stage, tensor = (int(x) for x in np.argwhere(grid == rank)[0])
         assert mesh.axes(rank) == {
-            "data": grid[:, :, tensor].ravel().tolist(),
-            "shard": grid[replica, :, tensor].tolist(),
-            "replicate": grid[:, shard, tensor].tolist(),
-            "tensor": grid[replica, shard].tolist(),
+            "data": grid[:, :, stage, tensor].ravel().tolist(),
+            "shard": grid[replica, :, stage, tensor].tolist(),
+            "replicate": grid[:, shard, stage, tensor].tolist(),
+            "pipeline": grid[replica, shard, :, tensor].tolist(),
+            "tensor": grid[replica, shard, stage].tolist(),
         }
 
 
@@ -31,12 +38,14 @@ def test_a_mesh_of_copies_alone_divides_nothing() -> None:
     assert Mesh(4, sharded=True, shard_size=1).whole
     assert not Mesh(2, sharded=True).whole
     assert not Mesh(1, 2).whole
+    assert not Mesh(pipeline=2).whole
 
 
 def test_it_says_its_arithmetic() -> None:
     assert str(Mesh(2)) == "2 data = 2 workers"
     assert str(Mesh(2, 3)) == "2 data x 3 tensor = 6 workers"
     assert str(Mesh(4, 2, True, 2)) == "4 data x 2 tensor = 8 workers, weights in 2 parts"
+    assert str(Mesh(2, pipeline=3)) == "2 data x 3 pipeline = 6 workers"
     assert str(Mesh(2, sharded="gradients")) == "2 data = 2 workers, gradients in 2 parts"
 
 
@@ -45,3 +54,11 @@ def test_what_cannot_be_is_refused() -> None:
         Mesh(1, 0)
     with pytest.raises(ConfigError, match="shard_size 3 does not divide the 4 shares"):
         Mesh(4, sharded=True, shard_size=3)
+    for other in ({"tensor": 2}, {"sharded": True}):
+        with pytest.raises(ConfigError, match="does not go with pipeline"):
+            Mesh(2, pipeline=2, **other)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="3 microbatches are too few for 4 stages in the schedule 1f1b"):
+        Mesh(pipeline=4, microbatches=3)
+    assert Mesh(pipeline=4, microbatches=3, schedule="gpipe").parts == 3
+    with pytest.raises(ConfigError, match="stages has 2 names for a pipeline of 2"):
+        Mesh(pipeline=2, stages=("a", "b"))

@@ -18,6 +18,8 @@ from tests.launch.test_collective import COLLECTIVE, KillWorker
 
 DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
 
+TOO_FEW = "1 microbatches are too few for 2 stages in the schedule 1f1b"
+
 
 def assert_near(found: dict[str, Any], expected: dict[str, Any]) -> None:
     """Weights and rows of two runs are equal but for rounding."""
@@ -70,15 +72,19 @@ def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp
     ("settings", "what"),
     [
         (["model.hidden=[7, 4]"], "mesh.tensor 2 does not divide the 7 outputs of deep.0"),
+        (["dense.mesh.pipeline=3"], "mesh.pipeline is 3, but DNN has 2 layers to cut at"),
+        (["dense.mesh.pipeline=2", "dense.microbatches=1"], TOO_FEW),
+        (["dense.mesh.pipeline=2", "dense.stages=[haed]"], "stages names 'haed', with which none can begin"),
         (["model.batch_norm=true"], "mesh.tensor does not go with batch normalisation: deep.1"),
     ],
 )
 def test_what_cannot_be_divided_is_an_error_before_anything_starts(
     tmp_path: Path, settings: list[str], what: str
 ) -> None:
-    recipe = load(make_recipe(tmp_path), [*SERVERS, "dense.mesh.tensor=2", *settings])
+    mesh = [] if any("pipeline" in one for one in settings) else ["dense.mesh.tensor=2"]
+    recipe = load(make_recipe(tmp_path), [*SERVERS, *mesh, *settings])
     with pytest.raises(ConfigError) as caught:
         launch.train(recipe, str(tmp_path / "run"))
     assert caught.value.what == what
-    assert caught.value.where == "--set dense.mesh.tensor"
+    assert caught.value.where == f"--set {(mesh or settings)[-1].split('=')[0]}"
     assert not (tmp_path / "run").exists()

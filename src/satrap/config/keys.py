@@ -296,11 +296,11 @@ class Mesh(Keys):
     """Number of devices in each dimension in which the dense network is divided."""
 
     data: Positive | None = None
-    """Shares of the data, each trained by a copy of the network; default: the workers divided by `tensor`."""
+    """Shares of the data, each trained by a copy of the network; default: the workers divided by the rest."""
     tensor: Positive = 1
     """Workers that divide the linear layers of a copy among themselves."""
     pipeline: Positive = 1
-    """Groups of layers; only 1 is supported."""
+    """Stages of a copy, one worker each, which compute one after another: each has some of the layers."""
 
 
 class Dense(Keys):
@@ -315,13 +315,21 @@ class Dense(Keys):
     (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes."""
     shard_size: Positive | None = None
     """With `sharded`: divide among so many neighbouring copies, and in the others again; default all."""
+    microbatches: Positive | None = None
+    """Parts of each batch that the network computes one after another, for one step with the gradient of all:
+    the activations of one part at a time are in memory; default 1. With `mesh.pipeline`, parts that pass the
+    stages one behind another, default four times the stages; stages idle for (stages - 1) / (microbatches +
+    stages - 1) of a step. Not with batch normalisation."""
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """With `mesh.pipeline`: whether a stage computes backward passes as early as it can, which takes less
+    memory (1f1b, with at least as many `microbatches` as stages), or after all forward passes (gpipe)."""
+    stages: list[str] = Field(default_factory=list)
+    """With `mesh.pipeline`: names of the modules with which the second and all later stages begin; default:
+    stages with parameters as equal in number as can be."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
     with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:
     the same in a smaller range, with a scaled loss; for GPUs without bfloat16, slow on most processors."""
-    microbatches: Positive = 1
-    """Parts of each batch that the network computes one after another, for one step with the gradient of all:
-    the activations of one part at a time are in memory. Not with batch normalisation."""
     checkpoint_activations: bool = False
     """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
     the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation."""
@@ -545,7 +553,7 @@ class Sections(Keys):
     @property
     def shares(self) -> int:
         """Number of shares of the data; the workers of a share train the same batches."""
-        return self.cluster.workers // self.dense.mesh.tensor
+        return self.cluster.workers // (self.dense.mesh.tensor * self.dense.mesh.pipeline)
 
     @property
     def holders(self) -> int:

@@ -35,21 +35,24 @@ def check_mesh(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for keys that do not go with the mesh."""
     dense, cluster = sections.dense, sections.cluster
     _check_shard_size(sections, source)
-    tensor = dense.mesh.tensor > 1
-    if not tensor and not (dense.sharded and sections.shares > 1):
+    _check_pipeline(sections, source)
+    peers = dense.mesh.tensor * dense.mesh.pipeline > 1
+    if not peers and not (dense.sharded and sections.shares > 1):
         return
-    key = "dense.mesh.tensor" if tensor else "dense.sharded"
-    same = "workers of a tensor group train the same batches"
+    key = "dense.sharded"
+    if peers:
+        key = "dense.mesh.tensor" if dense.mesh.tensor > 1 else "dense.mesh.pipeline"
+    same = "workers with parts of one copy train the same batches"
     placed = any(placement == "replicated" for placement in cluster.placements.values())
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode == "async", "its workers pull whole networks"),
         (("cluster", "wire", "dense"), cluster.wire.dense != "float32", "PyTorch adds gradients in float32"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "it is not supported yet"),
-        (("cluster", "loaders"), tensor and cluster.loaders > 0, f"{same}, and a loader gives each once"),
-        (("training", "lookahead"), tensor and sections.training.lookahead > 0, "it is not supported yet"),
+        (("cluster", "loaders"), peers and cluster.loaders > 0, f"{same}, and a loader gives each once"),
+        (("training", "lookahead"), peers and sections.training.lookahead > 0, "it is not supported yet"),
         (
             ("cluster", "placements"),
-            tensor and cluster.exchange == "servers" and placed,
+            peers and cluster.exchange == "servers" and placed,
             "replicas beside shard servers are not supported yet",
         ),
     ):
@@ -59,6 +62,33 @@ def check_mesh(sections: Sections, source: Source) -> None:
                 where=source.where(path),
                 why=why,
                 fix=f"remove {dotted(path)}, or {key}",
+            )
+
+
+def _check_pipeline(sections: Sections, source: Source) -> None:
+    dense = sections.dense
+    if dense.mesh.pipeline == 1:
+        for key in ("schedule", "stages"):
+            if getattr(dense, key) != getattr(type(dense)(), key):
+                raise ConfigError(
+                    f"dense.{key} has no effect without dense.mesh.pipeline",
+                    where=source.where(("dense", key)),
+                    why="the network has no stages",
+                    fix=f"remove dense.{key}, or set dense.mesh.pipeline",
+                )
+        return
+    for path, wrong in (
+        (("dense", "mesh", "tensor"), dense.mesh.tensor > 1),
+        (("dense", "sharded"), bool(dense.sharded)),
+        (("dense", "precision"), dense.precision != "float32"),
+        (("dense", "checkpoint_activations"), dense.checkpoint_activations),
+    ):
+        if wrong:
+            raise ConfigError(
+                f"{dotted(path)} does not go with dense.mesh.pipeline",
+                where=source.where(path),
+                why="it is not supported yet",
+                fix=f"remove {dotted(path)}, or dense.mesh.pipeline",
             )
 
 

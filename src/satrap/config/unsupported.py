@@ -8,7 +8,6 @@ from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 
 ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
-    ("dense", "mesh", "pipeline"): (1,),
     ("cluster", "launcher"): ("local",),
 }
 """Key -> the values that work."""
@@ -163,7 +162,7 @@ def _check_embedding_workers(sections: Sections, source: Source) -> None:
     norm = "the norm includes gradients of rows, which a worker does not see"
     for path, wrong, why in (
         (("training", "clip_norm"), sections.training.clip_norm is not None, norm),
-        (("dense", "microbatches"), sections.dense.microbatches > 1, "they pool rows of whole batches"),
+        (("dense", "microbatches"), (sections.dense.microbatches or 1) > 1, "they pool rows of whole batches"),
     ):
         if wrong:
             raise ConfigError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from satrap.batch import EmbeddedBatch
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Workers
 from satrap.exchange import Exchange, Request, TableGroup
@@ -50,6 +51,61 @@ class DenseState:
     optimizer: dict[str, Any] = field(default_factory=dict)
 
 
+LossOfBatch = Callable[[Tensor, EmbeddedBatch], Tensor]
+"""(logits, batch) -> mean loss of its samples."""
+
+
+class Parts(Protocol):
+    """The parts of a batch, see `satrap.train.microbatches.MicroBatches`."""
+
+    @property
+    def batches(self) -> Sequence[EmbeddedBatch]:
+        """The parts, in order."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many samples of the batch each has; one with 0 has a sample that does not count."""
+
+    def backward(self) -> None:
+        """Carry gradients of the parts on to the rows."""
+
+
+class Pipeline(Protocol):
+    """Computes forward and backward passes of batches in parts, since no process has the whole network.
+
+    All processes of the pipeline make the same calls with the same batches.
+    """
+
+    @property
+    def count(self) -> int:
+        """Into how many parts a batch is cut."""
+
+    def try_out(self, batch: EmbeddedBatch) -> None:
+        """Look at a batch that stands for nothing, once, before anything else.
+
+        Raises:
+            ConfigError: the stages do not compute what the network does, or cannot hand on what they should.
+        """
+
+    def run(
+        self, parts: Parts, loss: LossOfBatch, weights: Sequence[float], share: float
+    ) -> tuple[Tensor, Tensor]:
+        """Compute logits, loss and, times `share`, gradients of a batch.
+
+        Args:
+            parts: of the batch.
+            loss: mean loss of a part.
+            weights: what each part counts in the mean over the batch.
+            share: see `DenseBackend.step`.
+
+        Returns:
+            (logits, float32[size, ...], and the mean loss), in each process.
+        """
+
+    def scores(self, parts: Parts) -> Tensor:
+        """Return logits, float32[size, ...], in each process."""
+
+
 class DenseBackend(ABC):
     """How the network takes its steps, and which process holds which of its weights.
 
@@ -69,6 +125,7 @@ class DenseBackend(ABC):
         collective: whether each forward pass is one of all workers, also of those without a batch.
         partners: the workers with which this one takes each step.
         scale: the factor on its losses; a checkpoint keeps it.
+        pipeline: computes the passes; None: the loop calls the network and `step` computes gradients.
         requests: rows that are weights, once it has been attached; to be looked up with each batch.
     """
 
@@ -76,6 +133,7 @@ class DenseBackend(ABC):
     collective: bool = False
     partners: Workers
     scale: LossScale
+    pipeline: Pipeline | None = None
     requests: Sequence[Request] = ()
 
     def tables(self, widths: Collection[int]) -> list[Table]:

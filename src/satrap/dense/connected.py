@@ -224,7 +224,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedGroup] = {}
-        for axis in ("data", "tensor", "shard", "replicate") if not self.mesh.whole else ():
+        axes = ("data", "pipeline") if self.mesh.pipeline > 1 else ("data", "tensor", "shard", "replicate")
+        for axis in axes if not self.mesh.whole else ():
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
             own = self.mesh.axes(self.rank)[axis]
             # Every process makes every group, in the same order, as `new_group` asks for.
@@ -244,6 +245,21 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def tensor(self) -> Group:
         """See `Workers.tensor`."""
         return self._axes.get("tensor", super().tensor)
+
+    @property
+    def pipeline(self) -> Group:
+        """See `Workers.pipeline`."""
+        return self._axes.get("pipeline", super().pipeline)
+
+    @property
+    def peers(self) -> Group:
+        """See `Workers.peers`."""
+        return self._axes.get("pipeline", self.tensor)  # a mesh has one of the two
+
+    def pipeline_group(self, device: str) -> Any:
+        """Return the processes of `pipeline` as PyTorch has them, for tensors on "cpu" or "cuda"."""
+        group = self._axes["pipeline"]
+        return group._cuda if device == "cuda" else group._main
 
     def device_mesh(self, device: str) -> DeviceMesh:
         """Return the mesh as PyTorch has it, with dimensions replicate, shard and tensor.

@@ -10,17 +10,21 @@ from satrap.errors import ConfigError
 Sharded = bool | Literal["gradients"]
 """What the processes with equal parts divide once more, see `Mesh`."""
 
+PipelineSchedule = Literal["gpipe", "1f1b"]
+"""In which order a stage computes the micro-batches of a batch, see `Mesh`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """How the dense network is spread over `data * tensor` processes.
+    """How the dense network is spread over `data * tensor * pipeline` processes.
 
     `Mesh(data=4)` are four copies. `Mesh(data=2, tensor=2)` are two copies, and two processes have a half of
     each layer of a copy. `Mesh(data=4, sharded=True)` divides weights, gradients and optimizer state among
-    four processes, which gather the weights of a layer when they need it.
+    four processes, which gather the weights of a layer when they need it. `Mesh(pipeline=2)` gives the first
+    layers to one process and the others to a second one, see `satrap.dense.stages`.
 
-    Process `r` has the tensor coordinate `r % tensor` and trains the data share `r // tensor`; so processes
-    that have parts of one copy are neighbours.
+    Process `r` has the tensor coordinate `r % tensor`, the stage `r // tensor % pipeline`, and trains the
+    data share `r // (tensor * pipeline)`; so processes that have parts of one copy are neighbours.
 
     Args:
         data: shares of each batch, default 1.
@@ -30,18 +34,30 @@ class Mesh:
             to the end of its backward pass (ZeRO-2); default False, not at all.
         shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
             all shares.
+        pipeline: stages, one after another, default 1; not with `tensor` or `sharded`.
+        microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
+            four times the stages.
+        schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
+            keeps at most as many parts in memory as stages follow it; "gpipe": after all forward passes.
+        stages: names of the modules with which the second and all later stages begin; default: the largest
+            stage has as few parameters as possible.
 
     Raises:
-        ConfigError: a number below 1, or a `shard_size` that does not divide `data`.
+        ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with
+            `tensor` or `sharded`, too few parts of a batch, or names for another number of stages.
     """
 
     data: int = 1
     tensor: int = 1
     sharded: Sharded = False
     shard_size: int | None = None
+    pipeline: int = 1
+    microbatches: int | None = None
+    schedule: PipelineSchedule = "1f1b"
+    stages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("data", "tensor", "shard_size"):
+        for name in ("data", "tensor", "shard_size", "pipeline", "microbatches"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"mesh: {name} must be >= 1, got {value}")
@@ -51,11 +67,44 @@ class Mesh:
                 why="each part must have as many copies as any other",
                 fix=f"use a divisor of {self.data}",
             )
+        if self.pipeline > 1:
+            self._check_pipeline()
+
+    def _check_pipeline(self) -> None:
+        for name, wrong in (("tensor", self.tensor > 1), ("sharded", self.sharded)):
+            if wrong:
+                raise ConfigError(
+                    f"mesh: {name} does not go with pipeline",
+                    why="a stage is whole in each of its processes",
+                    fix=f"use one of the two, or pipeline and data without {name}",
+                )
+        if self.schedule == "1f1b" and self.parts < self.pipeline:
+            raise ConfigError(
+                f"{self.parts} microbatches are too few for {self.pipeline} stages in the schedule 1f1b",
+                why="each stage must have one to work on",
+                fix=f"use {self.pipeline} or more, better {4 * self.pipeline}, or the schedule gpipe",
+            )
+        if self.stages and len(self.stages) != self.pipeline - 1:
+            raise ConfigError(
+                f"stages has {len(self.stages)} names for a pipeline of {self.pipeline}",
+                why="it names the module with which each stage but the first begins",
+                fix=f"give {self.pipeline - 1}",
+            )
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts a pipeline cuts a batch."""
+        return self.microbatches or 4 * self.pipeline
+
+    @property
+    def peers(self) -> int:
+        """Number of processes that train the same batches."""
+        return self.tensor * self.pipeline
 
     @property
     def size(self) -> int:
         """Number of processes."""
-        return self.data * self.tensor
+        return self.data * self.peers
 
     @property
     def shards(self) -> int:
@@ -65,27 +114,32 @@ class Mesh:
     @property
     def whole(self) -> bool:
         """Whether each process has the whole network."""
-        return self.tensor == self.shards == 1
+        return self.peers == self.shards == 1
 
     def axes(self, rank: int) -> dict[str, list[int]]:
         """Return the processes that differ from one in a single coordinate only, in order of rank.
 
-        "tensor": they have the other parts of the same copy. "shard": they have the other parts of what is
-        sharded. "replicate": they have the same part of it. "data": those of the last two, and all that
-        differ in both.
+        "tensor": they have the other parts of the same layers. "pipeline": they have the other stages.
+        "shard": they have the other parts of what is sharded. "replicate": they have the same part of it.
+        "data": those of the last two, and all that differ in both.
         """
-        share, tensor = divmod(rank, self.tensor)
+        (share, peer), tensor = divmod(rank, self.peers), rank % self.tensor
         first = share - share % self.shards
         shares = {
             "data": range(self.data),
             "shard": range(first, first + self.shards),
             "replicate": range(share % self.shards, self.data, self.shards),
         }
-        found = {name: [one * self.tensor + tensor for one in each] for name, each in shares.items()}
-        return found | {"tensor": [share * self.tensor + one for one in range(self.tensor)]}
+        peers = {
+            "tensor": range(peer - tensor, peer - tensor + self.tensor),
+            "pipeline": range(tensor, self.peers, self.tensor),
+        }
+        found = {name: [one * self.peers + peer for one in each] for name, each in shares.items()}
+        return found | {name: [share * self.peers + one for one in each] for name, each in peers.items()}
 
     def __str__(self) -> str:
         parts = [f"{self.data} data"] + [f"{self.tensor} tensor"] * (self.tensor > 1)
+        parts += [f"{self.pipeline} pipeline"] * (self.pipeline > 1)
         kept = "weights" if self.sharded is True else self.sharded
         sharded = f", {kept} in {self.shards} parts" if self.shards > 1 else ""
         return f"{' x '.join(parts)} = {self.size} workers{sharded}"

@@ -1,4 +1,4 @@
-"""The exchange of a tensor group: one of its processes asks for rows, and all of them get the answers."""
+"""The exchange of processes that train the same batches: one asks for rows, and all get the answers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from satrap.store import Chunk
 
 
 class PeerExchange:
-    """Lets the first process of a tensor group use an exchange, and broadcasts rows to the others.
+    """Lets the first of a group of peers use an exchange, and broadcasts rows to the others.
 
-    Its processes train the same batches, so they make the same calls in the same order, and their gradients
-    of rows are equal: only those of the first go out. Answers are broadcast when they are waited for, by the
-    thread that waits, so broadcasts and the network's sums have one order.
+    Peers train the same batches, so they make the same calls in the same order. Only the gradients of rows of
+    the first go out: those of tensor peers are equal, and in a pipeline only the first stage has any. Answers
+    are broadcast when they are waited for, by the thread that waits, so broadcasts and the network's sums
+    have one order.
 
     Args:
         inner: the exchange, in the first process; None elsewhere.
-        tensor: the group.
+        tensor: the peers.
 
     Attributes:
         collective: that of `inner`.
@@ -96,7 +97,7 @@ class PeerExchange:
 def for_group(
     peers: Group, exchange: Callable[[Sequence[Table]], Exchange]
 ) -> Callable[[Sequence[Table]], Exchange]:
-    """Return what makes the exchange of a process of a tensor group, given what makes that of the first."""
+    """Return what makes the exchange of one of a group of peers, given what makes that of the first."""
     if peers.size == 1:
         return exchange
     return lambda tables: PeerExchange(None if peers.rank else exchange(tables), peers)

@@ -70,7 +70,7 @@ class Workers(Group):
 
     `workers.rank` is the number of the process: process 0 saves and reports, and each has its own random
     generators. `workers.data.rank` says which share of the data the process reads. They are equal as long as
-    no layer is divided, see `Mesh.tensor`.
+    no layer is divided, see `Mesh`.
 
     Attributes:
         mesh: which parts of the network the processes have.
@@ -90,6 +90,16 @@ class Workers(Group):
     @property
     def tensor(self) -> Group:
         """The processes that train the same batches and hold the other parts of each layer."""
+        return Group()
+
+    @property
+    def pipeline(self) -> Group:
+        """The processes that train the same batches and hold the other stages; the rank is the stage."""
+        return Group()
+
+    @property
+    def peers(self) -> Group:
+        """The processes that train the same batches, and make up one copy of the network."""
         return Group()
 
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:

@@ -9,6 +9,7 @@ import torch
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Mesh, Workers
+from satrap.dense.stages import described, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
@@ -51,8 +52,10 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
     sections = recipe.sections
     training = sections.training
     model = make_model(recipe, schema)
-    if (share := site.workers.data.rank) > 0:  # equal weights, but not equal dropout
-        torch.manual_seed(training.seed + share * WORKER_SEEDS)
+    workers = site.workers
+    if number := workers.data.rank * workers.pipeline.size + workers.pipeline.rank:
+        # Equal weights, but not equal dropout.
+        torch.manual_seed(training.seed + number * WORKER_SEEDS)
     trainer: Trainer = recipe.located(
         ("training",),
         Trainer,
@@ -71,7 +74,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             plateau=training.plateau,
             patience=training.patience,
             precision=sections.dense.precision,
-            microbatches=sections.dense.microbatches,
+            microbatches=1 if sections.dense.mesh.pipeline > 1 else sections.dense.microbatches or 1,
             checkpoint_activations=sections.dense.checkpoint_activations,
             monitor=training.monitor,
         ),
@@ -136,18 +139,33 @@ def mesh_of(recipe: Recipe) -> Mesh:
     """Return how the workers divide the network."""
     sections = recipe.sections
     dense = sections.dense
-    return Mesh(sections.shares, dense.mesh.tensor, dense.sharded, dense.shard_size)
+    return recipe.located(
+        ("dense",),
+        Mesh,
+        sections.shares,
+        dense.mesh.tensor,
+        dense.sharded,
+        dense.shard_size,
+        pipeline=dense.mesh.pipeline,
+        microbatches=dense.microbatches if dense.mesh.pipeline > 1 else None,
+        schedule=dense.schedule,
+        stages=tuple(dense.stages),
+    )
 
 
 def described_mesh(recipe: Recipe, schema: Schema) -> str:
     """Return how the workers divide the network, in words; empty if each has a whole one.
 
     Raises:
-        ConfigError: it cannot be divided so, see `tensor_plan`.
+        ConfigError: it cannot be divided so, see `tensor_plan` and `stages_of`.
     """
     mesh = mesh_of(recipe)
     if mesh.whole:
         return ""
+    if mesh.pipeline > 1:
+        place = ("dense",) if mesh.stages else ("dense", "mesh")
+        stages = recipe.located(place, stages_of, make_model(recipe, schema), mesh)
+        return f"mesh: {mesh}; stages: {described(stages)}"
     plan = recipe.located(("dense", "mesh"), tensor_plan, make_model(recipe, schema), mesh.tensor)
     cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
     return f"mesh: {mesh}{cuts if plan else ''}"
@@ -156,7 +174,7 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
 def pools(recipe: Recipe) -> bool:
     """Return whether workers that hold whole tables may pool their rows for the others."""
     training = recipe.sections.training
-    if recipe.sections.dense.mesh.tensor > 1:  # a peer does not know what is pooled
+    if mesh_of(recipe).peers > 1:  # a peer does not know what is pooled
         return False
     return training.mode == "sync" and training.clip_norm is None and not training.lookahead
 

@@ -119,7 +119,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     cores = (os.cpu_count() or 1) // assignment.world
     threads = None if assignment.world == 1 else max(1, cores)
     return Site(
-        workers, for_group(workers.tensor, exchange), device, threads, _data(recipe, assignment, workers.data)
+        workers, for_group(workers.peers, exchange), device, threads, _data(recipe, assignment, workers.data)
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,12 +63,34 @@ class DCNv2(Ranker):
         self.parallel = structure == "parallel"
         self.head = xavier(nn.Linear(deep_width + width * self.parallel, num_outputs(schema)))
 
-    def forward(self, batch: EmbeddedBatch) -> Tensor:
-        """Return logits float32[size, outputs]."""
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        cross = [(partial(_crossed, layer), layer) for layer in self.cross]
+        if self.parallel:
+            deep = [(partial(_beside, layer), layer) for layer in self.deep]
+            head = (lambda x, deep: self.head(torch.cat([x, deep], dim=1)), self.head)
+            return [(self._twice, self.bottom), *cross, lambda x0, x: (x, x0), *deep, head]
+        return [(self._twice, self.bottom), *cross, lambda x0, x: x, *self.deep, self.head]
+
+    def _twice(self, batch: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+        """Return the input of the first cross layer, which is also that of all others."""
         if len(self.bottom):
             batch = replace(batch, numeric=self.bottom(batch.numeric), beside=None)
-        x0 = x = batch.flat()
+        x0 = batch.flat()
+        return x0, x0
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, outputs]."""
+        x0, x = self._twice(batch)
         for layer in self.cross:
             x = layer(x0, x)
         logits: Tensor = self.head(torch.cat([x, self.deep(x0)], dim=1) if self.parallel else self.deep(x))
         return logits
+
+
+def _crossed(layer: nn.Module, x0: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return x0, layer(x0, x)
+
+
+def _beside(layer: nn.Module, x: Tensor, deep: Tensor) -> tuple[Tensor, Tensor]:
+    return x, layer(deep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,13 +56,21 @@ class DLRM(Ranker):
         self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        used = [] if self.bottom is None else [self.bottom]
+        return [(self._products, self.interaction, *used), *self.top, self.head]
+
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
+        logits: Tensor = self.head(self.top(self._products(batch)))
+        return logits
+
+    def _products(self, batch: EmbeddedBatch) -> Tensor:
         vectors, inputs = batch.stack(), []
         if self.bottom is not None:
             inputs = [self.bottom(batch.numeric)]
             first = inputs[0].unsqueeze(1)
             vectors = torch.cat([first, vectors.to(first.dtype)], dim=1)  # autocast would join in float32
         inputs.append(self.interaction(vectors))
-        logits: Tensor = self.head(self.top(torch.cat(inputs, dim=1)))
-        return logits
+        return torch.cat(inputs, dim=1)

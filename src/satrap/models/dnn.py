@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,6 +39,10 @@ class DNN(Ranker):
         width = input_width(schema, "DNN")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.head = xavier(nn.Linear(width, num_outputs(schema)))
+
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        return [EmbeddedBatch.flat, *self.deep, self.head]
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

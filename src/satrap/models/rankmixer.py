@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +67,16 @@ class RankMixer(Ranker):
         self.deep, last = mlp(width, hidden, dropout=dropout)
         self.head = xavier(nn.Linear(last, num_outputs(schema)))
 
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        mean = partial(torch.mean, dim=1)
+        return [(self._tokens, self.project), *self.blocks, mean, *self.deep, self.head]
+
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
-        pieces = torch.tensor_split(batch.flat(), len(self.project), dim=1)
-        tokens = torch.stack([project(x) for project, x in zip(self.project, pieces, strict=True)], dim=1)
-        logits: Tensor = self.head(self.deep(self.blocks(tokens).mean(1)))
+        logits: Tensor = self.head(self.deep(self.blocks(self._tokens(batch)).mean(1)))
         return logits
+
+    def _tokens(self, batch: EmbeddedBatch) -> Tensor:
+        pieces = torch.tensor_split(batch.flat(), len(self.project), dim=1)
+        return torch.stack([project(x) for project, x in zip(self.project, pieces, strict=True)], dim=1)

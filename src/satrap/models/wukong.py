@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,10 +62,24 @@ class Wukong(Ranker):
         self.top, width = mlp((fmb + lcb) * dim, hidden, dropout=dropout)
         self.head = xavier(nn.Linear(width, num_outputs(schema)))
 
+    def chain(self) -> list[Any]:
+        """Return the steps of `forward`, see `satrap.dense.stages`."""
+        used = [] if self.bottom is None else [self.bottom]
+        return [
+            (self._vectors, *used),
+            *self.layers,
+            partial(torch.flatten, start_dim=1),
+            *self.top,
+            self.head,
+        ]
+
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
+        logits: Tensor = self.head(self.top(self.layers(self._vectors(batch)).flatten(1)))
+        return logits
+
+    def _vectors(self, batch: EmbeddedBatch) -> Tensor:
         vectors = batch.stack()
         if self.bottom is not None:
             vectors = torch.cat([self.bottom(batch.numeric).unsqueeze(1), vectors], dim=1)
-        logits: Tensor = self.head(self.top(self.layers(vectors).flatten(1)))
-        return logits
+        return vectors

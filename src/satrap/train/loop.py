@@ -26,6 +26,7 @@ from satrap.train.blank import blank_batch, buffers_kept
 from satrap.train.load import reading
 from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
 from satrap.train.merge import merged
+from satrap.train.microbatches import MicroBatches
 from satrap.train.parts import parts_of
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
@@ -171,22 +172,33 @@ class Loop:
                 if ticket is None:
                     loss = self._blank_loss()
                 else:
-                    loss, found = self._loss_of(ticket, leaves)
+                    loss, found = self._loss_of(ticket, leaves, share)
                     logits.append(found)
         return loss, share, torch.cat(logits) if len(logits) > 1 else next(iter(logits), None)
 
-    def _loss_of(self, ticket: Ticket, leaves: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _loss_of(self, ticket: Ticket, leaves: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch or a part of it, and its logits, float32[size, outputs]."""
         batch = self._predictor.embeddings.embed(ticket, leaves)
-        logits = self._predictor.logits(batch)
-        loss = as_mean(self._loss(logits, batch))
+        logits, loss = self._passed(batch, share)
         return loss, as_matrix(logits.detach(), self._predictor.schema.outputs)
+
+    def _passed(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
+        """Return logits and mean loss of a batch; a pipeline computes gradients, too."""
+        pipeline = self._state.dense.pipeline
+        if pipeline is None:
+            logits = self._predictor.logits(batch)
+            return logits, self._mean_loss(logits, batch)
+        parts = MicroBatches(batch, pipeline.count)
+        return pipeline.run(parts, self._mean_loss, parts.weights(self._weight), share)
+
+    def _mean_loss(self, logits: Tensor, batch: EmbeddedBatch) -> Tensor:
+        return as_mean(self._loss(logits, batch))
 
     def _blank_loss(self) -> Tensor:
         """Return the loss of a batch without weight: the others wait for this worker's forward pass."""
         batch = blank_batch(self._predictor.plan, self._predictor.embeddings)
         with buffers_kept(self._state.model):
-            return as_mean(self._loss(self._predictor.logits(batch), batch))
+            return self._passed(batch, 0.0)[1]
 
     def _push(self, pending: Pending | None, leaves: list[Tensor], lr_scale: float, accepted: bool) -> None:
         """Issue the update of a step; `accepted`: by this worker, and if it must be, by all."""
@@ -219,7 +231,3 @@ class Loop:
             self._snapshots.make_way()
             self._snapshots.warn(state.keep_best())
         self._run.evaluated(metrics)
-
-
-def _size(batch: Batch) -> float:
-    return float(batch.size)

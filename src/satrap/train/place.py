@@ -71,7 +71,7 @@ class Place:
             store: the same as the trainer's.
             wire: number formats of rows, their gradients and the network's between the processes.
             placement: which processes hold the rows of a table; by default each holds a part of every table.
-            pools: see `CollectiveExchange`; for `sync` without `clip_norm`, and without `Mesh.tensor`.
+            pools: see `CollectiveExchange`; for `sync` without `clip_norm`, and where `Mesh.peers` is 1.
             mesh: which parts of the network the processes have; default a whole one each.
             device: where the network computes.
             threads: see the class.
@@ -103,12 +103,12 @@ class Place:
                 ranks, aside, tables, store=store, wire=wire, placement=placement, pools=pools
             )
 
-        return cls(for_group(workers.tensor, exchange), workers, threads)
+        return cls(for_group(workers.peers, exchange), workers, threads)
 
 
 def torch_ranks(workers: ConnectedWorkers, deadline: float) -> TorchRanks:
-    """Return the processes that hold rows together: the first of each tensor group, which call this."""
-    among = workers.mesh.axes(0)["data"] if workers.mesh.tensor > 1 else None
+    """Return the processes that hold rows together: the first of each group of peers, which call this."""
+    among = workers.mesh.axes(0)["data"] if workers.mesh.peers > 1 else None
     return TorchRanks(deadline, workers.silent, among)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -73,6 +73,7 @@ class Predictor:
     Attributes:
         plan: turns batches into requests for rows.
         embeddings: turns rows into the network's input.
+        network: computes the logits; at first the model, which a pipeline has only a part of.
         collective: whether each forward pass is one of all workers, see `DenseBackend`; False at first.
     """
 
@@ -89,6 +90,7 @@ class Predictor:
         check_precision(precision)
         self.collective = False
         self.model, self.schema, self.exchange = model, schema, exchange
+        self.network: Callable[[EmbeddedBatch], Tensor] = model
         self.workers, self.precision = workers or Workers(), precision
         groups = [group for group in exchange.groups if DENSE_TABLE not in group.tables]
         self.plan, self.embeddings = embeddings_of(exchange, schema, groups, device or torch.device("cpu"))
@@ -206,8 +208,8 @@ class Predictor:
             yield ticket.batch, found
 
     def _in_step(self, tickets: Iterable[Ticket | None]) -> Iterator[Ticket | None]:
-        """Yield tickets until no worker has any left; those of a tensor group end together."""
-        peers, ended = self.workers.tensor, False
+        """Yield tickets until no worker has any left; those of peers end together."""
+        peers, ended = self.workers.peers, False
         for ticket in tickets:
             [have] = peers.count([ticket is not None])
             ended = ended or have < peers.size
@@ -219,7 +221,9 @@ class Predictor:
     def logits(self, batch: EmbeddedBatch) -> Tensor:
         """Return what the network makes of its input, float32 also where it computes in fewer bits."""
         outputs = self.schema.outputs
-        return computed(lambda: as_tensor(self.model(batch), outputs), self.precision, self.embeddings.device)
+        return computed(
+            lambda: as_tensor(self.network(batch), outputs), self.precision, self.embeddings.device
+        )
 
     def tickets(self, batches: Iterable[Batch]) -> Iterator[Ticket]:
         """Yield the requests for the rows of each batch; the exchange sees them ahead of the lookup."""

@@ -15,7 +15,7 @@ from torch import nn
 from satrap import models, own_code
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
-from satrap.dense import DataParallel, DenseBackend, Divided, MakeOptimizer, Workers
+from satrap.dense import DataParallel, DenseBackend, Divided, MakeOptimizer, Pipelined, Workers
 from satrap.dense.recompute import checkpoint_activations
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
@@ -26,9 +26,11 @@ from satrap.exchange.lookahead import with_lookahead
 from satrap.optim import Optimizer
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
+from satrap.train.blank import blank_batch
 from satrap.train.control import PlateauControl, TrainingOptions
 from satrap.train.loop import Loop, Loss
 from satrap.train.loss import LabelLoss
+from satrap.train.microbatches import MicroBatches
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
@@ -124,7 +126,7 @@ class Trainer:
         clip_norm, precision = options.clip_norm, options.precision
         dims = getattr(model, "embedding_dims", None)
         tables = tables_of(schema, embedding_optimizer, dims, store)
-        kind = _backend(schedule, self.workers)
+        kind = _backend(schedule, self.workers, options)
         self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
         tables += self.dense.tables({table.dim for table in tables})
         self.exchange: Exchange = (
@@ -138,7 +140,7 @@ class Trainer:
         self.predictor = Predictor(
             model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
         )
-        self.predictor.collective = self.dense.collective
+        _score_by(self.dense, self.predictor)
         self.control = PlateauControl(options.plateau, options.patience, monitor=options.monitor)
         arguments = {
             "model": described,
@@ -348,7 +350,7 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
 
 
-def _backend(schedule: Schedule, workers: Workers) -> type[DataParallel]:
+def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> type[DataParallel]:
     """Return how the network takes its steps, in a mode and over a mesh."""
     if workers.mesh.whole:
         return schedule.dense
@@ -358,7 +360,28 @@ def _backend(schedule: Schedule, workers: Workers) -> type[DataParallel]:
             why="its weights are rows of the store, which each worker pulls whole",
             fix="use sync or hybrid, or a mesh of data alone",
         )
-    return Divided
+    if workers.mesh.pipeline == 1:
+        return Divided
+    for name, given, only in (
+        ("precision", options.precision, "float32"),
+        ("microbatches", options.microbatches, 1),
+        ("checkpoint_activations", options.checkpoint_activations, False),
+    ):
+        if given != only:
+            raise ConfigError(
+                f"{name} {given} does not go with a pipeline",
+                why="Mesh has its microbatches" if name == "microbatches" else "it is not supported yet",
+                fix=f"leave {name} at {only}",
+            )
+    return Pipelined
+
+
+def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
+    """Let a predictor score as a backend does."""
+    predictor.collective = dense.collective
+    if (pipeline := dense.pipeline) is not None:
+        pipeline.try_out(blank_batch(predictor.plan, predictor.embeddings))
+        predictor.network = lambda batch: pipeline.scores(MicroBatches(batch, pipeline.count))
 
 
 def _check_lookahead(store: StoreConfig) -> None:

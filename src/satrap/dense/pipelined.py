@@ -1,0 +1,267 @@
+"""The network in stages, which work on parts of a batch at the same time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.dense.backend import DenseState, LossOfBatch, Parts, Stepped
+from satrap.dense.connected import ConnectedWorkers
+from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
+from satrap.dense.passes import Boundary, Passes
+from satrap.dense.stages import Link, compute, stages_of, tensors
+from satrap.dense.workers import Workers
+from satrap.errors import ConfigError
+from satrap.exchange import Exchange
+
+
+class Pipelined(DataParallel):
+    """Each process has one stage, which is some layers of the network, and its optimizer.
+
+    `run` sends the parts of a batch through the stages, one behind another, and their gradients back. The
+    first stage alone gets embeddings, so it alone has gradients of rows. Copies of a stage average their
+    gradients; then all processes agree on the step.
+
+    Args:
+        model: the network, see `stages_of`; it begins with the weights it has in process 0.
+        make: makes its optimizer from the list of trainable parameters, or None.
+        clip_norm: limit of the global gradient norm over parameters and rows, see `DataParallel`.
+        workers: the processes of the mesh.
+        precision: "float32".
+
+    Raises:
+        ConfigError: the network cannot be cut so.
+    """
+
+    collective = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make: MakeOptimizer | None,
+        clip_norm: float | None,
+        workers: Workers | None = None,
+        precision: str = "float32",
+    ) -> None:
+        assert isinstance(workers, ConnectedWorkers)
+        assert precision == "float32"
+        super().__init__(model, None, clip_norm, workers)
+        self.pipeline, self._mesh, self._number = self, workers.mesh, workers.pipeline.rank
+        self.count = self._mesh.parts
+        stages = stages_of(model, self._mesh)
+        workers.broadcast(list(model.state_dict().values()))
+        whole, self._steps = self.parameters, [[s for link in stage for s in link.steps] for stage in stages]
+        self._own = {p for link in stages[self._number] for p in link.parameters}
+        self._names = _names(model, stages, self._number)
+        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.parameters = [p for p in whole if p in self._own]
+        self.trainable = make is not None
+        if make is not None and whole:
+            self._keep_own(make(whole))
+
+    def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take this stage's part from the optimizer of the whole network, whose groups are right."""
+        self.optimizer, count = optimizer, 0
+        self._base_rates = [g["lr"] for g in optimizer.param_groups]
+        self._groups, self._numbers = list[list[int]](), list[int]()
+        for group in optimizer.param_groups:
+            numbers = list(range(count, count + len(group["params"])))
+            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in self._own]
+            self._groups.append(numbers)
+            self._numbers += [n for n, _ in kept]
+            group["params"], count = [p for _, p in kept], count + len(numbers)
+        for parameter in set(optimizer.state) - self._own:
+            del optimizer.state[parameter]
+
+    def try_out(self, batch: EmbeddedBatch) -> None:
+        """See `Pipeline.try_out`; the weights of other stages are let go."""
+        found, boundaries = self._tried(batch), list[list[Boundary]]()
+        for one in found:
+            boundaries.append([Boundary.of(tensor, batch.size) for tensor in one])
+        for module in self.model.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter not in self._own:
+                    empty = parameter.detach().to("meta")
+                    setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
+        assert isinstance(self.workers, ConnectedWorkers)
+        group = self.workers.pipeline_group(self._device.type)
+        self._training, self._scoring = (
+            Passes(
+                self._steps[self._number],
+                self._number,
+                boundaries,
+                self._mesh,
+                group=group,
+                device=self._device,
+                backward=backward,
+            )
+            for backward in (True, False)
+        )
+        [logits] = boundaries[-1]
+        self._shape = logits.shape
+
+    def _tried(self, batch: EmbeddedBatch) -> list[tuple[Tensor, ...]]:
+        """Return what each stage makes of a batch, if that is what the network makes of it."""
+        was, stages, found = self.model.training, list[tuple[Tensor, ...]](), batch
+        self.model.eval()
+        for steps in self._steps:
+            found = compute(steps, found)
+            stages.append(tensors(found))
+        with torch.no_grad():
+            whole = self.model(batch)
+        self.model.train(was)
+        last = stages[-1][0]
+        if len(stages[-1]) > 1 or last.shape != whole.shape or not torch.allclose(last, whole, 1e-4, 1e-5):
+            raise ConfigError(
+                f"the chain of {type(self.model).__name__} does not compute what its forward does",
+                why="its stages would learn another network",
+                fix="compare both on a batch",
+            )
+        return stages
+
+    def begin(self) -> None:
+        """Do nothing: the stages are those of the network of process 0."""
+
+    def settle(self, exchange: Exchange) -> None:
+        """Give all copies of the stage the buffers of the first; the weights are equal."""
+        self.workers.data.broadcast(list(self._buffers().values()))
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self.model.named_buffers() if name in self._names}
+
+    def run(
+        self, parts: Parts, loss: LossOfBatch, weights: Sequence[float], share: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Pipeline.run`."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        total, losses = sum(weights), list[Tensor]()
+
+        def of_part(number: int, logits: Tensor) -> Tensor:
+            found = loss(logits, parts.batches[number]) * (weights[number] / total if total else 0.0)
+            losses.append(found.detach())
+            return found * share
+
+        logits = self._training.run(parts.batches, of_part)
+        parts.backward()
+        return self._shared(parts, logits, losses)
+
+    def scores(self, parts: Parts) -> Tensor:
+        """See `Pipeline.scores`."""
+        return self._shared(parts, self._scoring.run(parts.batches), [])[0]
+
+    def _shared(
+        self, parts: Parts, logits: Sequence[Tensor], losses: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits and mean loss, which the last stage alone gives, in all stages."""
+        size = sum(parts.sizes)
+        flat = torch.zeros(1 + size * math.prod(self._shape), device=self._device)
+        if logits:
+            real = [one[:size] for one, size in zip(logits, parts.sizes, strict=True)]
+            flat[1:] = torch.cat(real).view(-1)
+            flat[0] = sum(losses, torch.zeros((), device=self._device))
+        self.workers.pipeline.sum(flat)
+        return flat[1:].view(size, *self._shape), flat[0]
+
+    def step(
+        self,
+        loss: Tensor | None,
+        rows: Sequence[Tensor],
+        lr_scale: float,
+        *,
+        share: float = 1.0,
+        stop: bool = False,
+        finite: Callable[[], bool] | None = None,
+        ready: Callable[[bool], None] | None = None,
+    ) -> Stepped:
+        """See `DenseBackend.step`, after `run` has computed loss and gradients; `ready` hears of all."""
+        assert loss is not None, "every process takes part in the passes"
+        if self.workers.data.size > 1:
+            average(self.parameters, self.workers.data)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        of_rows = [row.grad for row in rows if row.grad is not None]
+        seen = gradients if finite is not None else [*gradients, *of_rows]
+        right = finite_sum(loss, seen) and (finite is None or finite())
+        mean = loss.item() * share if right else 0.0
+        stepped = self._agreed(Stepped(right, mean, stop), gradients, of_rows)
+        if ready is not None:
+            ready(stepped.accepted)
+        if stepped.accepted:
+            self._take(lr_scale)
+        return stepped
+
+    def _agreed(self, own: Stepped, gradients: Sequence[Tensor], rows: Sequence[Tensor]) -> Stepped:
+        """Return what all processes say of the step together, and clip."""
+        total = 0.0
+        if self.clip_norm is not None and own.accepted:
+            total = squares(gradients) / self._mesh.data + squares(rows) / self._mesh.data**2
+        say = torch.tensor([not own.accepted, own.loss, own.stop, total], dtype=torch.float64)
+        self.workers.sum(say)
+        refused, loss, stop, total = say.tolist()
+        if self.clip_norm is not None and not refused:
+            factor = min(self.clip_norm / (math.sqrt(total) + 1e-6), 1.0)
+            for gradient in (*gradients, *rows):
+                gradient.mul_(factor)
+        return Stepped(refused == 0, loss / self._mesh.size, stop > 0)
+
+    def state(self) -> DenseState:
+        """Return this stage, in its first copy; nothing elsewhere."""
+        if self.workers.data.rank > 0:
+            return DenseState()
+        weights = {name: tensor for name, tensor in self.model.state_dict().items() if name in self._names}
+        state = DenseState(weights)
+        if self.optimizer is not None:
+            found = self.optimizer.state_dict()
+            for group, rate, numbers in zip(
+                found["param_groups"], self._base_rates, self._groups, strict=True
+            ):
+                group["lr"], group["params"] = rate, numbers
+            found["state"] = {self._numbers[number]: entry for number, entry in found["state"].items()}
+            state.optimizer.update(found)
+        return state
+
+    def restore(self, whole: DenseState) -> None:
+        """Take over this stage of a network."""
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict(keep_vars=True).items():
+                if name in self._names:
+                    tensor.copy_(whole.weights[name])
+        if self.optimizer is None or not whole.optimizer:
+            return
+        own, groups = self.optimizer.state_dict(), whole.optimizer["param_groups"]
+        self.optimizer.load_state_dict(
+            {
+                "state": {
+                    number: whole.optimizer["state"][of_whole]
+                    for number, of_whole in enumerate(self._numbers)
+                    if of_whole in whole.optimizer["state"]
+                },
+                "param_groups": [
+                    {**group, "params": here["params"]}
+                    for group, here in zip(groups, own["param_groups"], strict=True)
+                ],
+            }
+        )
+        self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+
+    def own(self) -> dict[str, Tensor]:
+        """Return copies of the stage's buffers, except in its first copy, whose buffers are in `state`."""
+        if self.workers.data.rank == 0:
+            return {}
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._buffers().items()}
+
+
+def _names(model: nn.Module, stages: Sequence[Sequence[Link]], number: int) -> set[str]:
+    """Return the names of parameters and buffers of a stage; buffers of no step are the first's."""
+    of_stage = [{m for link in stage for used in link.modules for m in used.modules()} for stage in stages]
+    elsewhere = set[nn.Module]().union(*of_stage)
+    own = {p for link in stages[number] for p in link.parameters}
+    names = {name for name, p in model.named_parameters(remove_duplicate=False) if p in own}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if module in of_stage[number] or (number == 0 and module not in elsewhere):
+            names |= {f"{prefix}.{name}".lstrip(".") for name, _ in module.named_buffers(recurse=False)}
+    return names

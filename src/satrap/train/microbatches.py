@@ -1,0 +1,101 @@
+"""Cuts a batch into parts that pass a pipeline one behind another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from satrap.batch import Batch, EmbeddedBatch, JaggedRows
+from satrap.data.rows import slice_rows
+from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
+
+
+class MicroBatches:
+    """The parts of a batch, of sizes that differ by at most one; what nobody asks for is not pooled.
+
+    Features are pooled once for the whole batch. Each part sees a slice, so that backward passes of the parts
+    do not meet; `backward` carries their gradients on to the rows.
+
+    Args:
+        batch: the whole.
+        count: of the parts. A part beyond the samples has the last sample again: it must not count.
+
+    Attributes:
+        batches: the parts, in order.
+        sizes: how many samples of the batch each has; 0: it has one that does not count.
+    """
+
+    def __init__(self, batch: EmbeddedBatch, count: int) -> None:
+        self._batch = batch
+        self._cut = list[tuple[Tensor, Tensor]]()
+        cuts = [batch.size * number // count for number in range(count + 1)]
+        self.sizes = [end - start for start, end in pairwise(cuts)]
+        self.batches = [
+            self._part(start, end) if end > start else self._part(max(batch.size - 1, 0), batch.size)
+            for start, end in pairwise(cuts)
+        ]
+
+    def _part(self, start: int, end: int) -> EmbeddedBatch:
+        whole = self._batch
+        labels, mask, weights = (
+            None if column is None else column[start:end]
+            for column in (whole.labels, whole.label_mask, whole.weights)
+        )
+        blocks = LazyBlocks(partial(self._blocks_of, start, end))
+        return EmbeddedBatch(
+            size=end - start,
+            embeddings=LazyFeatures(list(whole.embeddings), blocks, partial(self._jagged_of, start, end)),
+            numeric=whole.numeric[start:end],
+            blocks=blocks,
+            labels=labels,
+            label_mask=mask,
+            weights=weights,
+            source=None if whole.source is None else slice_rows(whole.source, start, end),
+        )
+
+    def _leaf(self, tensor: Tensor) -> Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        leaf = tensor.detach().requires_grad_()
+        self._cut.append((tensor, leaf))
+        return leaf
+
+    @cached_property
+    def _blocks(self) -> list[Block]:
+        return [(names, self._leaf(block)) for names, block in self._batch.blocks]
+
+    @cached_property
+    def _jagged(self) -> dict[str, JaggedRows]:
+        return {
+            name: JaggedRows(self._leaf(rows.values), rows.offsets)
+            for name, rows in self._batch.embeddings.items()
+            if isinstance(rows, JaggedRows)
+        }
+
+    def _blocks_of(self, start: int, end: int) -> list[Block]:
+        return [(names, block[start:end]) for names, block in self._blocks]
+
+    def _jagged_of(self, start: int, end: int) -> dict[str, JaggedRows]:
+        found = {}
+        for name, rows in self._jagged.items():
+            offsets = rows.offsets[start : end + 1]
+            first, last = int(offsets[0]), int(offsets[-1])
+            found[name] = JaggedRows(rows.values[first:last], offsets - first)
+        return found
+
+    def weights(self, weight: Callable[[Batch], float]) -> list[float]:
+        """Return what each part counts, by a function of its samples; 0 if it has none of its own."""
+        sources = [part.source for part in self.batches]
+        return [
+            weight(s) if size and s is not None else 0.0 for s, size in zip(sources, self.sizes, strict=True)
+        ]
+
+    def backward(self) -> None:
+        """Carry gradients of the parts on to the rows; after all backward passes, once."""
+        reached = [(tensor, leaf.grad) for tensor, leaf in self._cut if leaf.grad is not None]
+        if reached:
+            torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])

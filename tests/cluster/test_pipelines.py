@@ -1,0 +1,78 @@
+"""In stages, a network learns what it learns in one process: losses, weights and rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from satrap.dense import Mesh
+from tests.cluster.meshes import Stacked, make_trainer, whole
+from tests.cluster.test_meshes import EVERY, Numbers, assert_near, run, saved
+from tests.train.plain import Batches
+
+LONG = [Mesh(data, pipeline=p, schedule=s) for data, p in ((1, 2), (1, 4), (2, 2)) for s in ("gpipe", "1f1b")]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What one process learns from all shares of each step; by mode, number of shares, and clipping."""
+
+    @cache
+    def learn(mode: str, shares: int, clip: float | None = None) -> tuple[list[float], Numbers]:
+        trainer, losses = make_trainer(mode, "stacked", clip_norm=clip)
+        trainer.fit(Batches(whole(shares)))
+        place = str(tmp_path_factory.mktemp("alone"))
+        trainer.save(place)
+        trainer.close()
+        return losses, saved(place)
+
+    return learn
+
+
+def check(mesh: Mesh, tasks: list[dict[str, Any]], folder: Path, alone: Any) -> None:
+    found = run(folder, mesh, [{"model": "stacked", **task} for task in tasks])
+    parts = sum(p.numel() for p in Stacked().parameters())
+    for number, (task, answers) in enumerate(zip(tasks, found, strict=True)):
+        losses, numbers = alone(task["mode"], mesh.data, task.get("clip"))
+        for answer in answers:
+            assert answer["losses"] == pytest.approx(losses, abs=1e-5)
+            assert answer["metrics"] == answers[0]["metrics"]
+            assert answer["kept"] < parts
+        assert_near(saved(str(folder / f"saved {number}")), numbers)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_two_stages_learn_what_one_process_learns(tmp_path: Path, alone: Any) -> None:
+    tasks: list[dict[str, Any]] = [
+        {"exchange": "servers", "mode": "sync"},
+        {"exchange": "collective", "mode": "hybrid"},
+        {"mode": "sync", "clip": 0.05},
+    ]
+    check(Mesh(pipeline=2, schedule="gpipe"), tasks, tmp_path, alone)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_copies_of_stages_and_a_mean_of_means(tmp_path: Path, alone: Any) -> None:
+    """The last share has fewer batches, and the last batch fewer samples than parts."""
+    mesh = Mesh(2, pipeline=2)
+    tasks: list[dict[str, Any]] = [{"exchange": "servers", "mode": "sync"}, {"mode": "sync"}]
+    check(mesh, tasks, tmp_path, alone)
+    first, again = (saved(str(tmp_path / f"saved {number}")) for number in range(2))
+    assert_near(first, again)
+    run(tmp_path / "wrong", mesh, [{"model": "stacked", "mode": "sync", "forget": True}])
+    with pytest.raises(AssertionError):
+        assert_near(saved(str(tmp_path / "wrong" / "saved 0")), alone("sync", 2)[1])
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mesh", LONG, ids=lambda mesh: f"{mesh.data}x{mesh.pipeline} {mesh.schedule}")
+def test_every_pipeline_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone: Any) -> None:
+    # In hybrid, each of several workers takes an update of its own.
+    ways = [way for way in EVERY if mesh.data == 1 or way[1] == "sync"]
+    check(mesh, [{"exchange": exchange, "mode": mode} for exchange, mode in ways], tmp_path, alone)

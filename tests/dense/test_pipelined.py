@@ -1,0 +1,172 @@
+"""A stage's part of optimizer and checkpoint; its passes are in `tests/cluster/test_pipelines.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch
+from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh, Pipelined
+from satrap.errors import ConfigError
+
+MESH = Mesh(pipeline=3)
+
+
+class OneStage(ConnectedWorkers):
+    """A process of a pipeline whose other processes do not exist."""
+
+    def __init__(self, stage: int) -> None:
+        self.rank, self.size, self.mesh, self._stage = stage, 3, MESH, stage
+
+    def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
+        return
+
+    def broadcast(self, tensors: Any) -> None:
+        return
+
+    def pipeline_group(self, device: str) -> Any:
+        return None
+
+    @property
+    def data(self) -> Group:
+        return Group()
+
+    @property
+    def pipeline(self) -> Group:
+        group = Group()
+        group.rank, group.size = self._stage, 3
+        return group
+
+
+class Numbered(nn.Linear):
+    """A layer with a buffer."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("kept", torch.tensor(number))
+
+
+class Start(nn.Module):
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        return batch.numeric
+
+
+def blank() -> EmbeddedBatch:
+    return EmbeddedBatch(2, {}, torch.randn(2, 4))
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(Start(), *(Numbered(seed + i) for i in range(4)), nn.Linear(4, 1))
+
+
+def groups(parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Matrices and vectors learn in different ways."""
+    return [
+        {"params": [p for p in parameters if p.ndim == 1], "lr": 0.5},
+        {"params": [p for p in parameters if p.ndim > 1], "lr": 0.1},
+    ]
+
+
+MAKERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adam": lambda p: torch.optim.Adam(groups(p)),
+    "adagrad": lambda p: torch.optim.Adagrad(groups(p), initial_accumulator_value=0.1),  # has state at once
+}
+
+
+def take(dense: DataParallel, steps: range) -> None:
+    """Take steps with gradients that depend on the weight's name and the step only."""
+    named = [(n, p) for n, p in dense.model.named_parameters() if any(p is one for one in dense.parameters)]
+    for step in steps:
+        for name, p in named:
+            torch.manual_seed(step * 1000 + sum(name.encode()))
+            p.grad = torch.randn(p.shape)
+        if isinstance(dense, Pipelined):
+            dense.step(torch.tensor(1.0), [], 1.0)
+        else:
+            dense._take(1.0)
+
+
+def together(stages: list[Pipelined]) -> DenseState:
+    parts = [stage.state() for stage in stages]
+    whole = DenseState()
+    for part in parts:
+        assert not whole.weights.keys() & part.weights.keys()
+        whole.weights.update(part.weights)
+        state = whole.optimizer.get("state", {}) | part.optimizer["state"]
+        whole.optimizer.update(part.optimizer, state=state)
+    return whole
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert_same(found[key], value)
+    elif isinstance(expected, Tensor):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str) -> None:
+    make = MAKERS[name]
+    plain = DataParallel(network(), make, None)
+    stages = [Pipelined(network(), make, None, OneStage(number)) for number in range(3)]
+    for dense in (plain, *stages):
+        take(dense, range(2))
+    expected, found = plain.state(), together(stages)
+    assert_same(found.weights, expected.weights)
+    assert_same(found.optimizer, expected.optimizer)
+
+    others = [Pipelined(network(9), make, None, OneStage(number)) for number in range(3)]
+    for other in others:
+        other.restore(found)
+    for dense in (plain, *others):
+        take(dense, range(2, 4))
+    expected, found = plain.state(), together(others)
+    assert_same(found.weights, expected.weights)
+    assert_same(found.optimizer, expected.optimizer)
+
+
+def test_a_stage_lets_go_of_the_weights_of_others_after_it_was_tried_out() -> None:
+    stage = Pipelined(network(), MAKERS["adam"], None, OneStage(1))
+    stage.try_out(blank())
+    real = [name for name, p in stage.model.named_parameters() if not p.is_meta]
+    assert sorted(real) == sorted(name for name in stage.state().weights if "kept" not in name)
+    assert 0 < len(real) < len(list(stage.model.parameters()))
+
+
+class Other(nn.Module):
+    """Its chain forgets what `forward` does at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = Start()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+
+    def chain(self) -> list[Any]:
+        return [self.start, *self.layers]
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        found: Tensor = self.layers(batch.numeric) * 2
+        return found
+
+
+def test_a_chain_that_is_not_the_network_is_refused() -> None:
+    stage = Pipelined(Other(), None, None, OneStage(0))
+    with pytest.raises(ConfigError, match="the chain of Other does not compute what its forward does"):
+        stage.try_out(blank())
+
+
+def test_one_stage_that_refuses_a_step_takes_none() -> None:
+    stage = Pipelined(network(), MAKERS["adam"], None, OneStage(0))
+    before = {name: weight.clone() for name, weight in stage.state().weights.items()}
+    stage.parameters[0].grad = torch.full_like(stage.parameters[0], float("nan"))
+    assert not stage.step(torch.tensor(1.0), [], 1.0).accepted
+    assert_same(stage.state().weights, before)
