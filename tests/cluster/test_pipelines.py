@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from satrap.dense import Mesh
+from satrap.train import Checkpointing
 from tests.cluster.meshes import Stacked, make_trainer, whole
 from tests.cluster.test_meshes import EVERY, Numbers, assert_near, run, saved
 from tests.train.plain import Batches
@@ -67,6 +68,23 @@ def test_copies_of_stages_and_a_mean_of_means(tmp_path: Path, alone: Any) -> Non
     run(tmp_path / "wrong", mesh, [{"model": "stacked", "mode": "sync", "forget": True}])
     with pytest.raises(AssertionError):
         assert_near(saved(str(tmp_path / "wrong" / "saved 0")), alone("sync", 2)[1])
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(600)
+def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) -> None:
+    """With one share the position is the same on all meshes, so the moves change nothing but rounding."""
+    place = str(tmp_path / "checkpoints")
+    for number, mesh in enumerate((Mesh(pipeline=2), Mesh(pipeline=4))):
+        task = {"mode": "sync", "checkpoints": place, "steps": 20 * (number + 1), "resume": number > 0}
+        run(tmp_path / str(number), mesh, [{"model": "stacked", **task}])
+    trainer, losses = make_trainer("sync", "stacked")
+    trainer.fit(Batches(whole(1)), checkpoint=Checkpointing(place), resume=True)
+    trainer.save(str(tmp_path / "one"))
+    trainer.close()
+    expected, numbers = alone("sync", 1)
+    assert losses == pytest.approx(expected[40:], abs=1e-5)
+    assert_near(saved(str(tmp_path / "one")), numbers)
 
 
 @pytest.mark.dense

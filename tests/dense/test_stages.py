@@ -116,6 +116,12 @@ def test_what_cannot_be_cut_is_refused(model: nn.Module, mesh: dict[str, Any], w
     assert caught.value.what == what
 
 
+def test_an_old_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+    with pytest.raises(ConfigError, match=r"mesh.pipeline needs PyTorch 2.13, and this is 2.12.1"):
+        stages_of(Odd(), Mesh(pipeline=2))
+
+
 def test_only_tensors_pass_from_stage_to_stage() -> None:
     assert [len(tensors(found)) for found in (torch.ones(1), (torch.ones(1), torch.ones(2)))] == [1, 2]
     with pytest.raises(ConfigError, match="returned a dict"):

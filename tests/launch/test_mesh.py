@@ -56,6 +56,20 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+def test_a_run_in_stages_leaves_the_model_of_one_worker(tmp_path: Path) -> None:
+    path, said = make_recipe(tmp_path, rows=frame(801)), list[str]()
+    common = [*SERVERS, "training.mode=sync", "training.epochs=1"]
+    one = launch.train(load(path, [*common, "cluster.workers=1"]), str(tmp_path / "one"))
+    settings = [*common, "dense.mesh.pipeline=2", "dense.microbatches=3"]
+    two = launch.train(load(path, settings), str(tmp_path / "two"), notice=said.append)
+    assert_near(saved(tmp_path / "two"), saved(tmp_path / "one"))
+    assert two.test == pytest.approx(one.test, abs=1e-5)
+    assert "mesh: 1 data x 2 pipeline = 2 workers; stages: deep.0 (80) | head (9)" in said
+    assert launch.evaluate(two.folder)["auc"] == pytest.approx(two.test["auc"], abs=1e-6)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp_path: Path) -> None:
     path = make_recipe(tmp_path, rows=frame(1501))
     settings = [*SERVERS, "training.mode=sync", "checkpoint.every_steps=3", DENSE]

@@ -66,8 +66,8 @@ class Parts(Protocol):
     def sizes(self) -> Sequence[int]:
         """How many samples of the batch each has; one with 0 has a sample that does not count."""
 
-    def backward(self) -> None:
-        """Carry gradients of the parts on to the rows."""
+    def backward(self) -> bool:
+        """Carry gradients of the parts on to the rows, and return whether there were any."""
 
 
 class Pipeline(Protocol):

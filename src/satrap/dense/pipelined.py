@@ -147,7 +147,12 @@ class Pipelined(DataParallel):
             return found * share
 
         logits = self._training.run(parts.batches, of_part)
-        parts.backward()
+        if parts.backward() and self._number > 0:
+            raise ConfigError(
+                "the loss uses embeddings, and the first stage alone has those",
+                why="their rows would not learn from it",
+                fix="hand what the loss needs on in the chain, or use mesh.data",
+            )
         return self._shared(parts, logits, losses)
 
     def scores(self, parts: Parts) -> Tensor:

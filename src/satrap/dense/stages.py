@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from satrap.dense.mesh import Mesh
 from satrap.errors import ConfigError, did_you_mean
+
+PYTORCH = "2.13"
+"""The oldest version whose pipelining is tested here."""
 
 Step = Callable[..., Any]
 """Part of a network; it gets what the one before returned, a tuple of tensors as several arguments."""
@@ -51,9 +56,15 @@ def stages_of(model: nn.Module, mesh: Mesh) -> list[list[Link]]:
             has as few parameters as possible.
 
     Raises:
-        ConfigError: the model has no chain or too short a one, batch normalisation, weights outside the chain
-            or in two stages, or a name is not in it.
+        ConfigError: an old PyTorch, no chain or too short a one, batch normalisation, weights outside the
+            chain or in two stages, or a name that is not in it.
     """
+    if TorchVersion(torch.__version__) < PYTORCH:
+        raise ConfigError(
+            f"mesh.pipeline needs PyTorch {PYTORCH}, and this is {torch.__version__}",
+            why="older versions refuse some tensors between stages, and none was tested",
+            fix=f"pip install 'torch>={PYTORCH}', or use mesh.data",
+        )
     _refuse_batch_norm(model)
     links = _links(model)
     if len(links) < mesh.pipeline:

@@ -94,8 +94,9 @@ class MicroBatches:
             weight(s) if size and s is not None else 0.0 for s, size in zip(sources, self.sizes, strict=True)
         ]
 
-    def backward(self) -> None:
-        """Carry gradients of the parts on to the rows; after all backward passes, once."""
+    def backward(self) -> bool:
+        """Carry gradients of the parts on to the rows, after all passes; return whether there were any."""
         reached = [(tensor, leaf.grad) for tensor, leaf in self._cut if leaf.grad is not None]
         if reached:
             torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+        return bool(reached)
