@@ -91,7 +91,9 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
     assert loaded(tmp_path, "dense.sharded=true").sections.cluster.workers == 1
 
 
-@pytest.mark.parametrize("other", ["dense.mesh.tensor=2", "dense.sharded=gradients"])
+@pytest.mark.parametrize(
+    "other", ["dense.mesh.tensor=2", "dense.sharded=gradients", "dense.precision=bfloat16"]
+)
 def test_stages_are_whole(tmp_path: Path, other: str) -> None:
     error = refused(tmp_path, SERVERS, "dense.mesh.pipeline=2", other)
     assert error.what == f"{other.split('=')[0]} does not go with dense.mesh.pipeline"

@@ -162,7 +162,11 @@ def _check_embedding_workers(sections: Sections, source: Source) -> None:
     norm = "the norm includes gradients of rows, which a worker does not see"
     for path, wrong, why in (
         (("training", "clip_norm"), sections.training.clip_norm is not None, norm),
-        (("dense", "microbatches"), (sections.dense.microbatches or 1) > 1, "they pool rows of whole batches"),
+        (
+            ("dense", "microbatches"),
+            (sections.dense.microbatches or 1) > 1,
+            "they pool rows of whole batches",
+        ),
     ):
         if wrong:
             raise ConfigError(

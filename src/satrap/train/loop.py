@@ -231,3 +231,7 @@ class Loop:
             self._snapshots.make_way()
             self._snapshots.warn(state.keep_best())
         self._run.evaluated(metrics)
+
+
+def _size(batch: Batch) -> float:
+    return float(batch.size)
