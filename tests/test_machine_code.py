@@ -82,6 +82,7 @@ def test_processes_that_compile_at_once_and_damaged_files(package: Path, tmp_pat
         assert check(start(package, NUMBA_CACHE_DIR=str(folder)), warns=False) in first  # whole again
 
 
+@pytest.mark.cluster
 def test_a_full_disk_is_said_once(package: Path, tmp_path: Path) -> None:
     """A file system of 16 KiB: the folders can be made, the machine code does not fit."""
     with small_disk(tmp_path / "small", "16k") as small:

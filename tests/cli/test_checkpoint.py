@@ -241,6 +241,7 @@ def same_result(place: Path, expected: Path) -> None:
     assert all(own[name].tobytes() == other[name].tobytes() for name in own)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.chaos)])
 def test_a_signal_then_resume(number: signal.Signals, undisturbed: Path, tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, LONG)

@@ -72,6 +72,7 @@ def test_default_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.Monkey
         assert satrap("train", recipe).out.splitlines()[-2] == f"run folder: runs/clicks-{number}"
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_saves_and_prints_the_command_that_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     recipe = make_recipe(tmp_path / "my data", RECIPE.replace("epochs: 2", "epochs: 100000, patience: null"))
@@ -107,6 +108,7 @@ def test_a_stop_saves_and_prints_the_command_that_goes_on(tmp_path: Path, number
     assert satrap(*shlex.split(commands[1])[1:]).code == 0
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("more", "code"), [((), 0), (("--set", "embedding.memory=20GiB"), 1)])
 def test_a_small_model_trains_where_address_space_is_limited(
     tmp_path: Path, more: tuple[str, ...], code: int

@@ -94,6 +94,7 @@ time.sleep(0.05)
 """
 
 
+@pytest.mark.cluster
 def test_a_process_that_ends_while_it_reads_ends_in_order():
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", READING], capture_output=True, timeout=100, check=False)

@@ -118,6 +118,7 @@ def test_a_short_format_is_refused_on_cuda() -> None:
         ConnectedWorkers("127.0.0.1:1", 0, 2, device="cuda", wire=Wire(dense="int8"))
 
 
+@pytest.mark.cluster
 def test_who_is_called_notices_before_coming(peers: Peers) -> None:
     for _ in range(2):
         peers.tell(0, "called")

@@ -107,16 +107,19 @@ def run(program):
     return done.stdout.split()
 
 
+@pytest.mark.cluster
 def test_an_array_is_whole_or_refused_whatever_address_space_is_left():
     assert 5 < int(run(BUFFERS)[0]) < 20
 
 
+@pytest.mark.cluster
 def test_a_store_is_right_or_refused_whatever_address_space_is_left():
     refused, served = map(int, run(STORES))
     assert refused >= 2
     assert served >= 2
 
 
+@pytest.mark.cluster
 def test_a_store_without_a_budget_reserves_less_where_address_space_is_limited():
     assert run(SMALLER) == ["True"] * 4
 

@@ -112,6 +112,7 @@ def test_every_bucket_of_a_table_is_saved_once_and_asked_of_who_holds_it(
     assert max(loads) - min(loads) <= max(dims.values())
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("placement", [*UNIFORM, MIXED])
 def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
     placement: Placement, tmp_path: Path
