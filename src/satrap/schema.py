@@ -7,6 +7,7 @@ models, stores and predictions use the same schema, so an id means the same row 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
@@ -146,7 +147,8 @@ class Label:
         delta: regression with loss "huber": errors up to so many `std` count squared, larger ones by their
             size; default 1.
         mean: regression: mean of the label; default: recipes and `satrap.data.measure` take it from the
-            training rows. 0 and `std` 1 leave the label as it is.
+            training rows. 0 and `std` 1 leave the label as it is. Binary: share of rows with a 1, if you know
+            it; the models of `satrap.models` then start out predicting it.
         std: regression, not poisson: its standard deviation; default as for `mean`.
         mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
@@ -177,6 +179,11 @@ class Label:
         """Whether this is a number whose mean or deviation is not known yet."""
         unknown = self.mean is None or (self.std is None and self.loss != "poisson")
         return self.kind == "regression" and unknown
+
+    @property
+    def log_odds(self) -> float | None:
+        """The logit of a binary label's mean; None where that is not known."""
+        return math.log(self.mean / (1 - self.mean)) if self.kind == "binary" and self.mean else None
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -439,11 +446,11 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
 
 
 _OF_KIND: dict[str, tuple[str, ...]] = {
-    "binary": ("positive", "threshold"),
+    "binary": ("positive", "threshold", "mean"),
     "regression": ("loss", "delta", "mean", "std"),
     "multiclass": ("classes",),
 }
-"""Arguments that only labels of one kind have."""
+"""Arguments that not all kinds of labels have."""
 
 
 def _check_label(label: Label) -> None:
@@ -451,8 +458,8 @@ def _check_label(label: Label) -> None:
     if label.kind not in _OF_KIND:
         raise ConfigError(f"{where}: kind {label.kind!r} is unknown", fix=f"use one of {', '.join(_OF_KIND)}")
     for kind, arguments in _OF_KIND.items():
-        given = [name for name in arguments if getattr(label, name) is not None]
-        if given and kind != label.kind:
+        given = [n for n in arguments if n not in _OF_KIND[label.kind] and getattr(label, n) is not None]
+        if given:
             raise ConfigError(
                 f"{where}: {given[0]} does not go with kind {label.kind}",
                 fix=f"set kind: {kind}, or remove it",
@@ -463,6 +470,8 @@ def _check_label(label: Label) -> None:
         raise ConfigError(f"{where}: delta must be above 0, and needs loss: huber, got {label.delta}")
     if label.std is not None and (loss == "poisson" or not 0 < label.std <= LARGEST):
         raise ConfigError(f"{where}: std must be above 0, and not with loss: poisson, got {label.std}")
+    if label.kind == "binary" and label.mean is not None and not 0 < label.mean < 1:
+        raise ConfigError(f"{where}: mean must be above 0 and below 1, got {label.mean}")
     if label.mean is not None and not (0 if loss == "poisson" else -LARGEST) < label.mean <= LARGEST:
         raise ConfigError(f"{where}: mean must be a number, with loss: poisson above 0, got {label.mean}")
     if label.kind == "multiclass":

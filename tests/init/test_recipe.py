@@ -26,7 +26,7 @@ def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
 
 
 def test_a_complete_recipe(tmp_path: Path) -> None:
-    text = written(tmp_path, clicks(3000))
+    text = written(tmp_path, clicks(6000))
     recipe = load(tmp_path / "recipe.yaml")
     kinds = {name: type(keys).__name__ for name, keys in recipe.sections.features.items()}
     assert kinds["user_id"] == kinds["genres"] == kinds["price_bins"] == "CategoricalKeys"
@@ -37,6 +37,21 @@ def test_a_complete_recipe(tmp_path: Path) -> None:
     assert "row: it only counts the rows" in left_out
     assert "copy: it alone tells the label" in left_out
     assert "at: a time" in left_out
+
+
+def test_few_rows_of_a_label_get_weights_and_a_start(tmp_path: Path) -> None:
+    rows = clicks(8000)
+    found = []
+    for part in (rows, rows.head(500), pd.concat([rows] * 5)):
+        written(tmp_path, part)
+        recipe = load(tmp_path / "recipe.yaml")
+        [label] = recipe.schema().labels
+        found.append((recipe.sections.model.name, "price_bins" in recipe.sections.features))
+        if len(part) < 10_000:
+            assert label.mean == pytest.approx(part["y"].mean(), rel=1e-3)
+        else:
+            assert label.mean is None
+    assert found == [("dcnv2", True), ("lr", False), ("dcnv2", True)]
 
 
 def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

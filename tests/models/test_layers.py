@@ -2,12 +2,14 @@
 
 import math
 
+import pytest
 import torch
 from torch import nn
 
-from satrap.models import WideDeep
+from satrap.models import WideDeep, create
 from satrap.models.layers import CrossLayer, mlp
 from satrap.models.linear import Linear
+from satrap.schema import Label, Schema
 from tests.models.helpers import make_batch, make_schema
 
 
@@ -33,6 +35,31 @@ def test_cross_layer_equals_its_formula():
     assert v.shape == (2, 6)
     assert u.shape == (6, 2)
     torch.testing.assert_close(low(x0, x), x0 * (u @ (v @ x.T)).T + x)
+
+
+@pytest.mark.parametrize("name", ["dnn", "dcnv2", "dlrm", "wukong", "rankmixer", "mmoe", "ple"])
+def test_a_model_starts_at_the_means_that_are_known(name: str) -> None:
+    torch.manual_seed(0)
+    features = make_schema().features
+    labels = [Label(name="a", mean=0.003), Label(name="b"), Label(name="c", mean=0.75)]
+    schema = Schema(labels, features)
+    model = create(name, schema)
+    found = torch.sigmoid(model(make_batch(model, schema)))
+    torch.testing.assert_close(found[:, 0], torch.full((6,), 0.003))
+    torch.testing.assert_close(found[:, 2], torch.full((6,), 0.75))
+    assert found[:, 1].std() > 1e-4
+
+
+def test_first_order_models_start_at_the_mean_and_their_rows() -> None:
+    for name in ("lr", "fm", "deepfm", "wide_deep"):
+        schema = Schema([Label(name="y", mean=0.2)], make_schema().features)
+        model = create(name, schema)
+        batch = make_batch(model, schema)
+        for rows in batch.embeddings.values():
+            rows.data.zero_()
+        if name in ("fm", "deepfm"):
+            model.second.vectors.data.zero_()
+        torch.testing.assert_close(torch.sigmoid(model(batch)), torch.full((6, 1), 0.2))
 
 
 def test_wide_deep_equals_its_formula():

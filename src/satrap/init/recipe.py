@@ -21,7 +21,7 @@ from satrap.init.choose import Features, Lines, add_features, bins_for
 from satrap.init.kinds import Decision, decide, words
 from satrap.init.label import Target, choose_label
 from satrap.init.profile import Column, Profile, profile
-from satrap.init.settings import settings
+from satrap.init.settings import is_small, settings, starts_at_mean
 from satrap.init.times import proposals, split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
@@ -101,7 +101,10 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
     if tested:
         check_columns(decisions, tested.names, tested.label)
+    rows = _training_rows(asked, facts)
     bins, binned = bins_for(facts.rows, len(decisions), len(numbers))
+    if is_small(rows, target.share):  # a store needs at least one table
+        binned = 0 if any(d.kind in ("category", "values") or d.also_id for d in decisions.values()) else 1
     best = set(sorted(numbers, key=lambda name: -decisions[name].alone)[:binned])
     for name, decision in decisions.items():
         add_features(features, facts.columns[name], decision, bins=bins if name in best else 0)
@@ -119,7 +122,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
             why="a run has at least one table",
             fix="give a column of ids, categories or numbers as well",
         )
-    chosen = settings(_training_rows(asked, facts), features.width)
+    chosen = settings(rows, features.width, target.share)
     odd = sorted(
         {text for name in decisions if facts.columns[name].numbers for text in facts.columns[name].odd}
     )
@@ -131,7 +134,7 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     lines.append("")
     if target.kind != "binary":
         del chosen["training"]["monitor"]  # it is about AUC
-    lines += [*_labels(target), "", *_roles(asked, facts, target, decisions)]
+    lines += [*_labels(target, rows), "", *_roles(asked, facts, target, decisions)]
     lines += [*section("features", features.lines), *_left_out(unused), *_of_times(asked, facts), ""]
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
@@ -267,8 +270,9 @@ def _head(asked: Request, facts: Profile, source: Source) -> list[str]:
     ]
 
 
-def _labels(target: Target) -> list[str]:
-    keys = scalar({"name": target.column, **target.keys})
+def _labels(target: Target, rows: int) -> list[str]:
+    known = {"mean": float(f"{target.share:.4g}")} if starts_at_mean(rows, target.share) else {}
+    keys = scalar({"name": target.column, **target.keys, **known})
     share = "" if target.share is None else f"; {target.share:.3g} of the rows are 1"
     return ["labels:", f"  - {keys}  {comment(target.why + share)}"]
 

@@ -8,6 +8,31 @@ from satrap.init.choose import Lines
 
 _WIDE = 1024
 """Inputs of the network from which its cross layers get a low rank."""
+_FEW = 500
+"""Rows of the rarer label below which a logistic regression is the better model."""
+
+
+_SOME = 6000
+"""Rows of the rarer label below which the network starts at the mean of the label."""
+
+
+def is_small(rows: int, share: float | None) -> bool:
+    """Return whether so many training rows suffice for a weight per value only.
+
+    Args:
+        rows: training rows.
+        share: share of rows with a 1; None, or 0 of values that were not counted: never.
+    """
+    return bool(share) and _rarer(rows, share) < _FEW
+
+
+def starts_at_mean(rows: int, share: float | None) -> bool:
+    """Return whether so few training rows would not soon correct a random start; arguments as above."""
+    return bool(share) and _rarer(rows, share) < _SOME
+
+
+def _rarer(rows: int, share: float | None) -> int:
+    return round(rows * min(share, 1 - share)) if share else rows
 
 
 def batch_size_of(rows: int) -> int:
@@ -15,18 +40,17 @@ def batch_size_of(rows: int) -> int:
     return int(min(4096, max(128, 2 ** round(math.log2(max(1, rows) / 200)))))
 
 
-def settings(rows: int, width: int) -> dict[str, Lines]:
-    """Return sections of a recipe for so many training rows and columns of the network's input."""
+def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
+    """Return sections of a recipe.
+
+    Args:
+        rows: training rows.
+        width: columns of the network's input.
+        share: share of rows with a 1, as for `is_small`.
+    """
     batch = batch_size_of(rows)
-    hidden = [128, 64] if rows >= 50_000 else [64, 32]
-    model: Lines = {
-        "name": ("dcnv2", "multiplies features, beside a network of plain layers"),
-        "hidden": (hidden, ""),
-        "cross_layers": (2, ""),
-        "dropout": (0.2, "against learning single rows by heart"),
-    }
-    if width > _WIDE:
-        model["rank"] = (64, f"the input has {width} columns")
+    small = is_small(rows, share)
+    model = _small_model(_rarer(rows, share)) if small else _model(rows, width)
     return {
         "model": model,
         "embedding": {
@@ -35,7 +59,7 @@ def settings(rows: int, width: int) -> dict[str, Lines]:
                 "the accumulator keeps the first steps of rare ids small",
             ),
         },
-        "dense": {"optimizer": ({"name": "adam", "lr": 0.001}, "")},
+        "dense": {"optimizer": ({"name": "adam", "lr": 0.01 if small else 0.001}, "")},
         "training": {
             "mode": ("sync", "exact; in one process as fast as hybrid"),
             "epochs": (20 if rows >= 10_000 else 60, "at most"),
@@ -45,3 +69,21 @@ def settings(rows: int, width: int) -> dict[str, Lines]:
         },
         "data": {"batch_size": (batch, f"about {max(1, rows // batch):,} steps in each pass")},
     }
+
+
+def _small_model(rare: int) -> Lines:
+    why = f"logistic regression: only about {rare:,} training rows have the rarer label"
+    return {"name": ("lr", f"{why}; with more, dcnv2")}
+
+
+def _model(rows: int, width: int) -> Lines:
+    hidden = [128, 64] if rows >= 50_000 else [64, 32]
+    model: Lines = {
+        "name": ("dcnv2", "multiplies features, beside a network of plain layers"),
+        "hidden": (hidden, ""),
+        "cross_layers": (2, ""),
+        "dropout": (0.2, "against learning single rows by heart"),
+    }
+    if width > _WIDE:
+        model["rank"] = (64, f"the input has {width} columns")
+    return model

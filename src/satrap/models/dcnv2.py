@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, num_outputs, xavier
+from satrap.models.layers import CrossLayer, Ranker, check_whole, input_width, mlp, output_layer
 from satrap.schema import Schema
 
 
@@ -22,6 +22,9 @@ class DCNv2(Ranker):
     Reference: Wang et al., "DCN V2: Improved Deep & Cross Network", WWW 2021. Structure "stacked" with
     `bottom` and `rank` is DLRM-DCNv2 of MLPerf Training: github.com/mlcommons/training,
     recommendation_v2/torchrec_dlrm.
+
+    If the means of all labels are known (`Label.mean`), cross layers start at 0: with structure "parallel",
+    the network learns a logistic regression on its input first.
 
     Args:
         schema: labels and features; dims may differ.
@@ -58,10 +61,11 @@ class DCNv2(Ranker):
         numbers = schema.numeric_width
         self.bottom, bottom_width = mlp(numbers, bottom if numbers else (), batch_norm=batch_norm)
         width = input_width(schema, "DCNv2") - numbers + bottom_width
-        self.cross = nn.ModuleList(CrossLayer(width, rank) for _ in range(cross_layers))
+        zero = all(label.log_odds is not None for label in schema.labels)
+        self.cross = nn.ModuleList(CrossLayer(width, rank, zero=zero) for _ in range(cross_layers))
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"
-        self.head = xavier(nn.Linear(deep_width + width * self.parallel, num_outputs(schema)))
+        self.head = output_layer(deep_width + width * self.parallel, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.stages`."""

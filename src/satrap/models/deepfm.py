@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.fm import FM
-from satrap.models.layers import input_width, mlp, num_outputs, xavier
+from satrap.models.layers import input_width, mlp, output_layer
 from satrap.schema import Schema
 
 
@@ -44,7 +44,7 @@ class DeepFM(FM):
         super().__init__(schema)
         width = input_width(schema, "DeepFM")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, num_outputs(schema), bias=False))
+        self.head = output_layer(width, schema.labels, bias=False)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""

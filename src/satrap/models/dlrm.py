@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.interaction import DotInteraction
-from satrap.models.layers import Ranker, equal_dim, mlp, num_outputs, xavier
+from satrap.models.layers import Ranker, equal_dim, mlp, output_layer
 from satrap.schema import Schema
 
 
@@ -54,7 +54,7 @@ class DLRM(Ranker):
         self.interaction = DotInteraction(fields)
         width = fields * (fields - 1) // 2 + (dim if numbers else 0)
         self.top, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, num_outputs(schema)))
+        self.head = output_layer(width, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.stages`."""

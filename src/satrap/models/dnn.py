@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
-from satrap.models.layers import Ranker, input_width, mlp, num_outputs, xavier
+from satrap.models.layers import Ranker, input_width, mlp, output_layer
 from satrap.schema import Schema
 
 
@@ -38,7 +38,7 @@ class DNN(Ranker):
         super().__init__()
         width = input_width(schema, "DNN")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, num_outputs(schema)))
+        self.head = output_layer(width, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.stages`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from satrap.models.layers import check_whole, mlp, xavier
+from satrap.models.layers import check_whole, mlp, output_layer, xavier
 from satrap.schema import Label
 
 
@@ -99,7 +99,7 @@ class Towers(nn.Module):
         self.towers = nn.ModuleList()
         for label in labels:
             tower, last = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-            self.towers.append(nn.Sequential(*tower, xavier(nn.Linear(last, label.outputs))))
+            self.towers.append(nn.Sequential(*tower, output_layer(last, [label])))
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return float32[size, outputs of all labels] from float32[size, width] per label."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
-from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_outputs, xavier
+from satrap.models.layers import FeatureGate, Ranker, check_whole, input_width, mlp, num_outputs, output_layer
 from satrap.schema import Schema
 
 
@@ -57,7 +57,7 @@ class FinalMLP(Ranker):
         self.deep2, width2 = mlp(width, second, dropout=dropout, batch_norm=batch_norm)
         if width1 % heads or width2 % heads:
             raise ConfigError(f"FinalMLP: heads={heads} must divide the output widths {width1} and {width2}")
-        self.linear = xavier(nn.Linear(width1 + width2, outputs))
+        self.linear = output_layer(width1 + width2, schema.labels)
         self.fusion = nn.Parameter(torch.empty(heads, width1 // heads, outputs * (width2 // heads)))
         nn.init.normal_(self.fusion, std=(width1 * width2 / heads) ** -0.5)
 

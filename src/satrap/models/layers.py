@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.linear import Linear
-from satrap.schema import Schema
+from satrap.schema import Label, Schema
 
 
 class Ranker(nn.Module):
@@ -32,9 +32,7 @@ class Ranker(nn.Module):
 
 def num_outputs(schema: Schema) -> int:
     """Return the columns of the output, see `Label`; raise `ConfigError` if the schema has no labels."""
-    if not schema.labels:
-        raise ConfigError("the schema has no labels", why="a model's outputs are those of its labels")
-    return schema.outputs
+    return len(first_logits(schema.labels)[0])
 
 
 def check_pooled(schema: Schema, model: str) -> None:
@@ -121,16 +119,43 @@ def xavier(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
+def output_layer(width: int, labels: Sequence[Label], *, bias: bool = True) -> nn.Linear:
+    """Return a model's last layer, from `width` columns to the outputs of labels; Xavier-uniform, zero bias.
+
+    For a binary label whose mean is known, weights start at 0 and the bias at its log odds. So the model
+    begins with the mean for every sample: no step is spent on getting there, and few rows need not correct
+    what random weights make of their inputs.
+    """
+    start, known = first_logits(labels)
+    layer = xavier(nn.Linear(width, len(start), bias=bias))
+    with torch.no_grad():
+        layer.weight[known] = 0
+        if bias:
+            layer.bias.copy_(start)
+    return layer
+
+
+def first_logits(labels: Sequence[Label]) -> tuple[Tensor, Tensor]:
+    """Return the outputs that a model starts with, float32[outputs], and which are known, bool[outputs].
+
+    Raises `ConfigError` if there are no labels.
+    """
+    if not labels:
+        raise ConfigError("the schema has no labels", why="a model's outputs are those of its labels")
+    found = [odds for label in labels for odds in [label.log_odds] * label.outputs]
+    return torch.tensor([odds or 0.0 for odds in found]), torch.tensor([odds is not None for odds in found])
+
+
 class FirstOrder(nn.Module):
     """`bias + sum of the rows' first-order weights + numbers @ w`: logistic regression's logit.
 
-    All its parameters start at 0, so the first logit comes from the rows alone.
+    The bias starts at the log odds of known means, all else at 0: the first logit comes from the rows alone.
     """
 
     def __init__(self, schema: Schema) -> None:
         super().__init__()
         outputs, numbers = num_outputs(schema), schema.numeric_width
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.bias = nn.Parameter(first_logits(schema.labels)[0])
         self.weight = nn.Parameter(torch.zeros(numbers, outputs)) if numbers else None
 
     def forward(self, summed: Tensor, numeric: Tensor) -> Tensor:
@@ -165,13 +190,16 @@ class SecondOrder(nn.Module):
 class CrossLayer(nn.Module):
     """One cross layer, `x0 * (W x + b) + x`; with a rank, `W = U V`.
 
-    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2.
+    Wang et al., "DCN V2", WWW 2021, eq. 1 and 2. With `zero`, W starts at 0: x is passed on.
     """
 
-    def __init__(self, width: int, rank: int | None) -> None:
+    def __init__(self, width: int, rank: int | None, *, zero: bool = False) -> None:
         super().__init__()
         down = [] if rank is None else [xavier(Linear(width, rank, bias=False))]
-        self.project = nn.Sequential(*down, xavier(Linear(rank or width, width)))
+        last = xavier(Linear(rank or width, width))
+        if zero:
+            nn.init.zeros_(last.weight)
+        self.project = nn.Sequential(*down, last)
 
     def forward(self, x0: Tensor, x: Tensor) -> Tensor:
         """Return float32[size, width] from the input of the first and of this layer, both that shape."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.blocks import MixerBlock
-from satrap.models.layers import Ranker, check_whole, input_width, mlp, num_outputs, xavier
+from satrap.models.layers import Ranker, check_whole, input_width, mlp, output_layer, xavier
 from satrap.schema import Schema
 
 
@@ -65,7 +65,7 @@ class RankMixer(Ranker):
         self.project = nn.ModuleList(xavier(nn.Linear(piece, width)) for piece in pieces)
         self.blocks = nn.Sequential(*(MixerBlock(tokens, width, expansion) for _ in range(layers)))
         self.deep, last = mlp(width, hidden, dropout=dropout)
-        self.head = xavier(nn.Linear(last, num_outputs(schema)))
+        self.head = output_layer(last, schema.labels)
 
     def chain(self) -> list[Any]:
         """Return the steps of `forward`, see `satrap.dense.stages`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
 from satrap.models.layers import (
@@ -15,8 +15,8 @@ from satrap.models.layers import (
     input_width,
     mlp,
     num_outputs,
+    output_layer,
     with_linear,
-    xavier,
 )
 from satrap.schema import Schema
 
@@ -57,7 +57,7 @@ class WideDeep(Ranker):
         self.wide = FirstOrder(schema)
         width = input_width(schema, "WideDeep")
         self.deep, width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
-        self.head = xavier(nn.Linear(width, self.outputs, bias=False))
+        self.head = output_layer(width, schema.labels, bias=False)
 
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         """Return logits float32[size, outputs]."""
