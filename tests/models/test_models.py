@@ -231,7 +231,7 @@ def test_each_model_is_one_short_file(name):
     model = models.create(name, make_schema())
     source = Path(inspect.getfile(type(model)))
     assert source.stem == name
-    assert len(source.read_text().splitlines()) <= 80
+    assert len(source.read_text().splitlines()) <= 100  # a pass, and its order for stages
 
 
 @pytest.mark.parametrize("name", models.names())
