@@ -151,3 +151,36 @@ time.sleep(0.2)
 def test_a_process_that_ends_without_leaving_ends_cleanly() -> None:
     ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+LEFT = """
+import pathlib
+import torch.distributed as dist
+from satrap.dense import ConnectedWorkers
+from satrap.exchange.collective.torch_ranks import TorchRanks
+
+def threads():
+    found = 0
+    for path in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            found += "gloo" in path.joinpath("comm").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has just ended
+    return found
+
+store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+workers = ConnectedWorkers(f"127.0.0.1:{store.port}", 0, 1)
+ranks = TorchRanks()
+workers.count([1.0])
+print(threads() > 0)
+ranks.close()
+workers.close()
+print(threads())
+"""
+
+
+@pytest.mark.cluster
+def test_no_thread_of_gloo_outlives_the_workers() -> None:
+    """One that frees a tensor while the interpreter ends aborts the process, in one run of many."""
+    ended = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n0\n", "")

@@ -337,6 +337,10 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         """See `Workers.close`."""
         self._end_beat()
         dist.destroy_process_group()
+        # Gloo's threads end with the last reference to their group. To free a tensor they need the
+        # interpreter, and if that is at its end by then, the process aborts.
+        for group in (self, *self._axes.values()):
+            group._main = group._counting = group._cuda = None
 
 
 class _Beat(threading.Thread):

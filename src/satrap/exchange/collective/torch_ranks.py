@@ -68,3 +68,4 @@ class TorchRanks:
         # would find its addresses in the store.
         if self._among is None:
             dist.destroy_process_group(self._group)
+            self._group = None  # its threads end with the last reference, see `ConnectedWorkers.close`
