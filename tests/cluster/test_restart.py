@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 EXACT = (
-    RECIPE.replace("mode: hybrid, staleness: 2, epochs: 2", "mode: sync, epochs: 12, patience: null").replace(
-        "hidden: [8]", "hidden: [8], dropout: 0.2"
-    )
+    RECIPE.replace(
+        "mode: hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "mode: sync, epochs: 12, patience: null"
+    ).replace("hidden: [8]", "hidden: [8], dropout: 0.2")
     + "cluster: {exchange: servers, workers: 2, shards: 2, wire: {forward: float32, backward: float32}, "
     + "restarts: 1000}\ncheckpoint: {every_steps: 11, keep: 2}\n"
 )

@@ -21,7 +21,7 @@ features:
 model: {name: dnn, hidden: [8]}
 embedding: {optimizer: {name: adagrad, lr: 0.1}}
 dense: {optimizer: {name: adam, lr: 0.01}}
-training: {mode: hybrid, staleness: 2, epochs: 2}
+training: {mode: hybrid, staleness: 2, staleness_warmup: 0, epochs: 2}
 """
 
 

@@ -28,7 +28,12 @@ _PARTS: dict[str, tuple[type, dict[str, str]]] = {
 
 
 def grouped(**arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a trainer; those of its parts, such as `memory`, are put into them."""
+    """Return the arguments of a trainer; those of its parts, such as `memory`, are put into them.
+
+    Staleness is full from the first step on, since runs of tests are short.
+    """
+    if "training" not in arguments:
+        arguments.setdefault("staleness_warmup", 0)
     for part, (kind, renamed) in _PARTS.items():
         own = {field.name: field.name for field in fields(kind)} | renamed
         given = {own[name]: arguments.pop(name) for name in own.keys() & arguments.keys()}
@@ -98,10 +103,15 @@ class Tower(nn.Module):
 
 
 class PlainModel:
-    """Dense `nn.EmbeddingBag` tables; lookups see updates `staleness` steps late."""
+    """Dense `nn.EmbeddingBag` tables; lookups see updates `staleness` steps late.
 
-    def __init__(self, tower: Tower, tables: dict[str, np.ndarray], staleness: int, loss: Any = None) -> None:
-        self.tower, self.staleness = tower, staleness
+    With `warmup`, staleness grows by one each time so many steps are done.
+    """
+
+    def __init__(
+        self, tower: Tower, tables: dict[str, np.ndarray], staleness: int, loss: Any = None, warmup: int = 0
+    ) -> None:
+        self.tower, self.staleness, self.warmup = tower, staleness, warmup
         self.loss = loss or nn.functional.binary_cross_entropy_with_logits
         self.bags = {
             name: nn.EmbeddingBag.from_pretrained(torch.tensor(rows), freeze=False, mode="mean", sparse=False)
@@ -112,7 +122,7 @@ class PlainModel:
         # The rows a lookup returns are those of `staleness` updates ago; the gradient is taken there and
         # applied to the newest rows.
         seen = {name: deque([bag.weight.detach().clone()]) for name, bag in self.bags.items()}
-        for batch in batches:
+        for step, batch in enumerate(batches, 1):
             stale = {name: versions[0].clone().requires_grad_() for name, versions in seen.items()}
             loss = self._loss(batch, stale)
             dense.zero_grad()
@@ -121,7 +131,8 @@ class PlainModel:
             for name, bag in self.bags.items():
                 optimizers[name](bag.weight, stale[name].grad, _touched(batch, name))
                 seen[name].append(bag.weight.detach().clone())
-                while len(seen[name]) > self.staleness + 1:
+                now = min(self.staleness, step // self.warmup) if self.warmup else self.staleness
+                while len(seen[name]) > now + 1:
                     seen[name].popleft()
 
     def _loss(self, batch: Batch, tables: dict[str, Tensor]) -> Tensor:

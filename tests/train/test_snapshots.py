@@ -169,10 +169,14 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 1), ("hybrid", 4)])
 @pytest.mark.parametrize(("every", "kill"), [(7, 9), (15, 16), (14, 15), (16, 17), (30, 44), (1, 38)])
-def test_resumed_equals_undisturbed(mode: str, staleness: int, every: int, kill: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("warmup", [0, 40])
+def test_resumed_equals_undisturbed(
+    mode: str, staleness: int, every: int, kill: int, warmup: int, tmp_path: Path
+) -> None:
     """Within a pass, at its last step, one before, one after; batch norm, dropout, validation each pass."""
     fit = {"epochs": EPOCHS, "validation": validation_data()}
     arguments: dict[str, Any] = {"mode": mode, "staleness": staleness, "plateau": 0.5}
+    arguments["staleness_warmup"] = warmup
     expected = undisturbed(fit, **arguments)
     assert expected["counts"][0] == STEPS * EPOCHS
     assert_same(expected, killed_and_resumed(tmp_path, every, kill, fit, **arguments))

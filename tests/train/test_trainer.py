@@ -13,7 +13,7 @@ import torch
 import satrap
 from satrap.errors import ConfigError, TrainingError
 from satrap.store import StoreConfig, TableSettings
-from satrap.train import Trainer, lookahead
+from satrap.train import Trainer, TrainingOptions, lookahead
 from tests.train.plain import (
     VOCABULARY,
     Batches,
@@ -55,13 +55,18 @@ def all_rows(trainer: Trainer, table: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
-def test_equals_plain_pytorch_after_200_steps(optimizer: str, mode: str, staleness: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "staleness", "every"), [("sync", 0, 0), ("hybrid", 3, 0), ("hybrid", 4, 20), ("hybrid", 3, 1)]
+)
+def test_equals_plain_pytorch_after_200_steps(optimizer: str, mode: str, staleness: int, every: int) -> None:
+    """Staleness is full at once, or grows by one `every` so many steps."""
     embedding_optimizer, make_oracle = OPTIMIZERS[optimizer]
-    trainer = make_trainer(embedding_optimizer=embedding_optimizer, mode=mode, staleness=staleness)
+    arguments = {"mode": mode, "staleness": staleness, "staleness_warmup": every * staleness}
+    trainer = make_trainer(embedding_optimizer=embedding_optimizer, **arguments)
     batches = make_batches(200)
     tower = copy.deepcopy(trainer.model)
-    plain = PlainModel(tower, {name: all_rows(trainer, name) for name in FEATURES}, staleness)
+    rows = {name: all_rows(trainer, name) for name in FEATURES}
+    plain = PlainModel(tower, rows, staleness, warmup=every)
     plain.train(batches, {name: make_oracle() for name in FEATURES}, adam(list(tower.parameters())))
 
     trainer.fit(Batches(batches))
@@ -108,10 +113,19 @@ def test_staleness_is_exact() -> None:
     trainer.close()
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "async"])
+def test_staleness_begins_small(mode: str) -> None:
+    trainer = make_trainer(mode=mode, staleness=2, staleness_warmup=None)
+    assert trainer.fit(Batches(make_batches(50))).staleness == {0: 20, 1: 20, 2: 10}
+    # A pass begins with nothing in flight, but does not warm up again.
+    assert trainer.fit(Batches(make_batches(50)), epochs=2).staleness == {0: 21, 1: 21, 2: 58}
+    trainer.close()
+
+
 def test_lookahead_issues_tau_ahead() -> None:
     issued: list[int] = []
     seen = []
-    for item, _ in lookahead(range(6), issued.append, 2):
+    for item, _ in lookahead(range(6), issued.append, lambda _: 2):
         seen.append((item, list(issued)))
     assert seen[0] == (0, [0, 1, 2])
     assert seen[3] == (3, [0, 1, 2, 3, 4, 5])
@@ -208,6 +222,7 @@ def test_load_of_own_model_needs_it(tmp_path: Any) -> None:
     [
         ({"mode": "eager"}, "mode 'eager' is unknown"),
         ({"staleness": -1}, "staleness must be >= 0"),
+        ({"staleness_warmup": -1}, "staleness_warmup must be >= 0"),
         ({"device": "cuda:99"}, "CUDA"),
     ],
 )
@@ -247,6 +262,7 @@ def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
         mode=mode,
         staleness=2,
         store=StoreConfig(initial_scale=0.5),
+        training=TrainingOptions(staleness_warmup=0),
     )
     tables = {name: all_rows(trainer, name) for name in FEATURES}
     plain = PlainModel(plain_tower, tables, trainer.staleness, loss)

@@ -343,6 +343,8 @@ class Training(Keys):
     do not wait for each other: the network's weights are rows, too."""
     staleness: Count = 4
     """How many of its own latest updates a worker's lookup does not see; sync: always 0."""
+    staleness_warmup: Count | None = None
+    """Steps over which staleness grows from 0 to its value; null: 20 for each."""
     lookahead: Count = 0
     """In mode sync: how many steps ahead rows are fetched. What the steps in between change is patched, so
     results stay the same; for one worker or the exchange collective, without eviction and admission."""

@@ -73,6 +73,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             clip_norm=training.clip_norm,
             plateau=training.plateau,
             patience=training.patience,
+            staleness_warmup=training.staleness_warmup,
             precision=sections.dense.precision,
             microbatches=1 if sections.dense.mesh.pipeline > 1 else sections.dense.microbatches or 1,
             checkpoint_activations=sections.dense.checkpoint_activations,

@@ -33,6 +33,8 @@ class TrainingOptions:
         microbatches: parts of each batch whose forward and backward passes are done one after another,
             default 1. Their gradients make one step, that of the whole batch up to rounding; activations of
             one part at a time are in memory. A loss of your own must be a mean over the samples.
+        staleness_warmup: steps over which the staleness of "hybrid" and "async" grows from 0 to its value;
+            default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
         checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
             default False; see `satrap.dense.recompute`.
 
@@ -47,6 +49,7 @@ class TrainingOptions:
     monitor: Monitor = "auc"
     precision: str = "float32"
     microbatches: int = 1
+    staleness_warmup: int | None = None
     checkpoint_activations: bool = False
 
     def __post_init__(self) -> None:

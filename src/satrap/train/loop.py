@@ -71,7 +71,7 @@ class Loop:
             # Lookups that see all updates are issued anew after a resume: the position need not know them.
             ahead = position.ahead if self._schedule.staleness else None
             with self._released():
-                for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead):
+                for turn, pending in lookahead(waited, self._look_up, self._schedule.ahead, ahead, run.steps):
                     stop = self._step(turn, pending)
                     position.trained(turn)
                     if stop:

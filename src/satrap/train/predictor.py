@@ -190,7 +190,7 @@ class Predictor:
         lookups = lookahead(
             tickets,
             lambda ticket: self.exchange.lookup(ticket.requests if ticket else [], create=False),
-            LOOKAHEAD,
+            lambda _: LOOKAHEAD,
         )
         for ticket, lookup in lookups:
             if ticket is None:

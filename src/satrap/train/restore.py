@@ -21,6 +21,7 @@ from satrap.train.control import TrainingOptions
 PLAIN: dict[str, type | tuple[type, ...]] = {
     "mode": str,
     "staleness": int,
+    "staleness_warmup": int,
     "seed": int,
     "initial_scale": (int, float),
     "embedding_dtype": str,
@@ -81,7 +82,9 @@ def trainer_arguments(
                 tables={name: TableSettings.of(own) for name, own in settings.get("tables", {}).items()},
             ),
             "training": TrainingOptions(
-                lr_schedule=schedule_from_dict(settings["lr_schedule"]), precision=settings["precision"]
+                lr_schedule=schedule_from_dict(settings["lr_schedule"]),
+                precision=settings["precision"],
+                staleness_warmup=settings["staleness_warmup"],
             ),
         }
 

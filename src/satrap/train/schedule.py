@@ -13,31 +13,36 @@ from satrap.exchange import Exchange
 Item = TypeVar("Item")
 Pending = TypeVar("Pending")
 
+WARMUP_STEPS = 20
+"""Steps after which staleness grows by one by default; docs/decisions/0025-staleness-begins-small.md."""
+
 
 def lookahead(
     items: Iterable[Item],
     issue: Callable[[Item], Pending],
-    staleness: int,
+    staleness: Callable[[int], int],
     ahead: deque[tuple[Item, Pending]] | None = None,
+    start: int = 0,
 ) -> Iterator[tuple[Item, Pending]]:
     """Issue the lookup of item t + τ, then hand out item t.
 
     The caller computes step t and issues its update before it asks for the next item. With an exchange
-    that serves one caller in order, lookup t therefore sees exactly the updates 0 .. t - 1 - τ.
+    that serves one caller in order, lookup t therefore sees exactly the updates 0 .. t - 1 - τ(t).
 
     Args:
         items: the batches, in training order.
         issue: starts the lookup of one item and returns at once.
-        staleness: τ >= 0.
+        staleness: returns τ(t) >= 0, which never falls.
         ahead: an empty queue in which the caller sees what is in flight; default a hidden one.
+        start: number t of the first item.
 
     Yields:
         (item, what `issue` returned for it), in order.
     """
     ahead = deque() if ahead is None else ahead
-    for item in items:
+    for following, item in enumerate(items, start + 1):
         ahead.append((item, issue(item)))
-        if len(ahead) > staleness:
+        while len(ahead) > staleness(following):
             yield ahead.popleft()
     while ahead:
         yield ahead.popleft()
@@ -48,22 +53,26 @@ class Schedule:
 
     Args:
         staleness: τ, the number of its own latest updates that a worker's lookup misses.
-
-    Attributes:
-        ahead: number of lookups that are issued before the step that uses them.
+        warmup: the steps over which it grows to that from 0, default none.
 
     Raises:
-        ConfigError: a negative staleness.
+        ConfigError: a negative number.
     """
 
     mode: ClassVar[str]
     dense: ClassVar[type[DataParallel]] = DataParallel
     """How the network takes its steps."""
 
-    def __init__(self, staleness: int) -> None:
+    def __init__(self, staleness: int, warmup: int = 0) -> None:
         if staleness < 0:
             raise ConfigError(f"staleness must be >= 0, got {staleness}", fix="0 is the same as mode sync")
-        self.staleness = self.ahead = staleness
+        if warmup < 0:
+            raise ConfigError(f"staleness_warmup must be >= 0, got {warmup}", fix="0: no warm-up")
+        self.staleness, self.warmup = staleness, warmup
+
+    def ahead(self, step: int) -> int:
+        """Return how many lookups may wait for their step when that of a step, from 0, is issued."""
+        return self.staleness if step >= self.warmup else self.staleness * step // self.warmup
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Do what a step requires of a worker without batches."""
@@ -84,7 +93,11 @@ class Sync(Schedule):
 
     def __init__(self, staleness: int = 0, lookahead: int = 0) -> None:
         super().__init__(staleness)
-        self.staleness, self.ahead = 0, lookahead
+        self.staleness, self._lookahead = 0, lookahead
+
+    def ahead(self, step: int) -> int:
+        """See `Schedule.ahead`; what is issued early is patched, so it need not begin small."""
+        return self._lookahead
 
     def look_up_nothing(self, exchange: Exchange) -> None:
         """Send an empty lookup, since lookups of other workers may wait for it."""
@@ -102,8 +115,8 @@ _SCHEDULES: dict[str, type[Schedule]] = {kind.mode: kind for kind in (Sync, Hybr
 MODES = tuple(_SCHEDULES)
 
 
-def schedule_of(mode: str, staleness: int, lookahead: int = 0) -> Schedule:
-    """Return the schedule of a mode.
+def schedule_of(mode: str, staleness: int, lookahead: int = 0, warmup: int | None = None) -> Schedule:
+    """Return the schedule of a mode; a `warmup` of None is `WARMUP_STEPS` for each step of staleness.
 
     Raises:
         ConfigError: an unknown mode, a negative number, or lookahead in another mode than sync.
@@ -120,4 +133,4 @@ def schedule_of(mode: str, staleness: int, lookahead: int = 0) -> Schedule:
             why=f"in mode {mode} lookups run ahead already, by the staleness",
             fix="use mode sync, or remove lookahead",
         )
-    return _SCHEDULES[mode](staleness)
+    return _SCHEDULES[mode](staleness, WARMUP_STEPS * staleness if warmup is None else warmup)

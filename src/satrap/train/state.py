@@ -95,6 +95,7 @@ class TrainingState:
             "schema": self.predictor.schema.to_dict(),
             "mode": self.schedule.mode,
             "staleness": self.schedule.staleness,
+            "staleness_warmup": self.schedule.warmup,
             "steps": self.run.steps,
             "lr_scale": self.control.lr_scale,
             "loss_scale": self.dense.scale.value,

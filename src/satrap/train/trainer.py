@@ -62,7 +62,8 @@ class Trainer:
     `schema.outputs`], see `satrap.Label`. Embeddings are not parameters of it: they are rows of the store,
     created on first use and updated by `embedding_optimizer` once per distinct id and step. `mode` says how
     far lookups run ahead: in "sync" each lookup sees every earlier update; in "hybrid" it misses exactly
-    the latest `staleness` updates, so that reading, lookup and update overlap with the network. One worker
+    the latest `staleness` updates, so that reading, lookup and update overlap with the network; in the first
+    steps fewer, see `TrainingOptions.staleness_warmup`. One worker
     is reproducible to the bit in these modes, given the same seeds (`torch.manual_seed` for the network's
     own parameters). "async", a baseline, keeps the network's weights in the store as well: workers push and
     pull, and never wait.
@@ -115,7 +116,7 @@ class Trainer:
         place, self.training = place or Place(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers = schema, store, place.workers
         self.loss = loss or LabelLoss(schema.labels)
-        schedule, described = schedule_of(mode, staleness, lookahead), models.describe(model)
+        schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
             _check_lookahead(store)
@@ -143,7 +144,7 @@ class Trainer:
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl(options.plateau, options.patience, monitor=options.monitor)
         arguments = {
-            "model": described,
+            "model": models.describe(model),
             "embedding_optimizer": embedding_optimizer.to_dict(),
             "seed": store.seed,
             "initial_scale": store.initial_scale,
