@@ -102,6 +102,12 @@ def test_arguments() -> None:
     own_code.check_arguments(lambda schema, **rest: None, "call", {"anything": 1}, first=1)
 
 
+def test_the_place_of_a_function(tmp_path: Path) -> None:
+    file = write(tmp_path, net="\n\ndef f():\n    pass\n")
+    assert own_code.place_of(own_code.find(f"{file}:f")) == f"{file}:3"
+    assert own_code.place_of(len) == ""
+
+
 def test_only_errors_of_own_code_are_blamed_on_it(tmp_path: Path) -> None:
     file = write(tmp_path, net="def f():\n    {}['key']\n")
     f = own_code.find(f"{file}:f")

@@ -14,7 +14,7 @@ import inspect
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +141,19 @@ def nearest(word: str, allowed: list[str]) -> str:
 def reference_of(found: object) -> str | None:
     """Return the reference of what `find` returned, with the folder of a file shortened to its own name."""
     return _references.get(found) if callable(found) else None
+
+
+def references_of(found: Iterable[object]) -> list[str] | None:
+    """Return the references of those that `find` returned; None if there are none."""
+    return [reference for one in found if (reference := reference_of(one))] or None
+
+
+def place_of(function: Any) -> str:
+    """Return the file and line where a function of Python begins; empty for others."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    return f"{_originals.get(code.co_filename, code.co_filename)}:{code.co_firstlineno}"
 
 
 def _import_module(name: str) -> ModuleType:

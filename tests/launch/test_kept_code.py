@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -139,6 +140,75 @@ def test_the_run_folder_scores_without_the_originals_and_elsewhere(tmp_path: Pat
     written = np.loadtxt(tmp_path / "scores.csv", delimiter=",", skiprows=1, usecols=-1, dtype=np.float32)
     np.testing.assert_allclose(np.concatenate(scores)[:, 0], written, rtol=1e-6)
     predictor.close()
+
+
+METRICS = """\
+import numpy as np
+
+
+def brier(labels, predictions, weights):
+    return np.average((labels - predictions) ** 2, weights=weights)
+
+
+brier.higher_is_better = False
+"""
+
+
+def with_metrics(folder: Path, **more: str) -> Path:
+    keys = "".join(f", {key}: {value}" for key, value in more.items())
+    path = make_own(folder, RECIPE.replace("epochs: 2", f"epochs: 2, metrics: ['my_metrics.py:brier']{keys}"))
+    (folder / "my_metrics.py").write_text(METRICS, encoding="utf-8")
+    return path
+
+
+def brier_of(folder: RunFolder, rows: Path, out: Path) -> float:
+    launch.predict(folder, [str(rows)], out)
+    table = pd.read_csv(out)
+    return float(((table["clicked"] - table["clicked_probability"]) ** 2).mean())
+
+
+def test_a_metric_of_the_users_own_is_in_all_records_and_scores_elsewhere(tmp_path: Path) -> None:
+    path = with_metrics(tmp_path / "here", monitor="brier")
+    outcome = launch.train(load(path), str(tmp_path / "here/run"))
+    found = json.loads(outcome.folder.metrics_file.read_text())
+    assert found["brier"] == found["test"]["brier"] == outcome.test["brier"]
+    lines = [json.loads(line) for line in outcome.folder.history_file.read_text().splitlines()]
+    assert [v["brier"] for v in lines if v["event"] == "validation"] == [
+        v["brier"] for v in outcome.result.history
+    ]
+    shutil.move(tmp_path / "here/run", tmp_path / "moved")
+    (tmp_path / "here/my_metrics.py").unlink()
+    moved, rows = RunFolder.open(tmp_path / "moved"), tmp_path / "here/rows.csv"
+    assert launch.evaluate(moved)["brier"] == outcome.test["brier"]
+    expected = brier_of(moved, rows, tmp_path / "scores.csv")
+    assert launch.evaluate(moved, [str(rows)])["brier"] == pytest.approx(expected, rel=1e-5)
+    trainer = satrap.Trainer.load(str(tmp_path / "moved"))
+    data = satrap.data.read(str(rows), trainer.schema)
+    assert trainer.evaluate(data)["brier"] == pytest.approx(expected, rel=1e-5)
+    trainer.close()
+
+
+@pytest.mark.cluster
+def test_workers_agree_on_a_metric_of_the_users_own(tmp_path: Path) -> None:
+    more = ["exchange=servers", "workers=2", "shards=2", "wire.forward=float32"]
+    recipe = load(with_metrics(tmp_path), [f"cluster.{setting}" for setting in more])
+    outcome = launch.train(recipe, str(tmp_path / "run"))
+    assert outcome.test["brier"] == pytest.approx(launch.evaluate(outcome.folder)["brier"], rel=1e-6)
+
+
+def test_errors_about_metrics_name_the_line(tmp_path: Path) -> None:
+    path = with_metrics(tmp_path)
+    assert "did you mean 'brier'?" in refused(path, "training.monitor=brir").fix
+    missing = refused(path, f"training.metrics=[{tmp_path}/my_metrics.py:brir]")
+    assert "did you mean 'brier'?" in missing.fix
+    unknown = refused(path, "training.metrics=[sklearn.metrics:roc_auc_score]")
+    assert (unknown.what, unknown.where) == (
+        "metrics: roc_auc_score has an argument 'y_true' that no sample has",
+        "--set training.metrics",
+    )
+    (tmp_path / "my_metrics.py").write_text(METRICS + "\n\ndef no(labels):\n    return labels['a']\n")
+    failed = refused(path, f"training.metrics=[{tmp_path}/my_metrics.py:no]", kind=TrainingError)
+    assert failed.where == f"{tmp_path}/my_metrics.py:12, in no"
 
 
 def test_resuming_uses_the_copy_and_says_that_the_original_changed(tmp_path: Path) -> None:

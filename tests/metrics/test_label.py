@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from satrap.metrics.auc import grouped_auc
-from satrap.metrics.label import LabelMetrics, _mix
+from satrap.metrics.label import LabelMetrics, mix
 
 
 def columns(seed, size, groups=50):
@@ -26,8 +26,8 @@ def test_grouped_auc_beyond_the_limit_is_that_of_a_share_of_whole_groups():
     result = metrics.compute()
     share = result["gauc_share"]
     assert share in (0.125, 0.25)
-    kept = _mix(everything[3]) < np.uint64(int(2**64 * share))
-    assert kept.sum() <= 1000 < (_mix(everything[3]) < np.uint64(int(2**65 * share))).sum()
+    kept = mix(everything[3]) < np.uint64(int(2**64 * share))
+    assert kept.sum() <= 1000 < (mix(everything[3]) < np.uint64(int(2**65 * share))).sum()
     expected = grouped_auc(everything[3][kept], *(column[kept] for column in everything[:3]))
     assert (result["gauc"], result["gauc_groups"]) == (expected.value, expected.groups)
 

@@ -31,6 +31,7 @@ def test_metrics() -> None:
     assert decimals(math.nan) == "-"
     assert metric_name("income/auc") == "income AUC"
     assert metrics_line({"auc": 0.5, "logloss": 0.69314}) == "AUC 0.5000, logloss 0.6931"
+    assert metrics_line({"ndcg_at_10": 0.5, "samples": 3, "own_share": 1.0}) == "ndcg_at_10 0.5000"
 
 
 def test_progress_line_says_everything() -> None:

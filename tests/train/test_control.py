@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from satrap.train.control import PlateauControl
+from satrap.errors import ConfigError
+from satrap.train.control import PlateauControl, TrainingOptions
 
 
 def test_each_evaluation_without_improvement_drops_the_rates() -> None:
@@ -49,3 +52,37 @@ def test_without_patience_training_goes_on(evaluations: int) -> None:
     for _ in range(evaluations):
         control.improved(0.5)
     assert not control.exhausted
+
+
+def error(labels: Any) -> float:
+    return 0.0
+
+
+error.higher_is_better = False  # type: ignore[attr-defined]
+
+
+def gain(labels: Any) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(
+    ("monitor", "criterion", "value"),
+    [
+        ("auc", "auc", 0.7),
+        ("logloss", "auc", -0.5),
+        ("auc", "loss", -0.4),
+        ("error", "loss", -0.3),
+        ("gain", "auc", 0.2),
+        ("gain", "loss", 0.2),
+    ],
+)
+def test_of_the_metric_it_follows_higher_is_better(monitor: str, criterion: str, value: float) -> None:
+    control = TrainingOptions(monitor=monitor, metrics=(error, gain)).control()
+    metrics = {"auc": 0.7, "logloss": 0.5, "loss": 0.4, "error": 0.3, "gain": 0.2}
+    assert control.value(metrics, criterion) == value
+
+
+def test_an_unknown_monitor_is_refused() -> None:
+    with pytest.raises(ConfigError, match="monitor 'gane' is no metric") as caught:
+        TrainingOptions(monitor="gane", metrics=(gain,))
+    assert caught.value.fix == "did you mean 'gain'? allowed: auc, logloss, gain"

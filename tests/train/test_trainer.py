@@ -175,6 +175,30 @@ def test_the_monitor_decides_which_weights_are_best(monitor: str, best: Any) -> 
     trainer.close()
 
 
+def brier(labels: Any, predictions: Any, weights: Any) -> Any:
+    return np.average((labels - predictions) ** 2, weights=weights)
+
+
+brier.higher_is_better = False  # type: ignore[attr-defined]
+
+
+def test_a_metric_of_the_users_own_decides_too() -> None:
+    adagrad = satrap.optim.Adagrad(lr=0.5)
+    trainer = make_trainer(
+        embedding_optimizer=adagrad, patience=3, monitor="brier", metrics=(brier,), mode="sync"
+    )
+    batches = make_batches(20, seed=9)
+    result = trainer.fit(Batches(make_batches(40)), validation=Batches(batches), epochs=5)
+    values = [found["brier"] for found in result.history]
+    assert result.metrics["brier"] == min(values) < values[-1]
+    predicted = np.concatenate(list(trainer.predict(Batches(batches))))
+    truth = np.concatenate([batch.labels for batch in batches if batch.labels is not None])
+    weights = [np.ones(b.size) if b.weights is None else b.weights for b in batches]
+    expected = np.average((truth - predicted)[:, 0] ** 2, weights=np.concatenate(weights))
+    assert result.metrics["brier"] == pytest.approx(expected)
+    trainer.close()
+
+
 def test_without_patience_the_last_weights_are_kept_and_their_metrics_reported() -> None:
     trainer = make_trainer(embedding_optimizer=satrap.optim.Adagrad(lr=0.5), mode="sync")
     validation = Batches(make_batches(20, seed=9))

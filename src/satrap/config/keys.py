@@ -359,19 +359,22 @@ class Training(Keys):
     loss: str | None = None
     """A function of your own, my_loss.py:my_loss or package.module:my_loss: (logits, batch) -> mean loss of
     the samples; default binary cross-entropy."""
+    metrics: list[str] = Field(default_factory=list)
+    """Functions of your own, my_metrics.py:my_metric or package.module:my_metric: (labels, predictions) ->
+    number, over all samples of an evaluation; see satrap.metrics.OwnMetrics."""
     lr_schedule: Annotated[Keys, Choice(_name, SCHEDULES, "name")] = SCHEDULES["constant"].model_validate(
         {"name": "constant"}
     )
     """Factor on all learning rates, by step."""
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = 0.1
-    """Multiply all learning rates by this when an evaluation does not improve the validation AUC, or the
-    validation loss unless all labels are binary."""
+    """Multiply all learning rates by this when an evaluation does not improve the validation metric, see
+    `monitor`."""
     patience: Positive | None = 2
-    """Stop after so many evaluations in a row without a better validation AUC, or loss unless all labels are
-    binary; keep the best weights."""
-    monitor: Literal["auc", "logloss"] = "auc"
-    """If all labels are binary: the validation metric that decides `plateau` and `patience`, in place of AUC.
-    logloss is the steadier one where one class is rare."""
+    """Stop after so many evaluations in a row without a better validation metric, see `monitor`, and keep the
+    best weights."""
+    monitor: str = "auc"
+    """The validation metric that decides `plateau` and `patience`: auc, logloss or one of `metrics`. logloss
+    is steadier than auc where one class is rare; unless all labels are binary, the loss takes their place."""
     threads: Positive | None = None
     """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from satrap import optim, own_code
 from satrap.config.derive import Keys
-from satrap.config.explain import explain, shown
+from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
@@ -109,20 +109,33 @@ class Recipe:
             return path
         return str(Path(self.source.file).parent / path)
 
-    def own_code(self) -> dict[tuple[str, str], str]:
-        """Return key -> reference of the user's own code that the recipe names, files seen from here."""
-        values = {path: getattr(getattr(self.sections, path[0]), path[1]) for path in OWN_CODE}
-        return {path: self._own(value) for path, value in values.items() if value is not None}
+    def own_code(self) -> dict[KeyPath, str]:
+        """Return key -> reference of the user's own code that the recipe names, files seen from here.
+
+        An item of a list has a key of its own, such as ("training", "metrics", 0).
+        """
+        found: dict[KeyPath, str] = {}
+        for section, key in OWN_CODE:
+            value = getattr(getattr(self.sections, section), key)
+            if isinstance(value, list):
+                found |= {(section, key, i): reference for i, reference in enumerate(value)}
+            elif value is not None:
+                found[section, key] = value
+        return {path: self.located(path, self._own, reference) for path, reference in found.items()}
 
     def _own(self, reference: str) -> str:
         module, name = own_code.parts(reference)
         return f"{self.locate(module)}:{name}" if own_code.is_file(module) else reference
 
-    def with_own_code(self, references: Mapping[tuple[str, str], str]) -> "Recipe":
-        """Return a recipe in which keys of `own_code` have other values."""
+    def with_own_code(self, references: Mapping[KeyPath, str]) -> "Recipe":
+        """Return a recipe in which the keys of `own_code`, all of them, have other values."""
+        changed: dict[str, dict[str, Any]] = {}
+        for (section, key, *index), reference in references.items():
+            values = changed.setdefault(str(section), {})
+            values[str(key)] = [*values.get(str(key), []), reference] if index else reference
         update = {
-            section: getattr(self.sections, section).model_copy(update={key: value})
-            for (section, key), value in references.items()
+            section: getattr(self.sections, section).model_copy(update=values)
+            for section, values in changed.items()
         }
         return replace(self, sections=self.sections.model_copy(update=update))
 
@@ -141,9 +154,9 @@ class Recipe:
         place = plain.get("checkpoint", {}).get("url")
         if place and "://" not in place:
             plain["checkpoint"]["url"] = str(Path(place).absolute())
-        for (section, key), reference in self.own_code().items():
-            module = own_code.parts(reference)[0]
-            plain[section][key] = self._absolute(reference) if own_code.is_file(module) else reference
+        for path, reference in self.own_code().items():
+            if own_code.is_file(own_code.parts(reference)[0]):
+                put(plain, path, self._absolute(reference))
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
@@ -151,6 +164,13 @@ class Recipe:
     def _absolute(self, path: str) -> str:
         located = self.locate(path)
         return located if "://" in located else str(Path(located).absolute())
+
+
+def put(values: Any, path: KeyPath, value: str) -> None:
+    """Set a value inside nested mappings and lists."""
+    for part in path[:-1]:
+        values = values[part]
+    values[path[-1]] = value
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -238,8 +258,11 @@ def _check_own_code(recipe: Recipe) -> None:
             where=recipe.source.where(("model",)),
             fix="keep one of them" if model.name else "add name: deepfm, or class: my_model.py:MyNet",
         )
-    for path in OWN_CODE:
-        recipe.located(path, recipe.own_code)
+    own = recipe.own_code()
+    metrics = [own_code.parts(own[path])[1] for path in own if path[:2] == ("training", "metrics")]
+    monitor, allowed = recipe.sections.training.monitor, ["auc", "logloss", *metrics]
+    if monitor not in allowed:
+        raise unknown_value(("training", "monitor"), monitor, allowed, recipe.source)
 
 
 def _check_tables(recipe: Recipe, schema: Schema) -> None:

@@ -28,8 +28,8 @@ millisecond."""
 DATA_FILES = ("data.train", "data.validation", "data.test")
 """Keys whose values are paths of files to read."""
 
-OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"))
-"""Keys whose values name the user's own code."""
+OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"), ("training", "metrics"))
+"""Keys whose values name the user's own code, or are lists of such names."""
 
 
 def dotted(path: KeyPath) -> str:
@@ -197,8 +197,9 @@ def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
     node = _compose(text, where)
     source.places[path] = where
     value = None if node is None else _Reader(source, where, by_line=False).build(node, path)
-    here = key in DATA_FILES or (path in OWN_CODE and ".py:" in str(value))
-    target[path[-1]] = _from_here(value) if here else value
+    if path in OWN_CODE:
+        value = _from_here_code(value)
+    target[path[-1]] = _from_here(value) if key in DATA_FILES else value
 
 
 def _from_here(value: Any) -> Any:
@@ -206,3 +207,9 @@ def _from_here(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_here(item) for item in value]
     return str(Path(value).absolute()) if isinstance(value, str) and "://" not in value else value
+
+
+def _from_here_code(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_here_code(item) for item in value]
+    return _from_here(value) if ".py:" in str(value) else value

@@ -78,23 +78,24 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
             microbatches=1 if sections.dense.mesh.pipeline > 1 else sections.dense.microbatches or 1,
             checkpoint_activations=sections.dense.checkpoint_activations,
             monitor=training.monitor,
+            metrics=tuple(own_functions(recipe, "metrics").values()),
         ),
-        **_loss(recipe),
+        **own_functions(recipe, "loss"),
         place=Place(site.exchange, site.workers, training.threads or site.threads),
     )
     return trainer
 
 
-def _loss(recipe: Recipe) -> dict[str, Any]:
-    """Return the user's own loss as an argument of the trainer, if the recipe names one."""
-    path = ("training", "loss")
-    reference = recipe.own_code().get(path)
-    if reference is None:
-        return {}
-    loss = recipe.located(path, own_code.find, reference)
-    if not callable(loss):
-        raise ConfigError(f"{reference} is no function", where=recipe.source.where(path))
-    return {"loss": loss}
+def own_functions(recipe: Recipe, key: str) -> dict[str, Any]:
+    """Return the user's own functions that `training.<key>` names, by key or by place in its list."""
+    found = {}
+    for path, reference in recipe.own_code().items():
+        if path[:2] == ("training", key):
+            function = recipe.located(path, own_code.find, reference)
+            if not callable(function):
+                raise ConfigError(f"{reference} is no function", where=recipe.source.where(path))
+            found[str(path[-1])] = function
+    return found
 
 
 def store_of(recipe: Recipe) -> StoreConfig:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from satrap.checkpoint.manifest import MANIFEST
 from satrap.config import Recipe, load, to_yaml, without_data
+from satrap.config.recipe import put
 from satrap.errors import ConfigError
 from satrap.launch import kept_code
 from satrap.report.history import finite
@@ -95,8 +96,8 @@ class RunFolder:
     def _text(self, recipe: Recipe) -> str:
         """Return a recipe as YAML; copies of own code are relative to the folder, so that it can be moved."""
         plain, here = recipe.resolved(), f"{self.path.absolute()}/"
-        for section, key in recipe.own_code():
-            plain[section][key] = plain[section][key].removeprefix(here)
+        for path, reference in recipe.own_code().items():
+            put(plain, path, reference.removeprefix(here))
         return to_yaml(plain)
 
     def write_recipe(self, recipe: Recipe) -> None:

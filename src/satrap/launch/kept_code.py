@@ -7,6 +7,7 @@ from pathlib import Path
 
 from satrap import own_code
 from satrap.config import Recipe
+from satrap.config.source import KeyPath
 
 FOLDER = "code"
 """Folder of the copies in a run folder; code of a second folder is in `code-2`."""
@@ -43,7 +44,7 @@ def check(recipe: Recipe) -> None:
             recipe.located(path, own_code.files, file)
 
 
-def _files(recipe: Recipe, *paths: tuple[str, str]) -> Iterator[Path]:
+def _files(recipe: Recipe, *paths: KeyPath) -> Iterator[Path]:
     for path, reference in recipe.own_code().items():
         module, _ = own_code.parts(reference)
         if own_code.is_file(module) and path in (paths or (path,)):
@@ -66,8 +67,8 @@ def adopt(recipe: Recipe, run: Path) -> Recipe:
         both = [Path(copy), Path(original)]
         if all(file.is_file() for file in both) and len({own_code.digest(file) for file in both}) == 1:
             own_code.is_copy(*both)
-    references = {}
-    for path, reference in recipe.own_code().items():
+    references = dict(recipe.own_code())
+    for path, reference in references.items():
         module, name = own_code.parts(reference)
         if own_code.is_file(module):
             file = str(Path(module).absolute())

@@ -18,6 +18,7 @@ from satrap.launch.datasets import open_part
 from satrap.launch.folder import RunFolder
 from satrap.launch.scores import scores
 from satrap.launch.scoring import load_predictor
+from satrap.metrics.own import RESERVED
 from satrap.report.page import RunReport, Scores, TableSize
 from satrap.report.page.run import flat
 from satrap.report.page.series import curves, read_lines
@@ -84,7 +85,7 @@ def _so_far(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if "stage_seconds" in step:
         found["traffic"] = {"stage_seconds": step["stage_seconds"]}
     if validation:
-        found["validation"] = {k: v for k, v in validation.items() if k not in ("event", "step", "epoch")}
+        found["validation"] = {k: v for k, v in validation.items() if k not in RESERVED}
     return found
 
 

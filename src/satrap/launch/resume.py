@@ -15,6 +15,7 @@ from satrap.config import Recipe, load
 from satrap.errors import ConfigError
 from satrap.launch import kept_code
 from satrap.launch.folder import RUNS, RunFolder, write_whole
+from satrap.metrics.own import RESERVED
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
 
@@ -132,7 +133,7 @@ def rewind(history: History, plan: Checkpointing) -> None:
         if validations > validated or entry["event"] == "test" or entry["step"] > step:
             break
         if entry["event"] == "validation":
-            history.validation = {k: v for k, v in entry.items() if k not in ("event", "step", "epoch")}
+            history.validation = {k: v for k, v in entry.items() if k not in RESERVED}
         lines.append(line + "\n")
     write_whole(history.path, "".join(lines))
 

@@ -18,7 +18,7 @@ from satrap.checkpoint.series import newest
 from satrap.config import Recipe
 from satrap.data import Dataset
 from satrap.errors import ConfigError, DataError, StoreError
-from satrap.launch.build import make_model, store_of
+from satrap.launch.build import make_model, own_functions, store_of
 from satrap.launch.datasets import open_part, open_sources
 from satrap.launch.folder import RunFolder
 from satrap.own_code import blaming
@@ -56,11 +56,12 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     try:
         predictor = Predictor.load(
             place,
-            partial(make_model, recipe) if recipe.own_code() else None,
+            partial(make_model, recipe) if ("model", "class") in recipe.own_code() else None,
             device=recipe.sections.training.device,
             memory=store.memory,
             eviction=None if store.tier is None else store.eviction,
             tier=store.tier,
+            metrics=tuple(own_functions(recipe, "metrics").values()),
         )
     except StoreError as error:
         raise _no_room(folder, error.what) from error

@@ -1,8 +1,9 @@
-"""Streaming metrics of predictions: AUC, logloss, NE, calibration, grouped AUC; RMSE, MAE; accuracy."""
+"""Streaming metrics of predictions: AUC, logloss, NE, calibration, GAUC; RMSE, MAE; accuracy; your own."""
 
 from satrap.metrics.binary import BinaryMetrics
 from satrap.metrics.classes import ClassMetrics
+from satrap.metrics.own import OwnMetrics
 from satrap.metrics.regression import RegressionMetrics
 from satrap.metrics.tasks import Metrics, criterion
 
-__all__ = ["BinaryMetrics", "ClassMetrics", "Metrics", "RegressionMetrics", "criterion"]
+__all__ = ["BinaryMetrics", "ClassMetrics", "Metrics", "OwnMetrics", "RegressionMetrics", "criterion"]

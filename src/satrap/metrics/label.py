@@ -185,11 +185,11 @@ def _of_level(samples: Samples, level: int) -> Samples:
     """Return the samples whose group's hash is below 2^(64 - level)."""
     if level == 0:
         return samples
-    keep = _mix(samples[3]) >> np.uint64(64 - level) == 0
+    keep = mix(samples[3]) >> np.uint64(64 - level) == 0
     return Samples(*(column[keep] for column in samples))
 
 
-def _mix(values: Ids) -> Ids:
+def mix(values: Ids) -> Ids:
     """Return well-mixed 64-bit hashes: SplitMix64, Steele et al., OOPSLA 2014."""
     # Without the increment, id 0 (a missing value) would hash to 0 and never be dropped.
     values = values + np.uint64(0x9E3779B97F4A7C15)

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.errors import ConfigError
 from satrap.metrics.binary import MEANS, BinaryMetrics, mean
 from satrap.metrics.classes import ClassMetrics
+from satrap.metrics.own import Metric, OwnMetrics
 from satrap.metrics.regression import RegressionMetrics
 from satrap.schema import Label
 
 Array = npt.NDArray[Any]
+OWN = "/own/"
+"""Begins the keys of the samples for own metrics; no label can have this name."""
+
 Part = BinaryMetrics | RegressionMetrics | ClassMetrics
 
 
@@ -36,6 +41,11 @@ class Metrics:
     Args:
         labels: of the schema, at least one.
         exact_limit, bins, grouped: of binary labels, see `BinaryMetrics`; others have no grouped metrics.
+            `exact_limit` and `grouped` are those of `own`, too.
+        own: further metrics, functions, see `OwnMetrics`.
+
+    Raises:
+        ConfigError: as `OwnMetrics`, or one of `own` has the name of another metric.
     """
 
     def __init__(
@@ -45,19 +55,29 @@ class Metrics:
         exact_limit: int = 4_000_000,
         bins: int = 1 << 19,
         grouped: bool = False,
+        own: Sequence[Metric] = (),
     ) -> None:
         self.labels = tuple(labels)
         self._settings: dict[str, Any] = {"exact_limit": exact_limit, "bins": bins, "grouped": grouped}
         self._parts = {label.name: self._part(label) for label in self.labels}
+        self._functions, self._own = tuple(own), None if not own else self._own_metrics(own)
 
     def _part(self, label: Label) -> Part:
         if label.kind == "regression":
             return RegressionMetrics(label)
         return ClassMetrics() if label.kind == "multiclass" else BinaryMetrics([label.name], **self._settings)
 
+    def _own_metrics(self, functions: Sequence[Metric]) -> OwnMetrics:
+        widths = len(self.labels), sum(label.outputs for label in self.labels)
+        grouped, limit = self._settings["grouped"], self._settings["exact_limit"]
+        found = OwnMetrics(functions, widths, grouped=grouped, limit=limit)
+        if taken := sorted(found.functions.keys() & self._compute().keys()):
+            raise ConfigError(f"metrics: there is a metric {taken[0]} already", fix="rename the function")
+        return found
+
     def empty(self) -> Metrics:
         """Return metrics of the same labels that have seen nothing."""
-        return Metrics(self.labels, **self._settings)
+        return Metrics(self.labels, **self._settings, own=self._functions)
 
     def update(
         self,
@@ -92,19 +112,28 @@ class Metrics:
             else:
                 rows = slice(None) if known is None else known
                 part.update(labels[rows, i], chosen[rows], weight[rows])
+        if self._own is not None:
+            self._own.update(labels, predictions, mask, weight, groups)
 
     def reset(self) -> None:
         """Forget everything."""
         for part in self._parts.values():
             part.reset()
+        if self._own is not None:
+            self._own.reset()
 
     def merge(self, other: Metrics) -> None:
         """Add everything that `other`, of the same labels, has seen; `other` does not change."""
         for name, part in self._parts.items():
             part.merge(other._parts[name])  # type: ignore[arg-type]
+        if self._own is not None and other._own is not None:
+            self._own.merge(other._own)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name, see the class; keeps everything."""
+        return self._compute() | (self._own.compute() if self._own else {})
+
+    def _compute(self) -> dict[str, float]:
         values = {name: part.compute() for name, part in self._parts.items()}
         if len(values) == 1:
             return next(iter(values.values()))
@@ -120,17 +149,21 @@ class Metrics:
 
     def state(self) -> dict[str, Array]:
         """Return everything as plain arrays, for another process or a checkpoint."""
+        own = self._own.state() if self._own else {}
         return {
             key if isinstance(part, BinaryMetrics) else f"{name}/{key}": array
             for name, part in self._parts.items()
             for key, array in part.state().items()
-        }
+        } | {f"{OWN}{key}": array for key, array in own.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Replace everything by a `state` of metrics of the same labels."""
         for name, part in self._parts.items():
             inner = state if isinstance(part, BinaryMetrics) else {"totals": state[f"{name}/totals"]}
             part.restore(inner)
+        if self._own is not None:
+            own = {k.removeprefix(OWN): array for k, array in state.items() if k.startswith(OWN)}
+            self._own.restore(own)
 
 
 def criterion(labels: Sequence[Label]) -> str:

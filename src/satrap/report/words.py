@@ -21,6 +21,9 @@ METRIC_NAMES = {
 }
 """Metric -> its name in texts."""
 
+COUNTS = ("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skipped", "gauc_share", "own_share")
+"""Figures that evaluations have beside metrics."""
+
 
 def size(count: float) -> str:
     """Return bytes as `812 MiB`."""
@@ -50,8 +53,8 @@ def metric_name(key: str) -> str:
 
 
 def quality(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that say how good a model is, without counts and error bounds."""
-    return {key: value for key, value in metrics.items() if key.rpartition("/")[2] in METRIC_NAMES}
+    """Return the metrics that say how good a model is, also the user's, without counts and bounds."""
+    return {key: value for key, value in metrics.items() if key.rpartition("/")[2] not in COUNTS}
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:

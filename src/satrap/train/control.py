@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from satrap.dense.precision import check_precision
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
+from satrap.metrics.own import Metric, higher_is_better
 from satrap.optim import Constant, Schedule
 
-Monitor = Literal["auc", "logloss"]
+MONITORS = ("auc", "logloss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class TrainingOptions:
         plateau: factor on all learning rates after each evaluation without improvement; None: never.
         patience: evaluations without improvement that end training with the best weights restored; None:
             never.
-        monitor: metric of the validation rows that decides both if all labels are binary, "auc" (default) or
-            "logloss"; otherwise the loss decides.
+        monitor: metric of the validation rows that decides both: "auc" (default), "logloss" or one of
+            `metrics`. Unless all labels are binary, the loss decides in place of "auc" and "logloss".
         precision: number format of the network's arithmetic, forward and backward: "float32" (default),
             "bfloat16" or "float16", by `torch.autocast`. Weights, gradients, optimizers, pooling, loss and
             metrics are float32 in any case. The trained model scores in the same format. With "float16" the
@@ -37,30 +38,46 @@ class TrainingOptions:
             default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
         checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
             default False; see `satrap.dense.recompute`.
+        metrics: functions, metrics of your own, see `satrap.metrics.OwnMetrics`. Of the monitor, lower values
+            are better if it has an attribute `higher_is_better` that is False.
 
     Raises:
-        ConfigError: an unknown precision, or microbatches below 1.
+        ConfigError: an unknown precision or monitor, or microbatches below 1.
     """
 
     lr_schedule: Schedule = field(default_factory=Constant)
     clip_norm: float | None = None
     plateau: float | None = None
     patience: int | None = None
-    monitor: Monitor = "auc"
+    monitor: str = "auc"
     precision: str = "float32"
     microbatches: int = 1
     staleness_warmup: int | None = None
     checkpoint_activations: bool = False
+    metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
         if self.microbatches < 1:
             raise ConfigError(f"microbatches must be >= 1, got {self.microbatches}")
+        allowed = [*MONITORS, *self._directions()]
+        if self.monitor not in allowed:
+            raise ConfigError(
+                f"monitor {self.monitor!r} is no metric of the validation rows",
+                fix=f"{did_you_mean(self.monitor, allowed)}allowed: {', '.join(allowed)}",
+            )
+
+    def _directions(self) -> dict[str, bool]:
+        return {getattr(one, "__name__", ""): higher_is_better(one) for one in self.metrics}
+
+    def control(self) -> PlateauControl:
+        """Return what follows the validation metric of a run."""
+        return PlateauControl(self.plateau, self.patience, monitor=self.monitor, own=self._directions())
 
 
 @dataclass(slots=True)
 class PlateauControl:
-    """Follows one validation metric (higher is better; the loop negates losses).
+    """Follows one validation metric.
 
     Every evaluation without improvement multiplies the learning rates by `factor`; `patience` of them in a
     row end training. Dropping by ten on a plateau is worth about +0.003 AUC in the published CTR recipes.
@@ -69,7 +86,8 @@ class PlateauControl:
         factor: the rates are multiplied by it, in (0, 1); None: never.
         patience: evaluations without improvement that end training; None: never.
         min_delta: an improvement must exceed this.
-        monitor: which metric that is if all labels are binary, default "auc".
+        monitor: which metric that is, see `TrainingOptions`, default "auc".
+        own: the user's own metrics, and whether higher values of each are better.
     """
 
     factor: float | None = None
@@ -78,7 +96,15 @@ class PlateauControl:
     best: float = -math.inf
     bad: int = 0
     lr_scale: float = 1.0
-    monitor: Monitor = "auc"
+    monitor: str = "auc"
+    own: Mapping[str, bool] = field(default_factory=dict)
+
+    def value(self, metrics: Mapping[str, float], criterion: str) -> float:
+        """Return the metric that this follows, negated if lower is better; for `criterion` see there."""
+        if self.monitor in self.own:
+            return metrics[self.monitor] if self.own[self.monitor] else -metrics[self.monitor]
+        name = self.monitor if criterion == "auc" else criterion
+        return metrics[name] if name == "auc" else -metrics[name]
 
     def improved(self, value: float) -> bool:
         """Take one evaluation into account; True when it is the best so far."""

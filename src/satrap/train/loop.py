@@ -221,9 +221,7 @@ class Loop:
         found = self._predictor.measure(self._snapshots.stoppable(validation.batches()))
         self._snapshots.evaluated()
         metrics = merged(found, state.workers)
-        metric = criterion(self._predictor.schema.labels)
-        metric = state.control.monitor if metric == "auc" else metric
-        value = metrics[metric] if metric == "auc" else -metrics[metric]  # higher is better
+        value = state.control.value(metrics, criterion(self._predictor.schema.labels))
         improved, keeping = state.control.improved(value), state.control.patience is not None
         if improved or not keeping:
             self._run.best = metrics

@@ -24,7 +24,8 @@ def merged(metrics: Metrics, workers: Workers) -> dict[str, float]:
         other = metrics.empty()
         other.restore(arrays.load(state))
         metrics.merge(other)
-    values: dict[str, float] = json.loads(workers.share(json.dumps(metrics.compute()).encode()))
+    found = metrics.compute() if workers.rank == 0 else {}
+    values: dict[str, float] = json.loads(workers.share(json.dumps(found).encode()))
     return values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Exchange, ExchangeStatistics, LocalExchange
 from satrap.memory import keep_freed_memory
 from satrap.metrics import Metrics
+from satrap.metrics.own import Metric
 from satrap.schema import Schema
 from satrap.store import Eviction, Tier
 from satrap.threads import default_threads
@@ -69,6 +70,7 @@ class Predictor:
         device: where the network computes, default "cpu".
         workers: the processes that evaluate together, default this one alone.
         precision: number format of the network's arithmetic, see `TrainingOptions`.
+        metrics: what `evaluate` computes; only its settings count. Default the metrics of the labels.
 
     Attributes:
         plan: turns batches into requests for rows.
@@ -86,8 +88,10 @@ class Predictor:
         device: torch.device | None = None,
         workers: Workers | None = None,
         precision: str = "float32",
+        metrics: Metrics | None = None,
     ) -> None:
         check_precision(precision)
+        self._metrics = metrics or metrics_of(schema)
         self.collective = False
         self.model, self.schema, self.exchange = model, schema, exchange
         self.network: Callable[[EmbeddedBatch], Tensor] = model
@@ -106,6 +110,7 @@ class Predictor:
         eviction: Eviction | None = None,
         tier: Tier | None = None,
         threads: int | None = None,
+        metrics: Sequence[Metric] | None = None,
     ) -> Predictor:
         """Read what `Trainer.save`, a snapshot of `Trainer.fit` or `satrap train` wrote.
 
@@ -115,6 +120,7 @@ class Predictor:
             device: where it computes, default "cpu".
             memory, eviction, tier: of the tables, see `satrap.store.StoreConfig`; default none.
             threads: PyTorch's threads inside an operation, see `Trainer`.
+            metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default those of a run.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.
@@ -129,8 +135,9 @@ class Predictor:
         store = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
         tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
         precision = saved["training"].precision
+        measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)
         exchange = LocalExchange(store.open(tables))
-        predictor = cls(network, schema, exchange, device=place, precision=precision)
+        predictor = cls(network, schema, exchange, device=place, precision=precision, metrics=measured)
         try:
             predictor._restore(checkpoint, url)
         except SatrapError:
@@ -156,7 +163,7 @@ class Predictor:
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
         """
-        metrics = Metrics(self.schema.labels, grouped=self.schema.group is not None)
+        metrics = self._metrics.empty()
         for batch, predicted in self.scored(batches):
             assert batch.labels is not None
             metrics.update(
@@ -239,6 +246,11 @@ class Predictor:
     def close(self) -> None:
         """Release the store and its thread."""
         self.exchange.close()
+
+
+def metrics_of(schema: Schema, own: Sequence[Metric] = ()) -> Metrics:
+    """Return empty metrics of a schema's labels, and the user's own."""
+    return Metrics(schema.labels, grouped=schema.group is not None, own=own)
 
 
 def check_data(data: object) -> None:

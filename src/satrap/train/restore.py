@@ -66,7 +66,8 @@ def trainer_arguments(
         for name, kinds in PLAIN.items():
             if not isinstance(settings[name], kinds) or isinstance(settings[name], bool):
                 raise TypeError(f"{name} is {settings[name]!r}")
-        loss = _saved_loss(settings.get("loss"), url)
+        loss = _saved_code(settings.get("loss"), url)
+        metrics = (_saved_code(one, url) for one in settings.get("metrics") or ())
         return {
             **({} if loss is None else {"loss": loss}),
             "model": model,
@@ -85,6 +86,7 @@ def trainer_arguments(
                 lr_schedule=schedule_from_dict(settings["lr_schedule"]),
                 precision=settings["precision"],
                 staleness_warmup=settings["staleness_warmup"],
+                metrics=tuple(metric for metric in metrics if metric is not None),
             ),
         }
 
@@ -98,7 +100,7 @@ def _located(reference: str, url: str) -> str:
     return f"{url}/{reference}" if own_code.is_file(own_code.parts(reference)[0]) else reference
 
 
-def _saved_loss(reference: str | None, url: str) -> Any:
+def _saved_code(reference: str | None, url: str) -> Any:
     return own_code.find(_located(reference, url)) if reference and _is_run(url) else None
 
 

@@ -27,14 +27,14 @@ from satrap.optim import Optimizer
 from satrap.schema import Schema
 from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.train.blank import blank_batch
-from satrap.train.control import PlateauControl, TrainingOptions
+from satrap.train.control import TrainingOptions
 from satrap.train.loop import Loop, Loss
 from satrap.train.loss import LabelLoss
 from satrap.train.microbatches import MicroBatches
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
-from satrap.train.predictor import Data, Predictor, check_data, prepare
+from satrap.train.predictor import Data, Predictor, check_data, metrics_of, prepare
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
 from satrap.train.schedule import Schedule, schedule_of
@@ -115,7 +115,7 @@ class Trainer:
     ) -> None:
         place, self.training = place or Place(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers = schema, store, place.workers
-        self.loss = loss or LabelLoss(schema.labels)
+        self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
@@ -139,22 +139,21 @@ class Trainer:
         _check_pooling(self.exchange, options, mode)
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
-            model, schema, self.exchange, device=chosen, workers=self.workers, precision=precision
+            model,
+            schema,
+            self.exchange,
+            device=chosen,
+            workers=self.workers,
+            precision=precision,
+            metrics=measured,
         )
         _score_by(self.dense, self.predictor)
-        self.control = PlateauControl(options.plateau, options.patience, monitor=options.monitor)
+        self.control = options.control()
         arguments = {
             "model": models.describe(model),
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "seed": store.seed,
-            "initial_scale": store.initial_scale,
-            "embedding_dtype": store.dtype,
-            "tables": {name: own.to_dict() for name, own in store.tables.items()},
-            "admission": (store.admission or Admission()).to_dict(),
-            "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
-            "lr_schedule": options.lr_schedule.to_dict(),
-            "precision": precision,
             "loss": own_code.reference_of(loss),
+            **_settings(store, options),
         }
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
@@ -178,8 +177,8 @@ class Trainer:
 
         Args:
             data: the training samples.
-            validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`, or
-                by "loss" ("logloss" of a single multiclass label) unless all labels are binary.
+            validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
+                is "auc" or "logloss" and not all labels are binary, the loss decides instead.
             epochs: passes over the data, default 1.
             steps: end after this many steps, even within an epoch.
             observers: notified of every step and evaluation.
@@ -235,7 +234,8 @@ class Trainer:
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
             "mae", "r2" and "loss" of a regression label; "accuracy" and "logloss" of a multiclass one. With
-            several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`.
+            several labels one set each ("income/auc") and means, see `satrap.metrics.Metrics`. Also those in
+            `TrainingOptions.metrics`.
 
         Raises:
             DataError: the data cannot be read, has no rows or no labels.
@@ -324,6 +324,21 @@ class Trainer:
                 why="a number far from 0, or much larger than 1, would be learnt very slowly",
                 fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
             )
+
+
+def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
+    """Return what a checkpoint keeps of the store and the options, as plain data."""
+    return {
+        "seed": store.seed,
+        "initial_scale": store.initial_scale,
+        "embedding_dtype": store.dtype,
+        "tables": {name: own.to_dict() for name, own in store.tables.items()},
+        "admission": (store.admission or Admission()).to_dict(),
+        "eviction": store.eviction and {**store.eviction.to_dict(), "memory": store.memory},
+        "lr_schedule": options.lr_schedule.to_dict(),
+        "precision": options.precision,
+        "metrics": own_code.references_of(options.metrics),
+    }
 
 
 def _check_optimizers(embedding: object, dense: object) -> None:

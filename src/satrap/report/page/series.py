@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from satrap.metrics.own import RESERVED
 from satrap.report.words import quality
 
 MOST_POINTS = 600
@@ -43,7 +44,8 @@ def curves(lines: Sequence[Line]) -> dict[str, Curve]:
     found = {name: _points((line["step"], line.get(name)) for line in steps) for name in TRAINING}
     found["samples_per_second"] = _speed(steps)
     for line in (line for line in lines if line.get("event") == "validation"):
-        for metric, value in quality(line).items():
+        metrics = {key: value for key, value in line.items() if key not in RESERVED}
+        for metric, value in quality(metrics).items():
             found.setdefault(f"validation/{metric}", []).extend(_points([(line["step"], value)]))
     return {name: points for name, points in found.items() if points}
 

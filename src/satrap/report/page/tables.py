@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.report.page.element import Content, Html, element
 from satrap.report.page.run import RunReport
-from satrap.report.words import duration, metric_name, quality, size
+from satrap.report.words import METRIC_NAMES, duration, metric_name, quality, size
 
 ENDINGS = {
     "epochs": "all passes done",
@@ -138,7 +138,13 @@ def _metric(key: str, value: float | None, first: float | None, run: int) -> Con
     change = value - first
     plain = key.rpartition("/")[2]
     better = change < 0 if plain in LOWER_IS_BETTER else change > 0
-    kind = None if plain in NEITHER or abs(change) < 5e-5 else "better" if better else "worse"
+    kind = (
+        None
+        if plain not in METRIC_NAMES or plain in NEITHER or abs(change) < 5e-5
+        else "better"
+        if better
+        else "worse"
+    )
     return element("span", f"{_number(value)} ", element("span", f"({change:+.4f})", class_=kind))
 
 

@@ -1,0 +1,204 @@
+"""Metrics of the user's own: functions of the labels and predictions of all samples."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from satrap.errors import ConfigError, TrainingError
+from satrap.metrics.label import mix
+from satrap.own_code import place_of
+
+Array = npt.NDArray[Any]
+Metric = Callable[..., Any]
+"""A function of any of `ARGUMENTS`, by name, that returns a number; see `OwnMetrics`."""
+
+ARGUMENTS = ("labels", "predictions", "weights", "groups")
+RESERVED = ("epoch", "event", "step")
+"""Names that lines of `metrics.jsonl` have beside metrics."""
+
+
+class Kept(NamedTuple):
+    """Samples, arrays [n] and [n, width]; `keys` decide which are left out when there are too many."""
+
+    labels: Array
+    predictions: Array
+    weights: Array
+    keys: Array
+
+
+class OwnMetrics:
+    """Keeps samples, and computes from them metrics that the user has written.
+
+    ```python
+    def precision_at_100(labels, predictions):
+        return labels[np.argsort(-predictions)[:100]].mean()
+
+    def error(labels, predictions, weights):
+        return np.average(np.abs(labels - predictions), weights=weights)
+
+    error.higher_is_better = False
+    ```
+
+    A metric is a function with a name of its own. It gets those of the following that it names, once per
+    evaluation, for all samples in no certain order, and returns a number:
+
+    - `labels`: float32[n]; float32[n, labels] if the schema has several, NaN where one is not known.
+    - `predictions`: float32[n]: probabilities, or numbers in the units of a regression label;
+      float32[n, outputs] if there are several outputs.
+    - `weights`: float32[n], 1 without a weight column.
+    - `groups`: uint64[n], ids of the group column; samples of a group are together, if they are sorted by it.
+
+    Up to `limit` samples are kept. With more, groups chosen by hash are left out, half of them at a time, or
+    single samples if there are no groups; `own_share` is the share that is kept, 1 while all are. Workers
+    add their samples up, and process 0 computes. What the function raises is passed on.
+
+    Args:
+        functions: the metrics.
+        widths: number of labels, and of outputs.
+        grouped: `update` gets groups.
+        limit: most samples that are kept; a sample takes 12 bytes and 4 per label and output.
+
+    Raises:
+        ConfigError: no function, a name that is taken or missing, an argument that no sample has, or one
+            that names groups without a group column.
+    """
+
+    def __init__(
+        self, functions: Sequence[Metric], widths: tuple[int, int], *, grouped: bool, limit: int
+    ) -> None:
+        self.functions = {_name(function): function for function in functions}
+        if len(self.functions) < len(functions):
+            raise ConfigError("two metrics have the same name", fix="rename one of the functions")
+        self.arguments = {name: _arguments(name, one, grouped) for name, one in self.functions.items()}
+        self.widths, self.grouped, self.limit = widths, grouped, limit
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        labels, outputs = (np.empty((0, width), np.float32) for width in self.widths)
+        self._chunks = [Kept(labels, outputs, np.empty(0, np.float32), np.empty(0, np.uint64))]
+        self._seen = self._kept = self.level = 0
+
+    def update(
+        self, labels: Array, predictions: Array, mask: Array | None, weights: Array, groups: Array | None
+    ) -> None:
+        """Add n samples, see `Metrics.update`; samples of which no label is known are left out."""
+        keys = groups if self.grouped else np.arange(self._seen, self._seen + len(labels))
+        self._seen += len(labels)
+        known = np.ones(labels.shape, np.bool_) if mask is None else np.asarray(mask, np.bool_)
+        columns = (np.where(known, labels, np.float32("nan")), predictions, weights, keys)
+        rows = known.any(axis=1)
+        self._add(Kept(*(np.asarray(column)[rows] for column in columns)))
+
+    def merge(self, other: OwnMetrics) -> None:
+        """Add everything that `other`, of the same metrics, has seen; `other` does not change."""
+        self._narrow(max(self.level, other.level))
+        self._add(other.samples())
+
+    def samples(self) -> Kept:
+        """Return the kept samples."""
+        if len(self._chunks) > 1:
+            columns = (np.concatenate(parts) for parts in zip(*self._chunks, strict=True))
+            self._chunks = [Kept(*(c.astype(e.dtype) for c, e in zip(columns, self._chunks[0], strict=True)))]
+        return self._chunks[0]
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name, and `own_share`.
+
+        Raises:
+            TrainingError: a function returns something other than a number.
+        """
+        kept = self.samples()
+        values = {
+            "labels": kept.labels[:, 0] if self.widths[0] == 1 else kept.labels,
+            "predictions": kept.predictions[:, 0] if self.widths[1] == 1 else kept.predictions,
+            "weights": kept.weights,
+            "groups": kept.keys,
+        }
+        found = {
+            name: _number(function, function(**{key: values[key] for key in self.arguments[name]}))
+            for name, function in self.functions.items()
+        }
+        return found | {"own_share": 0.5**self.level}
+
+    def state(self) -> dict[str, Array]:
+        """Return everything as arrays."""
+        return {"level": np.array(self.level), **self.samples()._asdict()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state` returned."""
+        self.level = int(state["level"])
+        self._chunks = [Kept(*(np.array(state[name]) for name in Kept._fields))]
+        self._kept = len(self._chunks[0].keys)
+
+    def _add(self, samples: Kept) -> None:
+        chosen = _of_level(samples, self.level)
+        self._chunks.append(chosen)
+        self._kept += len(chosen.keys)
+        while self._kept > self.limit and self.level < 64:
+            self._narrow(self.level + 1)
+
+    def _narrow(self, level: int) -> None:
+        self.level, self._chunks = level, [_of_level(self.samples(), level)]
+        self._kept = len(self._chunks[0].keys)
+
+
+def higher_is_better(function: Metric) -> bool:
+    """Return the attribute of this name of a metric, by default True."""
+    return bool(getattr(function, "higher_is_better", True))
+
+
+def _name(function: object) -> str:
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier() or name in RESERVED:
+        raise ConfigError(
+            f"{name or repr(function)} cannot be a metric",
+            fix="metrics takes functions (labels, predictions) -> number, with names of their own",
+        )
+    return name
+
+
+def _arguments(name: str, function: Metric, grouped: bool) -> list[str]:
+    """Return which of `ARGUMENTS` a function gets."""
+    found = list[str]()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in ARGUMENTS and (parameter.name != "groups" or grouped):
+            found.append(parameter.name)
+        elif parameter.default is parameter.empty and parameter.name == "groups":
+            raise ConfigError(
+                f"metrics: {name} names groups, and there are none",
+                fix="name the column of the groups: group",
+            )
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise ConfigError(
+                f"metrics: {name} has an argument {parameter.name!r} that no sample has",
+                fix=f"name some of {', '.join(ARGUMENTS)}, and give other arguments a default",
+            )
+    return found
+
+
+def _number(function: Metric, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(
+            f"the metric {_name(function)} returned a value of type {type(value).__name__}, not a number",
+            where=place_of(function),
+            fix="return one number, for example losses.mean()",
+        ) from error
+
+
+def _of_level(samples: Kept, level: int) -> Kept:
+    """Return the samples whose key's hash is below 2^(64 - level)."""
+    if level == 0:
+        return samples
+    keep = mix(samples.keys.astype(np.uint64)) >> np.uint64(64 - level) == 0
+    return Kept(*(column[keep] for column in samples))
