@@ -118,6 +118,28 @@ def test_a_killed_embedding_worker_is_named_and_ends_training(tmp_path: Path) ->
         assert run.left() == []
 
 
+@pytest.mark.parametrize("durability", ["snapshot", "journal"])
+def test_a_killed_embedding_worker_is_started_again_with_snapshots(tmp_path: Path, durability: str) -> None:
+    settings = ("checkpoint.every_steps=20", f"checkpoint.durability={durability}")
+    with Started(tmp_path, *settings, middle=2) as run:
+        history, series = run.run / "metrics.jsonl", Series(str(run.run / "checkpoints"))
+        assert eventually(lambda: series.latest() is not None)
+        servers = {name: pid for name, pid in run.roles.items() if not name.startswith("worker")}
+        os.kill(servers.pop("embedding-worker 1"), signal.SIGKILL)
+        assert eventually(
+            lambda: children(run.popen.pid).get("worker 1", 0) not in (0, run.roles["worker 1"])
+        )
+        newest = series.latest()
+        assert newest is not None
+        assert eventually(lambda: (series.latest() or 0) > newest)
+        found = children(run.popen.pid)
+        assert set(servers.values()) < set(found.values())
+        run.roles |= {f"new {name}": pid for name, pid in found.items()}
+        assert run.popen.poll() is None
+        steps = [line["step"] for line in map(json.loads, history.read_text().splitlines())]
+        assert sorted(steps) == steps
+
+
 @pytest.mark.parametrize(
     ("role", "asked"), [("loader 1", {"loaders": 2}), ("embedding-worker 0", {"middle": 1})]
 )

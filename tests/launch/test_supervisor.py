@@ -226,6 +226,7 @@ def test_a_death_ends_a_run_that_has_nothing_to_go_on_from(name: str, consequenc
     assert error.what == f"{name} was killed by SIGKILL"
     assert error.where == f"process {pid}; its last lines: one | two"
     assert consequence in error.why
+    assert "with checkpoint.every_steps a run goes on" in error.fix
     assert {stop.name for stop in play.stops} == set(play.live)
     assert {stop.how for stop in play.stops} == {Stop.KILL}
 
@@ -432,12 +433,30 @@ def test_workers_that_lost_a_peer_start_again() -> None:
     assert play.said[1].startswith("worker 1 was killed by SIGKILL")
 
 
-def test_an_embedding_worker_does_not_come_back() -> None:
-    play = Play(replace(RULES, embedding_workers=1, snapshots=True), newest=4)
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_killed_embedding_worker_starts_again_with_all_workers(journal: bool) -> None:
+    play = Play(replace(RULES, embedding_workers=2, snapshots=True, journal=journal), newest=4)
+    servers = {name: pid for name, pid in play.live.items() if not name.startswith("worker")}
+    address = play.supervisor.addresses("embedding worker")
     play.end("embedding worker 0")
     fail(play, "worker 1", ExchangeError("embedding worker 0 is gone"), PEER_LOST)
     play.settle()
-    assert play.failed().what == "embedding worker 0 was killed by SIGKILL"
+    play.wait()
+    assert play.said[0].startswith("embedding worker 0 was killed by SIGKILL")
+    assert play.servers[4:] == [StartServer("embedding worker 0", address[0])]
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 4)]
+    again = {name: pid for name, pid in play.live.items() if name in servers and pid != servers[name]}
+    assert list(again) == ["embedding worker 0"]
+    assert play.supervisor.addresses("embedding worker") == address
+
+
+def test_an_embedding_worker_that_ended_by_itself_does_not_come_back() -> None:
+    play = Play(replace(RULES, embedding_workers=1, snapshots=True), newest=4)
+    play.end("embedding worker 0", 1)
+    play.settle()
+    error = play.failed()
+    assert error.what == "embedding worker 0 ended with exit code 1"
+    assert "every_steps" not in error.fix
 
 
 def test_one_ctrl_c_lets_the_workers_save() -> None:
@@ -665,7 +684,7 @@ def test_whatever_happens(
     assert play.over is not None
     starts = Counter(start.name.rpartition(" ")[0] for start in play.servers)
     assert starts["loader"] <= rules.loaders + LOADER_RESTARTS
-    assert starts["embedding worker"] <= rules.embedding_workers
+    assert starts["embedding worker"] <= rules.embedding_workers * (1 + rules.restarts)
     fresh = sum(start.fresh for start in play.servers)
     again = starts["shard"] - rules.shards - fresh + len(play.groups[1:])
     assert again == play.supervisor.restarts

@@ -135,8 +135,8 @@ class Supervisor:
     kinds before it are ready. A name is "shard 0" or "embedding worker 1".
 
     - With a journal, a shard that is killed is restarted; all others wait.
-    - Without one, or when a worker dies, all workers restart as a new generation, from the newest snapshot if
-      the run takes any; surviving shards stay. Both count as restarts.
+    - Without one, or when a worker or embedding worker dies, all workers restart as a new generation, from
+      the newest snapshot if the run takes any; surviving servers stay. Both count as restarts.
     - Shards that ran before are not supervised; if one is lost, all workers restart as above.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
     - Before the workers start, any shard or loader that is killed is started again, as often as later.
@@ -307,7 +307,8 @@ class Supervisor:
             f"{lost[0].name} {lost[0].ending}",
             where=lost[0].traces,
             why=self._consequence(lost[0]),
-            fix="look for its lines above; if the system killed it, it may have run out of memory",
+            fix="look for its lines above; if the system killed it, it may have run out of memory"
+            + ("" if self._snapshots else "; with checkpoint.every_steps a run goes on after a death"),
         )
         again = self._snapshots and self._generation >= 0 and self.restarts < self._keys.restarts
         may_return = again and self._stop_until is None and all(map(self._may_return, lost))
@@ -346,18 +347,22 @@ class Supervisor:
         match role.kind:
             case "shard":  # if its journal cannot restore it any more, the newest snapshot can
                 return role.killed or self._journal
-            case "worker":
+            case "worker" | "embedding worker":
                 error = self._errors.get(role.name)
                 return role.killed or (role.code == PEER_LOST and isinstance(error, ExchangeError))
         return False  # loaders have been restarted as often as allowed
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Restart lost shards, empty, and all workers, from the newest snapshot, if any."""
+        """Restart lost servers, shards empty, and all workers, from the newest snapshot, if any."""
         error, self._setback, self.trained = self._setback, None, None
         assert error is not None
         self._errors = {name: one for name, one in self._errors.items() if not name.startswith("worker")}
         self.restarts += 1
-        shards = [self._start_server(r.name, fresh=True) for r in self._all("shard") if r.code is not None]
+        servers = [
+            self._start_server(role.name, fresh=role.kind == "shard")
+            for role in self._all("shard", "embedding worker")
+            if role.code is not None
+        ]
         lost = max(self._step - (step or 0), 0)
         self.repeated += lost
         origin = (
@@ -367,7 +372,7 @@ class Supervisor:
             f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
             f"{lost:,} steps are done again ({self._count()})"
         )
-        return [*shards, Say(said), *self._start_workers(step)]
+        return [*servers, Say(said), *self._start_workers(step)]
 
     def _finish(self, error: BaseException | None) -> list[Action]:
         self.finished = True
