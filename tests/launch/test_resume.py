@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from satrap import launch
+from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.launch.resume import checkpointing
@@ -61,6 +62,21 @@ def test_the_run_folder_is_that_of_an_undisturbed_run(at: int, tmp_path: Path) -
 def test_the_recipe_may_be_left_out(tmp_path: Path) -> None:
     killed(tmp_path)
     assert launch.train(None, str(tmp_path / "run"), resume=True).result.stopped == "epochs"
+
+
+@pytest.mark.parametrize(("at", "pass_", "evaluations"), [(10, 1, "0 evaluations"), (25, 2, "1 evaluation")])
+def test_it_says_from_where_a_run_goes_on(tmp_path: Path, at: int, pass_: int, evaluations: str) -> None:
+    recipe, run = killed(tmp_path, at=at), tmp_path / "run"
+    step = Series(str(run / "checkpoints")).latest()
+    assert step is not None
+    assert (step - 1) // 16 + 1 == pass_  # 16 steps in a pass
+    said: list[str] = []
+    launch.train(load(recipe), str(run), resume=True, notice=said.append)
+    assert said[:2] == [
+        "starting hybrid: one process",
+        f"going on after step {step}, in pass {pass_}: {100 * step:,} samples, "
+        f"{evaluations}; snapshot: {run}/checkpoints/step-{step:08d}",
+    ]
 
 
 def test_without_output_the_newest_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

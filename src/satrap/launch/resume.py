@@ -116,6 +116,20 @@ def _difference(a: Any, b: Any, path: tuple[str, ...] = ()) -> tuple[str, ...] |
     return next((place for place in found if place is not None), None)
 
 
+def resuming(plan: Checkpointing) -> str:
+    """Return a line that says from where a run goes on."""
+    series = Series(plan.url)
+    step = series.latest()
+    assert step is not None
+    with reading_settings(series.place(step)):
+        run = series.manifest(step).settings["run"]
+        samples, evaluations = run["progress"]["samples"], len(run["history"])
+        return (
+            f"going on after step {step:,}, in pass {run['epoch'] + 1:,}: {samples:,} samples, "
+            f"{evaluations} evaluation{'s' * (evaluations != 1)}; snapshot: {series.place(step)}"
+        )
+
+
 def rewind(history: History, plan: Checkpointing) -> None:
     """Remove from `metrics.jsonl` what happened after the snapshot from which the run resumes."""
     series = Series(plan.url)

@@ -11,7 +11,14 @@ from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.resume import checkpointing, refuse_mixing, reopen, signal_handlers, stop_at_signals
+from satrap.launch.resume import (
+    checkpointing,
+    refuse_mixing,
+    reopen,
+    resuming,
+    signal_handlers,
+    stop_at_signals,
+)
 from satrap.train import Observer
 
 
@@ -58,7 +65,9 @@ def train(
         notice(_beginning(recipe))
         schema = measured(recipe, recipe.schema())
         plan = checkpointing(recipe, folder, notice)
-        if not resume:
+        if resume:
+            notice(resuming(plan))
+        else:
             refuse_mixing(recipe, plan)
         if recipe.sections.cluster.exchange != "local":
             return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
