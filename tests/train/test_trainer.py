@@ -175,6 +175,23 @@ def test_the_monitor_decides_which_weights_are_best(monitor: str, best: Any) -> 
     trainer.close()
 
 
+def test_fit_shows_its_progress_if_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer, validation = make_trainer(), Batches(make_batches(2, seed=9))
+    trainer.fit(Batches(make_batches(3)), validation=validation)
+    assert capsys.readouterr() == ("", "")
+    result = trainer.fit(Batches(make_batches(3)), validation=validation, epochs=2, progress=True)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert [line.split(":")[0] for line in lines if "validation" in line] == [
+        "epoch 1 validation",
+        "epoch 2 validation",
+    ]
+    assert f"AUC {result.metrics['auc']:.4f}" in lines[-2]
+    assert lines[-1].startswith("6 steps, ")
+    trainer.close()
+
+
 def brier(labels: Any, predictions: Any, weights: Any) -> Any:
     return np.average((labels - predictions) ** 2, weights=weights)
 

@@ -48,7 +48,7 @@ def credit(about: About) -> str:
 
 def comparison(floor: Mapping[str, float], model: str, metrics: Mapping[str, Any]) -> str:
     """Return a table of the metrics of a logistic regression and of the model."""
-    from satrap.report.words import metric_name
+    from satrap.words import metric_name
 
     rows = [("on the test rows", *(metric_name(key) for key in floor))]
     rows.append(("logistic regression", *(f"{value:.4f}" for value in floor.values())))

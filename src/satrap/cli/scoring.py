@@ -41,7 +41,7 @@ def evaluate(folder: str, sources: tuple[str, ...], overrides: tuple[str, ...], 
     """
     from satrap import launch
     from satrap.report.history import finite
-    from satrap.report.words import decimals, metric_name
+    from satrap.words import decimals, metric_name
 
     shares: dict[str, float] = {}
     metrics = launch.evaluate(launch.RunFolder.open(folder), sources, overrides, shares=shares.update)

@@ -49,7 +49,7 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
     click.echo("loading PyTorch", err=True)  # seconds, or more when the disk has not read it yet
     from satrap import launch
     from satrap.report import ProgressLine
-    from satrap.report.words import metrics_line
+    from satrap.words import metrics_line
 
     with ProgressLine() as line:
         outcome = launch.train(recipe, output, name=name, resume=resume, observers=[line], notice=line.say)

@@ -12,7 +12,7 @@ from pathlib import Path
 from satrap.config import Recipe
 from satrap.doctor.finding import Finding
 from satrap.launch.folder import RUNS
-from satrap.report.words import size
+from satrap.words import size
 
 PIECE, MOST_BYTES, MOST_SECONDS = 4 << 20, 64 << 20, 2.0
 """The test writes pieces until it has written, or taken, so much."""

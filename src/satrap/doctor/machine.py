@@ -18,9 +18,9 @@ from satrap.environment import variables
 from satrap.launch.machine import CPU_INFO, processor
 from satrap.machine_code import folder_of
 from satrap.metrics import auc
-from satrap.report.words import size
 from satrap.store.limits import PROC, address_bytes, machine_bytes, usable_cores
 from satrap.threads import default_threads
+from satrap.words import size
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")

@@ -16,10 +16,10 @@ from satrap.embedding import tables_of
 from satrap.errors import SatrapError
 from satrap.launch.build import make_model, store_of
 from satrap.launch.datasets import PARTS, open_part
-from satrap.report.words import size
 from satrap.store.directory import OVERHEAD
 from satrap.store.limits import machine_bytes, usable_cores
 from satrap.store.steps import plan
+from satrap.words import size
 
 MUCH = 0.8
 """Share of the memory that the tables may take before little is left for readers and messages."""

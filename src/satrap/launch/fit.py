@@ -16,9 +16,9 @@ from satrap.launch.resume import checkpointing, rewind
 from satrap.launch.save_model import save_model
 from satrap.own_code import blaming
 from satrap.report import Curves, History, curves_available
-from satrap.report.words import quality
 from satrap.schema import Schema
 from satrap.train import Observer, Trainer
+from satrap.words import quality
 
 
 def fit(

@@ -6,8 +6,8 @@ from typing import Any
 
 from satrap.errors import SatrapError
 from satrap.launch.folder import RunFolder
-from satrap.report.words import quality
 from satrap.train import Result
+from satrap.words import quality
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from satrap.data.rows import slice_rows, take_jagged
 from satrap.data.sample import Sample
 from satrap.metrics.curves import ScoreCurves
 from satrap.report.page import LabelCurves, Scores
-from satrap.report.words import quality
 from satrap.schema import Schema
 from satrap.train.predictor import Data, Predictor, Rows
+from satrap.words import quality
 
 SAMPLED_ROWS = 20_000
 """Rows on which features are permuted."""

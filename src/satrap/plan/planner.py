@@ -13,7 +13,7 @@ from satrap.plan.cost import Cost, Costs
 from satrap.plan.result import Plan
 from satrap.plan.topology import Topology
 from satrap.plan.workload import Workload
-from satrap.report.words import size
+from satrap.words import size
 
 EXHAUSTIVE = 3**5
 """Most combinations of placements that are all tried; beyond it, tables are changed one at a time."""

@@ -1,9 +1,9 @@
-"""Shows and records a run: the progress line, `metrics.jsonl`, TensorBoard curves, experiment trackers."""
+"""Records a run: `metrics.jsonl`, TensorBoard curves, experiment trackers. Offers `ProgressLine`, too."""
 
 from satrap.report.curves import Curves, curves_available
 from satrap.report.history import History
-from satrap.report.terminal import ProgressLine
 from satrap.report.trackers import MLflowTracker, Tracker, WandbTracker
+from satrap.train.progress_line import ProgressLine
 
 __all__ = [
     "Curves",

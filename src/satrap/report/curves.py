@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from satrap.report.words import quality, window
 from satrap.train.observer import Observer, Progress, Result
+from satrap.train.progress_line import window
+from satrap.words import quality
 
 
 def curves_available() -> bool:

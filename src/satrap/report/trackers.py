@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from satrap.report.words import quality, window
 from satrap.train.observer import Observer, Progress, Result
+from satrap.train.progress_line import window
+from satrap.words import quality
 
 
 class Tracker(Observer, ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, check_data, metrics_of, prepare
+from satrap.train.progress_line import ProgressLine
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
 from satrap.train.schedule import Schedule, schedule_of
@@ -172,6 +173,7 @@ class Trainer:
         observers: Sequence[Observer] = (),
         checkpoint: Checkpointing | None = None,
         resume: bool = False,
+        progress: bool = False,
     ) -> Result:
         """Train.
 
@@ -185,6 +187,7 @@ class Trainer:
             checkpoint: where and how often snapshots are written; None: never.
             resume: continue from the newest snapshot there, as if the run had never ended. The trainer must
                 be new, with the same arguments as the one before.
+            progress: show the progress line of `satrap train` on standard error, once for all workers.
 
         Returns:
             What happened, with the validation metrics of the weights that are kept.
@@ -200,6 +203,8 @@ class Trainer:
         check_data(data)
         if validation is not None:
             check_data(validation)
+        line = ProgressLine() if progress and self.workers.rank == 0 else None
+        observers = [*observers, line] if line else observers
         self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series())
         snapshots = Snapshots(self.state, checkpoint)
         if resume:
@@ -207,7 +212,8 @@ class Trainer:
         else:
             self.dense.begin()
         self.state.seed_rows()
-        with self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
+        shown = line or nullcontext()
+        with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
             options = self.training
             loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, options.microbatches)
             loop.run(data, validation, epochs, steps)

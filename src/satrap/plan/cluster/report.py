@@ -12,8 +12,8 @@ from satrap.plan.cluster.plan import (
     ClusterPlan,
 )
 from satrap.plan.result import columns
-from satrap.report.words import size
 from satrap.store.directory import OVERHEAD
+from satrap.words import size
 
 
 def report(plan: ClusterPlan) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from satrap.report.page.element import Html, element
 from satrap.report.page.run import RunReport, Scores
 from satrap.report.page.svg import Line, bars, chart
-from satrap.report.words import metric_name
+from satrap.words import metric_name
 
 SHOWN_STALENESS = 24
 """Different values of staleness that get bars of their own."""

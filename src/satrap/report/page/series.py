@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from satrap.metrics.own import RESERVED
-from satrap.report.words import quality
+from satrap.words import quality
 
 MOST_POINTS = 600
 """Points of a curve; of a longer history every n-th line is shown."""

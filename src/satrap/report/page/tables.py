@@ -8,7 +8,7 @@ from typing import Any
 
 from satrap.report.page.element import Content, Html, element
 from satrap.report.page.run import RunReport
-from satrap.report.words import METRIC_NAMES, duration, metric_name, quality, size
+from satrap.words import METRIC_NAMES, duration, metric_name, quality, size
 
 ENDINGS = {
     "epochs": "all passes done",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -11,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from satrap.report.words import metrics_line, progress_line
 from satrap.train.observer import Observer, Progress, Result
+from satrap.words import METRIC_NAMES, decimals, duration, metrics_line, size
 
 REFRESH_SECONDS = 0.25
 """Time between two updates of the live line."""
@@ -94,3 +95,62 @@ class ProgressLine(Observer):
             self.say(text)
         else:
             self._live.update(Text(text), refresh=True)
+
+
+def window(progress: Progress) -> dict[str, float]:
+    """Return the metrics of the last training samples, without those that are NaN."""
+    values = {name: getattr(progress, name) for name in ("auc", "accuracy", "rmse")}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+Part = tuple[int, str]
+"""A part of the progress line; parts with higher numbers are left out first when there is no room."""
+
+
+def _traffic(progress: Progress) -> list[Part]:
+    """Return what passes between the worker and the shards, in a few words."""
+    stages = progress.stage_seconds
+    waited = stages.get("lookup", 0.0) / max(sum(stages.values()), 1e-9)
+    sent, received = progress.sent_bytes_per_sample, progress.received_bytes_per_sample
+    return [
+        (6, f"wait {waited:.0%}"),
+        (9, f"push {1000 * progress.push_seconds:.1f} ms"),
+        (10, f"{sent + received:,.0f} B/sample"),
+        (11, f"{progress.distinct_ratio:.0%} distinct"),
+        (8, f"shards {' '.join(f'{busy:.0%}' for busy in progress.shard_busy)} busy"),
+    ]
+
+
+def progress_line(progress: Progress, width: int | None = None) -> str:
+    """Return one line: place, speed, loss, metrics so far, rows, staleness, memory, traffic, time left.
+
+    With a width in characters, what matters least is left out, so that the line fits.
+    """
+    total = progress.total_samples
+    done = f" {min(progress.samples / total, 1):4.0%}" if total else f" {progress.samples:,} samples"
+    parts = [
+        (0, f"epoch {progress.epoch + 1} step {progress.step:,}{done}"),
+        (3, f"{progress.samples_per_second:,.0f} samples/s"),
+        (0, f"loss {decimals(progress.loss)}"),
+        *((0, f"{METRIC_NAMES[name]} {decimals(value)}") for name, value in window(progress).items()),
+        (4, f"{progress.rows:,} rows"),
+        (
+            7,
+            f"staleness {progress.staleness}"
+            + (f" (others {progress.others_missed:.1f})" if progress.others_missed else ""),
+        ),
+        (4, size(progress.memory_bytes)),
+    ]
+    if progress.shard_rows:
+        parts += _traffic(progress)
+    if progress.refused:
+        parts.append((1, f"{progress.refused:,} steps refused"))
+    if progress.eta_seconds is not None:
+        parts.append((2, f"{duration(progress.eta_seconds)} left"))
+    while width is not None and len(_joined(parts)) > width and max(parts)[0]:
+        parts.remove(max(parts))
+    return _joined(parts)
+
+
+def _joined(parts: list[Part]) -> str:
+    return " | ".join(text for _, text in parts)

@@ -1,0 +1,60 @@
+"""Numbers and metrics as short text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+METRIC_NAMES = {
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "logloss": "logloss",
+    "loss": "loss",
+    "ne": "NE",
+    "calibration": "calibration",
+    "gauc": "GAUC",
+}
+"""Metric -> its name in texts."""
+
+COUNTS = ("samples", "positives", "auc_error_bound", "gauc_groups", "gauc_skipped", "gauc_share", "own_share")
+"""Figures that evaluations have beside metrics."""
+
+
+def size(count: float) -> str:
+    """Return bytes as `812 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `0:07` or `1:02:03`."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def decimals(value: float) -> str:
+    """Return a metric with four decimals, `-` for NaN."""
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def metric_name(key: str) -> str:
+    """Return `AUC` for "auc", `income AUC` for "income/auc"."""
+    label, _, metric = key.rpartition("/")
+    return f"{label} {METRIC_NAMES.get(metric, metric)}".strip()
+
+
+def quality(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that say how good a model is, also the user's, without counts and bounds."""
+    return {key: value for key, value in metrics.items() if key.rpartition("/")[2] not in COUNTS}
+
+
+def metrics_line(metrics: Mapping[str, float]) -> str:
+    """Return `AUC 0.7731, logloss 0.5301, ...`: the quality metrics."""
+    return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
