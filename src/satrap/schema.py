@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from satrap.errors import ConfigError
-from satrap.optim import LARGEST, Optimizer
+from satrap.optim import LARGEST, SGD, Optimizer
 
 TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
@@ -193,6 +193,10 @@ class Label:
         return self.mean or 0.0, self.std or 1.0
 
 
+STILL = SGD(lr=1.0)
+"""In place of an optimizer for frozen tables, since it has no state; it takes no step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of one width with one optimizer.
@@ -206,6 +210,8 @@ class Table:
         dtype: number format of the weights: "float32" (default), or "bfloat16" or "float16", which take half
             the memory; updates of these are rounded stochastically, so that small ones are not lost. Rows are
             always read as float32, and optimizer state always is float32.
+        frozen: its rows never change: they are loaded, gradients for them are ignored, and no others are
+            created. An id without a row reads zeros. There is no optimizer, and no state. Default False.
     """
 
     name: str
@@ -213,8 +219,14 @@ class Table:
     optimizer: Optimizer | None = field(default=None, kw_only=True)
     initial_scale: float = field(default=0.01, kw_only=True)
     dtype: str = field(default="float32", kw_only=True)
+    frozen: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.frozen:
+            if self.optimizer not in (None, STILL):
+                raise ConfigError(f"table {self.name!r} is frozen, and has an optimizer", fix="remove one")
+            object.__setattr__(self, "optimizer", STILL)
+            object.__setattr__(self, "initial_scale", 0.0)
         if not isinstance(self.name, str):
             raise ConfigError(f"the name of a table must be text, got {self.name!r}")
         check_dim(self.dim, f"table {self.name!r}")

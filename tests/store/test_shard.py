@@ -6,7 +6,7 @@ import pytest
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD, Adagrad, Adam, RowWiseAdagrad
 from satrap.schema import Table
-from satrap.store import Shard, bucket_of
+from satrap.store import Chunk, Shard, bucket_of
 from satrap.store.shard import check_lookups
 from satrap.store.statistics import TableStatistics
 from tests.store.oracle import DictShard
@@ -314,3 +314,38 @@ ARGUMENTS = {
 def test_impossible_arguments(message):
     with pytest.raises(ConfigError, match=message):
         ARGUMENTS[message]()
+
+
+def test_frozen_tables_are_a_dict_that_nobody_writes_to():
+    tables = [Table("a", dim=4, optimizer=SGD(lr=1.0)), Table("f", dim=4, frozen=True)]
+    shard = Shard([*tables, Table("g", dim=4, frozen=True)], seed=3)
+    assert [(g.tables, g.frozen) for g in shard.groups] == [(("a",), False), (("f", "g"), True)]
+    rng = np.random.default_rng(0)
+    keys, weights = rng.permutation(500).astype(U), rng.standard_normal((500, 4)).astype(np.float32)
+    shard.load("f", Chunk("f", keys[:300], weights[:300], np.empty((300, 0), np.float32)))
+    rows = dict(zip(keys[:300].tolist(), weights[:300], strict=True))
+    changes = shard.changes
+    changes.follow()
+    for _ in range(20):
+        asked = rng.integers(0, 600, 50).astype(U)
+        expected = np.stack([rows.get(key, np.zeros(4, np.float32)) for key in asked.tolist()])
+        np.testing.assert_array_equal(shard.lookup("f", asked), expected)
+        np.testing.assert_array_equal(shard.peek("f", asked)[0], expected)
+        assert not shard.lookup("g", asked).any()
+        shard.update("f", asked, np.ones((50, 4), np.float32))
+    assert [len(chunk.ids) for chunk in changes.take().chunks] == []
+    [chunk] = shard.export("f")
+    assert {int(k): w.tobytes() for k, w in zip(chunk.ids, chunk.weights, strict=True)} == {
+        k: w.tobytes() for k, w in rows.items()
+    }
+    counts = shard.statistics().tables["f"]
+    assert (counts.rows, counts.created, counts.dropped) == (300, 300, 0)
+    assert counts.unadmitted == counts.misses > 0
+    assert shard.statistics().tables["g"].rows == 0
+    shard.close()
+
+
+def test_a_frozen_table_has_no_optimizer_and_no_initial_values():
+    with pytest.raises(ConfigError, match="'f' is frozen, and has an optimizer"):
+        Table("f", dim=4, frozen=True, optimizer=SGD(lr=0.5))
+    assert Table("f", dim=4, frozen=True, initial_scale=0.5).initial_scale == 0.0

@@ -168,7 +168,7 @@ def reshard(folder: str, shards: int) -> None:
 @click.option("--raw", is_flag=True, help="Hash the ids of a Parquet file: they are values of the data.")
 @debug_option
 def import_(folder: str, table: str, file: str, tensor: str | None, raw: bool) -> None:
-    """Put rows of FILE (Parquet, or safetensors of an nn.Embedding) into TABLE of a checkpoint.
+    """Put rows of FILE (Parquet, NumPy, safetensors of an nn.Embedding) into TABLE of a checkpoint.
 
     Row n of an embedding matrix becomes the row of value n in the data.
     """

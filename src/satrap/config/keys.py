@@ -290,6 +290,11 @@ class OwnTable(Keys):
     """New rows are drawn uniformly from (-initial_scale, initial_scale)."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Number format of its weights."""
+    rows: str | None = None
+    """File of the rows that it starts with, relative to the recipe, for example pretrained vectors: Parquet
+    with columns id and weights (lists), or NumPy's .npz with arrays id and weights; ids as in the data."""
+    frozen: bool = False
+    """Whether it has the rows of this file and no others, and they never change; other ids read zeros."""
 
 
 class Mesh(Keys):

@@ -14,6 +14,7 @@ from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
+from satrap.config.tables import check_table
 from satrap.config.unsupported import check_cluster, refuse_unsupported
 from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
@@ -157,6 +158,9 @@ class Recipe:
         for path, reference in self.own_code().items():
             if own_code.is_file(own_code.parts(reference)[0]):
                 put(plain, path, self._absolute(reference))
+        for own in plain.get("tables", {}).values():
+            if own.get("rows"):
+                own["rows"] = self._absolute(own["rows"])
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
@@ -274,6 +278,7 @@ def _check_tables(recipe: Recipe, schema: Schema) -> None:
                 where=recipe.source.where(("tables", name)),
                 fix=f"{did_you_mean(name, names)}tables: {', '.join(names)}",
             )
+        check_table(name, recipe.sections, recipe.source)
 
 
 def _check_data(recipe: Recipe) -> None:

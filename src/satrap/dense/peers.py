@@ -42,7 +42,8 @@ class PeerExchange:
         own = [] if inner is None else [inner.collective, [asdict(group) for group in inner.groups]]
         self.collective, groups = json.loads(tensor.share(json.dumps(own).encode()))
         self.groups: Sequence[TableGroup] = [
-            TableGroup(group["index"], tuple(group["tables"]), group["dim"]) for group in groups
+            TableGroup(group["index"], tuple(group["tables"]), group["dim"], group["frozen"])
+            for group in groups
         ]
         nothing = _Nothing()
         self.durability: Durability = nothing if inner is None else inner.durability

@@ -34,13 +34,17 @@ class Embeddings:
         self._in_order = {group for group, names in self._pooled if names == plan.features_of(group)}
         self._order = list(features)
         self._features = features
+        self._learns = [not group.frozen for group in plan.groups]
 
     def rows(self, found: Sequence[Any]) -> list[Tensor]:
-        """Return the looked-up rows, arrays or tensors, as autograd leaves on the device.
+        """Return the looked-up rows, arrays or tensors, as tensors on the device.
 
-        There is one float32[n, dim] per request.
+        There is one float32[n, dim] per request, an autograd leaf unless the tables are frozen.
         """
-        return [torch.as_tensor(rows, device=self.device).requires_grad_() for rows in found]
+        return [
+            torch.as_tensor(rows, device=self.device).requires_grad_(learns)
+            for rows, learns in zip(found, self._learns, strict=True)
+        ]
 
     def gradients(self, rows: Sequence[Tensor]) -> list[npt.NDArray[np.float32]]:
         """Return the gradient of each leaf of `rows`, zeros where the model did not use it."""

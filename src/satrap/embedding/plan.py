@@ -41,9 +41,10 @@ def tables_of(
         table = Table(
             schema.table_of(name),
             dim=dim,
-            optimizer=own.optimizer or optimizer,
+            optimizer=None if own.frozen else own.optimizer or optimizer,
             initial_scale=store.initial_scale if own.initial_scale is None else own.initial_scale,
             dtype=own.dtype or store.dtype,
+            frozen=own.frozen,
         )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(

@@ -37,7 +37,7 @@ class LocalExchange:
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
-        self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in shard.groups]
+        self.groups: Sequence[TableGroup] = TableGroup.of(shard)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="satrap-exchange")
         self._last_update: Future[None] | None = None
         self._applied = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from satrap.exchange.lookup import Lookup, Request, Rows
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
-from satrap.store import Chunk
+from satrap.store import Chunk, Shard
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -26,11 +26,18 @@ class TableGroup:
         index: what `Request.group` names.
         tables: names, in the order that `Request.splits` follows.
         dim: weights per row.
+        frozen: rows never change: updates need no gradients for them, and ignore them.
     """
 
     index: int
     tables: tuple[str, ...]
     dim: int
+    frozen: bool = False
+
+    @classmethod
+    def of(cls, shard: Shard) -> list[Self]:
+        """Return the groups of a store in this process."""
+        return [cls(g.index, g.tables, g.dim, g.frozen) for g in shard.groups]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from satrap.config import Recipe, unknown_value
 from satrap.dense import Mesh, Workers
 from satrap.dense.stages import described, stages_of
 from satrap.dense.tensor_plan import tensor_plan
+from satrap.embedding import tables_of
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
@@ -18,6 +19,7 @@ from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
 from satrap.train import Place, Trainer, TrainingOptions
 from satrap.train.predictor import Data
+from satrap.train.pretrained import check_rows
 
 OpenData = Callable[[str], Data | None]
 Parameters = list[torch.nn.Parameter]
@@ -110,10 +112,30 @@ def store_of(recipe: Recipe) -> StoreConfig:
         initial_scale=keys.initial_scale,
         dtype=keys.dtype,
         tables={
-            name: TableSettings(optimizers.get(name), own.initial_scale, own.dtype)
+            name: TableSettings(
+                optimizers.get(name),
+                own.initial_scale,
+                own.dtype,
+                None if own.rows is None else recipe.locate(own.rows),
+                own.frozen,
+            )
             for name, own in recipe.sections.tables.items()
         },
     )
+
+
+def tables_for(recipe: Recipe, schema: Schema, model: torch.nn.Module) -> list[Table]:
+    """Return the tables that a recipe's model needs."""
+    dims = getattr(model, "embedding_dims", None)
+    return tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe))
+
+
+def pretrained_rows(recipe: Recipe) -> dict[str, int]:
+    """Return table -> number of rows in the file that it starts with; errors are those of `check_rows`."""
+    if all(own.rows is None for own in recipe.sections.tables.values()):
+        return {}
+    schema = recipe.schema()
+    return check_rows(schema, tables_for(recipe, schema, make_model(recipe, schema)), store_of(recipe))
 
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:

@@ -18,13 +18,14 @@ from satrap.checkpoint.series import find
 from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
+from satrap.data.row_files import Floats, Wanted, read_rows
 from satrap.errors import CheckpointError, ConfigError, DataError
 from satrap.launch.folder import RunFolder
-from satrap.launch.import_files import Floats, Wanted, read_matrix, read_parquet
 from satrap.optim import Optimizer, from_dict
 from satrap.rpc.server.journal import Journal
 from satrap.schema import Table
-from satrap.store import Chunk, Shard
+from satrap.store import Chunk, Shard, TableSettings
+from satrap.store.steps import plan
 
 
 def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
@@ -76,31 +77,22 @@ def import_rows(
     """Put rows from a file into a table of a checkpoint, in one step; return their number.
 
     They replace existing rows. Rows without a state in the file start with the optimizer's initial state. A
-    file that cannot be read or does not fit is a DataError. It is one of these:
-
-    - Parquet with columns id, weights and optionally state, as `export` writes it. With `raw`, the ids are
-      values as in the data and are hashed.
-    - safetensors with a matrix such as the weight of an `nn.Embedding`, by default the only one. Its row
-      numbers are hashed like integers in the data.
+    file that cannot be read or does not fit is a DataError; for its formats, `tensor` and `raw` see
+    `read_rows`.
     """
     chain = open_chain(url)
-    salt, optimizer, dims = _described(chain, table)
-    path = Path(file)
-    initial = {dim: _initial_state(Table(table, dim=dim, optimizer=optimizer)) for dim in dims}
-    wanted = Wanted(table, {dim: state.shape[1] for dim, state in initial.items()}, salt)
-    state: Floats | None = None
-    if path.suffix == ".safetensors":
-        ids, weights = read_matrix(path, wanted, tensor)
-    else:
-        ids, weights, state = read_parquet(path, wanted, raw=raw)
-    if not len(ids):
-        raise DataError("the file has no rows", where=str(path))
-    if len(np.unique(ids)) != len(ids):
-        raise DataError("an id occurs twice", where=str(path), fix="keep one row of each")
-    dim = weights.shape[1]
-    fresh = Chunk(table, ids, weights, np.repeat(initial[dim], len(ids), axis=0) if state is None else state)
+    salt, tables = _described(chain, table)
+    plans = {own.dim: plan(_optimizer(own), own.dim) for own in tables}
+    wanted = Wanted(table, {dim: own.width for dim, own in plans.items()}, salt)
+    parts = list(read_rows(Path(file), wanted, tensor=tensor, raw=raw))
+    ids, weights = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    [own] = [own for own in tables if own.dim == weights.shape[1]]
+    states = [part.state for part in parts if part.state is not None]
+    initial = plans[own.dim].initial_state
+    state = np.concatenate(states) if states else np.tile(initial, (len(ids), 1))
+    fresh = Chunk(table, ids, weights, state)
     compact(url)  # a delta's rows alone are not a whole table
-    with closing(Shard([Table(table, dim=dim, optimizer=optimizer)])) as shard:
+    with closing(Shard([own])) as shard:
 
         def merged(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             for chunk in itertools.chain(chunks, [fresh]):
@@ -111,19 +103,19 @@ def import_rows(
     return len(ids)
 
 
-def _initial_state(table: Table) -> Floats:
-    """Return the optimizer state of a new row, float32[1, values]."""
-    with closing(Shard([table])) as shard:
-        shard.lookup(table.name, np.zeros(1, np.uint64))
-        return next(shard.export(table.name)).state
+def _optimizer(table: Table) -> Optimizer:
+    assert table.optimizer is not None
+    return table.optimizer
 
 
-def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
-    """Return what a checkpoint says about a table: salt of the ids, optimizer, possible row widths."""
+def _described(chain: Chain, table: str) -> tuple[int, list[Table]]:
+    """Return what a checkpoint says about a table: salt of the ids, and what it may be, of which width."""
     storage, manifest = chain.members[-1]
     with reading_settings(storage.url):
         schema = manifest.settings.get("schema", {})
         salt, optimizer = int(schema.get("salt", 0)), from_dict(manifest.settings["embedding_optimizer"])
+        named = manifest.settings.get("tables", {}).get(table)
+        settings = TableSettings() if named is None else TableSettings.of(named)
         features: Mapping[str, Any] = schema.get("features", {})
         own = (f for name, f in features.items() if "dim" in f and table in (name, f.get("table")))
         dims = [int(feature["dim"]) for feature in own]
@@ -133,7 +125,8 @@ def _described(chain: Chain, table: str) -> tuple[int, Optimizer, list[int]]:
         raise DataError(
             f"the checkpoint has no table {table!r}", fix=f"tables: {', '.join(chain.tables) or 'none'}"
         )
-    return salt, optimizer, dims
+    chosen = None if settings.frozen else settings.optimizer or optimizer
+    return salt, [Table(table, dim=dim, optimizer=chosen, frozen=settings.frozen) for dim in set(dims)]
 
 
 def forget_everywhere(url: str, table: str, value: str, *, hashed: bool = False) -> dict[str, int]:

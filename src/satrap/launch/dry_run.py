@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from satrap.config import Recipe
 from satrap.exchange import Exchange
@@ -23,11 +24,13 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
     """Take one step over a shard in this process, with a few rows.
 
     This finds errors in the input while the recipe's lines are known. It also compiles the kernels once,
-    instead of in every process while others wait for it.
+    instead of in every process while others wait for it. Tables start without the rows of files, which may
+    not fit here.
     """
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
+    recipe = _without_rows(recipe)
     store = store_of(recipe).part(recipe.sections.holders)
     with ShardServer("127.0.0.1:0") as server:
 
@@ -45,3 +48,11 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
                 trainer.fit(rows, steps=1)
                 next(trainer.predict(rows), None)
             list(trainer.exchange.durability.snapshot())
+
+
+def _without_rows(recipe: Recipe) -> Recipe:
+    sections = recipe.sections
+    tables = {
+        name: own.model_copy(update={"rows": None, "frozen": False}) for name, own in sections.tables.items()
+    }
+    return replace(recipe, sections=sections.model_copy(update={"tables": tables}))

@@ -17,12 +17,11 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
-from satrap.embedding import tables_of
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import Placement
 from satrap.exchange.servers.wire import CODES
-from satrap.launch.build import make_model, pools, store_of, wire_of
+from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.folder import RunFolder, write_whole
@@ -136,8 +135,7 @@ def _tables(
         raise ConfigError("the recipe has no categorical features, so there are no tables to place")
     machine_code.announce(lambda: notice(COMPILING))
     model = make_model(recipe, schema)
-    dims = getattr(model, "embedding_dims", None)
-    return tables_of(schema, recipe.embedding_optimizer(), dims, store_of(recipe)), model
+    return tables_for(recipe, schema, model), model
 
 
 def _forward_flop(model: torch.nn.Module, schema: Schema, tables: Sequence[Table]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from satrap import machine_code
 from satrap.config import Recipe
 from satrap.launch import cluster, kept_code
+from satrap.launch.build import pretrained_rows
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
@@ -62,6 +63,8 @@ def train(
     try:
         for line in _changes(recipe, folder):
             notice(line)
+        for line in [] if resume else _pretrained(recipe):
+            notice(line)
         notice(_beginning(recipe))
         schema = measured(recipe, recipe.schema())
         plan = checkpointing(recipe, folder, notice)
@@ -92,6 +95,13 @@ def _beginning(recipe: Recipe) -> str:
         names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
     there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
     return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
+
+
+def _pretrained(recipe: Recipe) -> Iterator[str]:
+    """Check the rows that tables start with; yield a line for each table."""
+    for name, rows in pretrained_rows(recipe).items():
+        own = recipe.sections.tables[name]
+        yield f"table {name}: {rows:,} rows from {own.rows}{', frozen' if own.frozen else ''}"
 
 
 def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:

@@ -117,3 +117,11 @@ class Gate:
         counts = sketch.Sketch(self._salts, self._cells, self.admission.min_count, self.admission.probability)
         sketch.admit(counts, ids, splits, missing, coin, admitted)
         return admitted
+
+
+class ClosedGate(Gate):
+    """Admits no id: the rows of frozen tables are those that were loaded."""
+
+    def admit(self, ids: Ids, splits: Offsets, missing: Offsets) -> Found:
+        """Return False for each missing id, bool[m]."""
+        return np.zeros(len(missing), np.bool_)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
+from satrap.errors import ConfigError
 from satrap.optim import Optimizer, from_dict
 from satrap.schema import Table
 from satrap.store.admission import Admission
@@ -22,16 +24,37 @@ class TableSettings:
         optimizer: how its rows learn.
         initial_scale: its rows start uniform in (-initial_scale, initial_scale).
         dtype: number format of its rows, see `Table`.
+        rows: file of the rows that it starts with, for example pretrained vectors: Parquet with columns id
+            and weights (lists), or NumPy's .npz with the arrays id [n] and weights [n, dim]. Ids are values
+            as in the data. A file that `satrap checkpoint export` wrote will do as well. `Trainer.fit` loads
+            it, unless it resumes.
+        frozen: the table has the rows of the file and no others, and they never change: see `Table`. Default
+            False: they are trained, like those of new ids.
+
+    Raises:
+        ConfigError: a frozen table with what it has no use for.
     """
 
     optimizer: Optimizer | None = None
     initial_scale: float | None = None
     dtype: str | None = None
+    rows: str | Path | None = None
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("optimizer", "initial_scale"):
+            if self.frozen and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"a frozen table has no {name}",
+                    why="its rows never change, and no others are created",
+                    fix=f"remove {name}, or do not freeze the table",
+                )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `of` reads back."""
+        """Return plain data that `of` reads back; without the file, which a checkpoint does not need."""
         optimizer = None if self.optimizer is None else self.optimizer.to_dict()
-        return {"optimizer": optimizer, "initial_scale": self.initial_scale, "dtype": self.dtype}
+        plain = {"optimizer": optimizer, "initial_scale": self.initial_scale, "dtype": self.dtype}
+        return plain | ({"frozen": True} if self.frozen else {})
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:

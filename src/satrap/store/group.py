@@ -12,7 +12,7 @@ import numpy.typing as npt
 from satrap.errors import ConfigError, StoreError
 from satrap.optim import Optimizer
 from satrap.schema import Table
-from satrap.store.admission import Admission, Gate
+from satrap.store.admission import Admission, ClosedGate, Gate
 from satrap.store.backend import FAST, Features, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.cut import Cut, wait_for_room
@@ -42,6 +42,7 @@ class Group:
         dim: weights per row.
         plan: how a row is laid out in memory; its size is `row_bytes`.
         optimizer: the optimizer of its rows.
+        frozen: whether its rows never change, see `Table`.
         backend: holds the rows.
         gate: decides which new ids get a row; None: all.
         updates: number of updates so far; the rounding of 16-bit weights is a function of it. Set it, along
@@ -68,7 +69,8 @@ class Group:
         self.row_bytes = kind.plan.row_bytes
         self.counters = np.zeros((len(COUNTERS), len(tables)), np.int64)
         self.updates = self._epoch = 0
-        self.gate = None if admission is None or admission.open else Gate(admission, seed, self.tables)
+        self.frozen = tables[0].frozen
+        self.gate = _gate(admission, seed, self.tables, frozen=self.frozen)
         records, memory = most_records(kind, tier, memory)
         memory = _left_for_rows(memory, self.gate)
         room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
@@ -99,7 +101,10 @@ class Group:
 
     def fetch(self, ids: Ids, splits: Offsets) -> tuple[Floats, Floats]:
         """Return (weights, state) of rows, creating new ones; see `Shard.fetch_group`."""
-        slots = self.lookup(ids, splits, floats(len(ids), self.dim), use=False)
+        rows = floats(len(ids), self.dim)
+        slots = self.lookup(ids, splits, rows, use=False)
+        if self.frozen:  # an id without a row has zeros, and there is no state
+            return rows, floats(len(ids), 0)
         if not slots.complete:
             raise StoreError("an id has no row in memory", where=f"tables {', '.join(self.tables)}")
         return self.backend.parts[FAST].read(slots.numbers)
@@ -125,7 +130,12 @@ class Group:
     def update(
         self, ids: Ids, splits: Offsets, gradients: Floats, lr_scale: float, known: Slots | None
     ) -> None:
-        """Take one optimizer step per id that has a row; the others are counted as dropped."""
+        """Take one optimizer step per id that has a row; the others are counted as dropped.
+
+        If the tables are frozen, nothing happens.
+        """
+        if self.frozen:
+            return
         places = self.backend.find(ids, splits, known=self._present(known))
         if len(places.missing):
             self._count("dropped", per_table(places.absent, splits))
@@ -239,6 +249,12 @@ class Group:
 
     def _count(self, name: str, amounts: Offsets) -> None:
         self.counters[COUNTERS.index(name)] += amounts
+
+
+def _gate(admission: Admission | None, seed: int, tables: tuple[str, ...], *, frozen: bool) -> Gate | None:
+    if frozen:
+        return ClosedGate(Admission(), seed, tables)
+    return None if admission is None or admission.open else Gate(admission, seed, tables)
 
 
 def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:

@@ -287,10 +287,10 @@ def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) ->
 
 
 def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[Optimizer, list[Table]]]:
-    """Return the tables by group: equal dim, dtype and optimizer, in order of first appearance."""
+    """Return the tables by group: equal dim, dtype and optimizer, frozen or not, by first appearance."""
     if not tables:
         raise ConfigError("a store needs at least one table")
-    members: dict[tuple[int, str, Optimizer], list[Table]] = {}
+    members: dict[tuple[int, str, Optimizer, bool], list[Table]] = {}
     names: set[str] = set()
     for table in tables:
         chosen = table.optimizer or default
@@ -302,8 +302,8 @@ def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[O
         if table.name in names:
             raise ConfigError(f"two tables have the name {table.name!r}")
         names.add(table.name)
-        members.setdefault((table.dim, table.dtype, chosen), []).append(table)
-    return [(chosen, group) for (_, _, chosen), group in members.items()]
+        members.setdefault((table.dim, table.dtype, chosen, table.frozen), []).append(table)
+    return [(chosen, group) for (_, _, chosen, _), group in members.items()]
 
 
 def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -> list[int | None]:

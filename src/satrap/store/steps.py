@@ -73,6 +73,14 @@ class Plan:
         """Bytes of a row: weights and all state."""
         return self.weights + 4 * self.width
 
+    @property
+    def initial_state(self) -> Floats:
+        """State of a new row, float32[width]."""
+        layout = self.layout
+        return np.array(
+            [layout.state_start] * layout.state + [layout.scalar_start] * layout.scalar, np.float32
+        )
+
 
 def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> Plan:
     """Return the plan of an optimizer for rows of `dim` weights; raise `ConfigError` if there is none."""

@@ -51,7 +51,7 @@ class TrainingState:
         self.predictor, self.dense, self.control = predictor, dense, control
         self.schedule, self._arguments = schedule, arguments
         self.model, self.exchange, self.workers = predictor.model, predictor.exchange, predictor.workers
-        self.fitting = self.stopping = self._seeded = False
+        self.fitting = self.stopping = self._seeded = self._started = False
         self.begin()
 
     def begin(
@@ -75,6 +75,12 @@ class TrainingState:
         if self.dense.requests and not self._seeded:
             self.dense.seed(self.exchange)
             self._seeded = True
+
+    def start_rows(self, load: Callable[[], object]) -> None:
+        """Have the rows loaded that tables start with, unless this was done or rows were restored."""
+        if not self._started:
+            self._on_rows("loading the first rows", load)
+        self._started = True
 
     def settle(self, stage: str) -> None:
         """Wait until all workers are here and all their updates are applied; then networks are equal."""
@@ -142,6 +148,7 @@ class TrainingState:
         checkpoint, whoever holds rows loads its own from it, with everything it needs to continue exactly.
         For `follow` see `Durability.read`.
         """
+        self._started = True
         with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             settings = checkpoint.settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
 from satrap.train.predictor import Data, Predictor, check_data, metrics_of, prepare
+from satrap.train.pretrained import load_rows
 from satrap.train.progress_line import ProgressLine
 from satrap.train.restore import MakeModel, trainer_arguments
 from satrap.train.run import Run
@@ -127,10 +129,10 @@ class Trainer:
         self.model = _checked(model, options).to(chosen)
         clip_norm, precision = options.clip_norm, options.precision
         dims = getattr(model, "embedding_dims", None)
-        tables = tables_of(schema, embedding_optimizer, dims, store)
+        tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
         kind = _backend(schedule, self.workers, options)
         self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
-        tables += self.dense.tables({table.dim for table in tables})
+        tables = [*tables, *self.dense.tables({table.dim for table in tables})]
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
         )
@@ -196,7 +198,7 @@ class Trainer:
             ConfigError: no dense optimizer, epochs or steps below 1, a label that is not measured, or
                 nothing to resume.
             CheckpointError: the snapshot is damaged.
-            DataError: the data cannot be read, or has no rows.
+            DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
         self._check_fit(epochs, steps)
@@ -211,6 +213,9 @@ class Trainer:
             snapshots.resume()
         else:
             self.dense.begin()
+            self.state.start_rows(
+                partial(load_rows, self.exchange.durability, self.schema, self._tables, self.store)
+            )
         self.state.seed_rows()
         shown = line or nullcontext()
         with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:

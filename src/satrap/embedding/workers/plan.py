@@ -101,6 +101,7 @@ class PooledEmbeddings(Embeddings):
     def __init__(self, plan: PooledPlan, device: torch.device) -> None:
         super().__init__(plan, device)
         self._plan = plan
+        self._learns = [True] * (len(plan.pooled) + len(plan.jagged))  # the embedding worker knows
 
     def embed(self, ticket: Ticket, rows: Sequence[Tensor]) -> EmbeddedBatch:
         """Return the model's input.

@@ -169,7 +169,10 @@ class Pooler:
         number = _number(text)
         looked = self._look_back(number)
         gradients = unpack_tensors(parts, [tuple(output.shape) for output in looked.outputs])
-        torch.autograd.backward(list(looked.outputs), [torch.from_numpy(g) for g in gradients])
+        pairs = zip(looked.outputs, map(torch.from_numpy, gradients), strict=True)
+        reached = [(output, g) for output, g in pairs if output.requires_grad]  # others are of frozen tables
+        if reached:
+            torch.autograd.backward([output for output, _ in reached], [g for _, g in reached])
         for passed in [n for n in list(self._open) if n <= number]:  # another thread adds to it
             del self._open[passed]
         rows = self._embeddings.gradients(looked.leaves)

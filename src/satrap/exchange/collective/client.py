@@ -84,7 +84,7 @@ class CollectiveExchange:
         self._ranks, self._aside = ranks, aside
         self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
         self.shard = store.part(ranks.size).open(tables)
-        self.groups: Sequence[TableGroup] = [TableGroup(g.index, g.tables, g.dim) for g in self.shard.groups]
+        self.groups: Sequence[TableGroup] = TableGroup.of(self.shard)
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]
         self.pooled = frozenset(alone if pools and ranks.size > 1 else ())

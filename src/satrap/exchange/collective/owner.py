@@ -151,7 +151,7 @@ class Owner:
             asked = [self._asks(rank, push) for rank, push in enumerate(pushed)]
             wanted, given = merge(self._groups, asked), [True] * len(pushed)
         at, summed = [0] * len(pushed), []
-        for m in wanted:
+        for m in (m for m in wanted if not self._groups[m.group].frozen):
             total, used = floats(len(m.ids), self._groups[m.group].dim), np.full(len(m.ids), all(given))
             total[:] = 0
             for rank, places in enumerate(m.places):

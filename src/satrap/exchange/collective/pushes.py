@@ -95,6 +95,8 @@ class Pushes:
         given = sorted(zip(requests, asks, gradients, strict=True), key=lambda one: one[0].group)
         for request, of_request, one in given:
             group = self._groups[request.group]
+            if group.frozen:
+                continue
             own = check_rows(one, request.rows, group.dim, "gradients")
             scales[group.index] = scale_of(own, self._code)
             for message, ask in zip(rows, of_request, strict=True):

@@ -118,8 +118,10 @@ class ServersExchange:
         for peer, answer in zip(self._shards.peers, self._shards.greetings, strict=True):
             peer.message_bytes = answer["message_bytes"]
         self._tiered = [s for s, answer in enumerate(self._shards.greetings) if answer.get("tier")]
+        frozen = {table.name for table in tables if table.frozen}
         self.groups: Sequence[TableGroup] = [
-            TableGroup(g["index"], tuple(g["tables"]), g["dim"]) for g in first["groups"]
+            TableGroup(g["index"], tuple(g["tables"]), g["dim"], g["tables"][0] in frozen)
+            for g in first["groups"]
         ]
         self.splitter = Splitter(self.groups, self.map)
         self.telemetry = ServersTelemetry(self._shards)
@@ -282,6 +284,8 @@ class ServersExchange:
         splits = lookup.places or [self.splitter.split(request) for request in lookup.requests]
         for request, parts, given in zip(lookup.requests, splits, gradients, strict=True):
             group = self.groups[request.group]
+            if group.frozen:
+                continue
             found = check_rows(given, len(request.ids), group.dim, "gradients")
             scale = scale_of(found, code)
             for message, part in zip(messages, parts, strict=True):

@@ -81,7 +81,8 @@ class RowRequests:
                 rows = self._buffer(s.count, dim)
             if create:
                 _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
-                found.append((s.ids, slots))
+                if not self.store.groups[s.group].frozen:  # no update will name them
+                    found.append((s.ids, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
             count = np.array([0, s.count], np.int64)

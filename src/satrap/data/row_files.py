@@ -1,11 +1,16 @@
-"""Row files of other programs, Parquet or safetensors; unsuitable files are refused before they are read."""
+"""Files with rows of a table: Parquet, NumPy or safetensors; unsuitable ones are refused before reading.
+
+In checks, `before` is the number of rows of the file before those given.
+"""
 
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,20 +45,117 @@ for group in map(found.row_group, range(found.num_row_groups)):
 class Wanted:
     """What the rows of a table must look like.
 
-    `states` maps the numbers of weights that a row may have to the number of state values it then has.
+    `states` maps the numbers of weights that a row may have to the number of state values it then has; None:
+    state in the file is left out.
     """
 
     table: str
-    states: Mapping[int, int]
+    states: Mapping[int, int | None]
     salt: int
 
 
-def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
+class FileRows(NamedTuple):
+    """Some rows of a file: ids uint64[n], weights float32[n, dim], state float32[n, k] or None."""
+
+    ids: Ids
+    weights: Floats
+    state: Floats | None = None
+
+
+def read_rows(
+    path: Path, wanted: Wanted, *, tensor: str | None = None, raw: bool | None = False
+) -> Iterator[FileRows]:
+    """Yield the rows of a file, some at a time.
+
+    - Parquet with columns id, weights and optionally state.
+    - NumPy's .npz with the arrays id and weights, [n] and [n, dim].
+    - safetensors with a matrix such as the weight of an `nn.Embedding`, by default the only one. Its row
+      numbers are hashed like integers in the data.
+
+    Args:
+        path: of the file; its ending tells the format, Parquet if it is another one.
+        wanted: what the rows must look like.
+        tensor: name of a matrix of a safetensors file.
+        raw: ids of a Parquet file are values as in the data, to be hashed; None: unless `satrap checkpoint
+            export` wrote it. Those of .npz always are.
+
+    Raises:
+        DataError: the file cannot be read or does not fit; at the end, an id occurs twice.
+    """
+    if not path.exists():
+        raise DataError(
+            "the file does not exist", where=str(path), fix=f"check the file of table {wanted.table!r}"
+        )
+    check_regular(path)
+    match path.suffix:
+        case ".safetensors":
+            parts: Iterator[FileRows] = iter([FileRows(*_read_matrix(path, wanted, tensor))])
+        case ".npz":
+            parts = iter([_read_arrays(path, wanted)])
+        case _:
+            parts = _read_parquet(path, wanted, raw)
+    ids, count = [np.empty(0, np.uint64)], 0
+    for part in parts:
+        _check_distinct(part.ids, path, count)
+        count += len(part.ids)
+        ids.append(part.ids)
+        yield part
+    _check_distinct(np.concatenate(ids), path)
+
+
+def is_export(path: Path) -> bool:
+    """Return whether `satrap checkpoint export` wrote a file, one of which `read_rows` has yielded rows."""
+    if path.suffix in (".safetensors", ".npz"):
+        return False
+    with _reading(path):
+        return _exported(pq.read_schema(path))
+
+
+def _exported(schema: pa.Schema) -> bool:
+    return b"table" in (schema.metadata or {}) and schema.field("id").type == pa.uint64()
+
+
+def _check_distinct(ids: Ids, path: Path, before: int = 0) -> None:
+    if not len(ids):
+        raise DataError("the file has no rows", where=str(path))
+    order = np.argsort(ids, kind="stable")
+    equal = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if len(equal):
+        first, second = (before + int(row) + 1 for row in order[equal[0] : equal[0] + 2])
+        raise DataError(
+            "an id occurs twice", where=f"{path}, rows {first} and {second}", fix="keep one row of each"
+        )
+
+
+def _read_arrays(path: Path, wanted: Wanted) -> FileRows:
+    """Return the rows of a NumPy file; see `read_rows`."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            ids, weights = file["id"], file["weights"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"the file cannot be read: {error}",
+            where=str(path),
+            fix="write it with numpy.savez(file, id=ids, weights=vectors)",
+        ) from error
+    if ids.ndim != 1 or weights.ndim != 2 or len(ids) != len(weights) or weights.dtype.kind != "f":
+        raise DataError(
+            f"id is {ids.dtype}{list(ids.shape)} and weights {weights.dtype}{list(weights.shape)}",
+            where=str(path),
+            fix="give n ids, and as weights an array of floating point numbers [n, dim]",
+        )
+    _check_width(weights.shape[1], wanted, path)
+    with np.errstate(over="ignore"):  # as in Parquet files
+        found = np.ascontiguousarray(weights, np.float32)
+    _check_values(found, path)
+    return FileRows(hash_ids(ids, wanted.salt), found)
+
+
+def _read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[Ids, Floats]:
     """Return (ids, weights) of a safetensors matrix such as the weight of an `nn.Embedding`.
 
     Row n gets the id of n. The default is the only matrix in the file.
     """
-    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
@@ -77,27 +179,26 @@ def read_matrix(path: Path, wanted: Wanted, tensor: str | None = None) -> tuple[
     return hash_ids(np.arange(len(weights), dtype=np.int64), wanted.salt), weights
 
 
-def read_parquet(path: Path, wanted: Wanted, *, raw: bool = False) -> tuple[Ids, Floats, Floats | None]:
-    """Return (ids, weights, state or None) of a Parquet file with these columns.
+def _read_parquet(path: Path, wanted: Wanted, raw: bool | None) -> Iterator[FileRows]:
+    """Yield the rows of a Parquet file; see `read_rows`.
 
-    With `raw`, ids are values as in the data, and are hashed. If the file does not fit, no more rows than it
-    declares are decoded.
+    If the file does not fit, no more rows than it declares are decoded.
     """
-    check_regular(path)
     with _reading(path):
         _try_metadata(path)
     with _reading(path), pq.ParquetFile(path, pre_buffer=False) as file:
-        _check_columns(file, path, wanted, raw=raw)
-        names = [name for name in ("id", "weights", "state") if name in file.schema_arrow.names]
-        parts = [
-            (_ids(batch.column(0), wanted.salt, raw), *map(_floats, batch.columns[1:]))
-            for batch in file.iter_batches(READ_ROWS, columns=names, use_threads=False)
-        ]
-        ids, weights, *state = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _check_values(weights, path)
-    if state:
-        _check_values(state[0], path)
-    return ids, weights, state[0] if state else None
+        hashes = not _exported(file.schema_arrow) if raw is None else raw
+        keeps_state = _check_columns(file, path, wanted, raw=hashes)
+        names = ["id", "weights", *(["state"] if keeps_state else [])]
+        first = 0
+        for batch in file.iter_batches(READ_ROWS, columns=names, use_threads=False):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            ids = _ids(columns["id"], wanted.salt, hashes)
+            numbers = [_floats(columns[name]) for name in names[1:]]
+            for values in numbers:
+                _check_values(values, path, first)
+            first += len(ids)
+            yield FileRows(ids, *numbers)
 
 
 def _try_metadata(path: Path) -> None:
@@ -124,8 +225,11 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: bool) -> None:
-    """Raise unless the columns have the right types, and as many values as the rows need."""
+def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: bool) -> bool:
+    """Raise unless the columns have the right types, and as many values as the rows need.
+
+    Return whether the file has state that is wanted.
+    """
     kinds = {field.name: field.type for field in file.schema_arrow}
     rows, values, id_bytes = file.metadata.num_rows, dict.fromkeys(kinds, 0), 0
     for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
@@ -133,7 +237,8 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
             name = column.path_in_schema.split(".")[0]
             values[name] = values.get(name, 0) + column.num_values
             id_bytes += column.total_uncompressed_size if name == "id" else 0
-    needed = [name for name in ("weights", "state") if name == "weights" or name in kinds]
+    ignored = all(state is None for state in wanted.states.values())
+    needed = [name for name in ("weights", "state") if name == "weights" or (name in kinds and not ignored)]
     wrong = [name for name in needed if not _is_floats(kinds[name])]
     kind = kinds["id"]
     fits = not pa.types.is_nested(kind) if raw else pa.types.is_integer(kind)
@@ -151,12 +256,13 @@ def _check_columns(file: pq.ParquetFile, path: Path, wanted: Wanted, *, raw: boo
         raise DataError("the rows do not all have the same number of weights", where=str(path))
     width = values["weights"] // rows
     _check_width(width, wanted, path)
-    if "state" in kinds and values["state"] != rows * wanted.states[width]:
+    numbers = wanted.states[width]
+    if "state" in needed and numbers is not None and values["state"] != rows * numbers:
         raise DataError(
-            f"the rows have {values['state'] / rows:g} values of state, "
-            f"the optimizer has {wanted.states[width]}",
+            f"the rows have {values['state'] / rows:g} values of state, the optimizer has {numbers}",
             where=str(path),
         )
+    return "state" in needed
 
 
 def _is_floats(kind: pa.DataType) -> bool:
@@ -167,7 +273,11 @@ def _is_floats(kind: pa.DataType) -> bool:
 def _check_width(width: int, wanted: Wanted, path: Path) -> None:
     if width not in wanted.states:
         has = " or ".join(map(str, sorted(wanted.states)))
-        raise DataError(f"the rows have {width} weights, table {wanted.table!r} has {has}", where=str(path))
+        raise DataError(
+            f"the rows have {width} weights, table {wanted.table!r} has {has}",
+            where=str(path),
+            fix="give the features of the table the dim of the rows",
+        )
 
 
 def _ids(column: pa.Array, salt: int, raw: bool) -> Ids:
@@ -185,12 +295,12 @@ def _floats(column: pa.Array) -> Floats:
     return np.ascontiguousarray(flat.reshape(len(column), lengths["min"]))
 
 
-def _check_values(values: Floats, path: Path) -> None:
+def _check_values(values: Floats, path: Path, before: int = 0) -> None:
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         raise DataError(
             "a value is missing, not a number or infinite",
-            where=f"{path}, row {int(np.argmin(finite)) + 1}",
+            where=f"{path}, row {before + int(np.argmin(finite)) + 1}",
             why="the row would poison every batch that it is in",
             fix="remove such rows",
         )

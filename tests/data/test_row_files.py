@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from satrap.data.hashing import hash_ids
+from satrap.data.row_files import Wanted, is_export, read_rows
 from satrap.errors import DataError
-from satrap.launch.import_files import Wanted, read_matrix, read_parquet
 
 WANTED = Wanted("item", {2: 3}, salt=5)
 
@@ -30,6 +30,12 @@ FLOAT = pa.float32()
 
 def lists(*rows: Any, kind: pa.DataType = FLOAT) -> pa.Array:
     return pa.array(rows, pa.list_(kind))
+
+
+def read(path: Path, **arguments: Any) -> list[Any]:
+    """Return (ids, weights, state or None) of all rows of a file."""
+    columns = zip(*read_rows(path, WANTED, **arguments), strict=True)
+    return [None if column[0] is None else np.concatenate(column) for column in columns]
 
 
 def parquet(folder: Path, **columns: Any) -> Path:
@@ -46,7 +52,7 @@ def test_rows_are_read(kind: pa.DataType, tmp_path: Path) -> None:
     ids = np.arange(40_000, dtype=np.uint64) + np.uint64(2**63)
     made = pa.array(weights.tolist(), kind)
     path = parquet(tmp_path, more=ids, weights=made, id=ids, state=lists(*np.ones((40_000, 3)).tolist()))
-    found, values, state = read_parquet(path, WANTED)
+    found, values, state = read(path)
     np.testing.assert_array_equal(found, ids)
     np.testing.assert_array_equal(values, weights.astype(np.float32))
     assert state is not None
@@ -56,7 +62,7 @@ def test_rows_are_read(kind: pa.DataType, tmp_path: Path) -> None:
 
 def test_ids_as_in_the_data_are_hashed(tmp_path: Path) -> None:
     path = parquet(tmp_path, id=["a", "b"], weights=lists([1, 2], [3, 4]))
-    ids, _, state = read_parquet(path, WANTED, raw=True)
+    ids, _, state = read(path, raw=True)
     np.testing.assert_array_equal(ids, hash_ids(["a", "b"], 5))
     assert state is None
 
@@ -64,7 +70,7 @@ def test_ids_as_in_the_data_are_hashed(tmp_path: Path) -> None:
 def test_a_matrix_of_any_floats_is_read(tmp_path: Path) -> None:
     for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         save_file({"w": torch.arange(6, dtype=kind).reshape(3, 2)}, tmp_path / "m.safetensors")
-        ids, weights = read_matrix(tmp_path / "m.safetensors", WANTED)
+        ids, weights, _ = read(tmp_path / "m.safetensors")
         np.testing.assert_array_equal(ids, hash_ids(np.arange(3, dtype=np.int64), 5))
         np.testing.assert_array_equal(weights, np.arange(6, dtype=np.float32).reshape(3, 2))
 
@@ -113,7 +119,7 @@ def test_rows_that_do_not_fit_are_refused(wrong: str, tmp_path: Path) -> None:
     columns, what = WRONG[wrong]
     path = parquet(tmp_path, **columns)
     with pytest.raises(DataError, match=what) as caught:
-        read_parquet(path, WANTED)
+        read(path)
     assert str(path) in caught.value.where
 
 
@@ -133,27 +139,90 @@ def test_matrices_that_do_not_fit_are_refused(
 ) -> None:
     save_file(tensors, tmp_path / "m.safetensors")
     with pytest.raises(DataError, match=what):
-        read_matrix(tmp_path / "m.safetensors", WANTED)
+        read(tmp_path / "m.safetensors")
     with pytest.raises(DataError):
-        read_matrix(tmp_path / "m.safetensors", WANTED, "nothing")
+        read(tmp_path / "m.safetensors", tensor="nothing")
 
 
-@pytest.mark.parametrize("read", [read_matrix, read_parquet])
-def test_a_pipe_is_not_waited_for(read: Any, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
+@pytest.mark.parametrize("ending", ["safetensors", "npz", "parquet"])
+def test_a_pipe_is_not_waited_for(ending: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"pipe.{ending}")
     with pytest.raises(DataError, match="a pipe or a device"):
-        read(tmp_path / "pipe", WANTED)
-    with pytest.raises(DataError, match="cannot be read"):
-        read(tmp_path / "nothing", WANTED)
+        read(tmp_path / f"pipe.{ending}")
+    with pytest.raises(DataError, match="does not exist"):
+        read(tmp_path / f"nothing.{ending}")
+
+
+@pytest.mark.parametrize("values", [np.array(["a", "b"]), np.array([7, 9], np.int32), np.array([7.0, 9.0])])
+def test_arrays_are_read(values: Any, tmp_path: Path) -> None:
+    weights = np.arange(4, dtype=np.float64).reshape(2, 2)
+    np.savez(tmp_path / "rows.npz", id=values, weights=weights)
+    ids, found, _ = read(tmp_path / "rows.npz")
+    np.testing.assert_array_equal(ids, hash_ids(values.tolist(), 5))
+    np.testing.assert_array_equal(found, weights.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "what"),
+    [
+        ({"id": [1, 2]}, "cannot be read"),
+        ({"id": [1, 2], "weights": np.ones((3, 2))}, "id is int64"),
+        ({"id": [1, 2], "weights": np.ones((2, 2), np.int64)}, "weights int64"),
+        ({"id": [1, 2], "weights": np.ones((2, 3))}, "have 3 weights, table 'item' has 2"),
+        ({"id": [1, 2], "weights": np.array([[1.0, 2.0], [3.0, np.nan]])}, "not a number"),
+        ({"id": np.array([1, "a"], object), "weights": np.ones((2, 2))}, "cannot be read"),
+        ({"id": [1, 1], "weights": np.ones((2, 2))}, "an id occurs twice"),
+        ({"id": [], "weights": np.ones((0, 2))}, "no rows"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(arrays: dict[str, Any], what: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **arrays)
+    with pytest.raises(DataError, match=what) as caught:
+        read(tmp_path / "rows.npz")
+    assert str(tmp_path) in caught.value.where
+
+
+def test_an_id_that_occurs_twice_is_found_in_all_pieces(tmp_path: Path) -> None:
+    ids = np.arange(40_000)
+    ids[39_000] = 17
+    path = parquet(tmp_path, id=ids, weights=pa.array(np.ones((40_000, 2)).tolist(), pa.list_(FLOAT)))
+    with pytest.raises(DataError, match="an id occurs twice") as caught:
+        read(path)
+    assert "rows 18 and 39001" in caught.value.where
+
+
+def test_a_number_that_is_none_is_found_by_its_row_in_the_file(tmp_path: Path) -> None:
+    weights = np.ones((40_000, 2))
+    weights[30_000, 1] = np.inf
+    path = parquet(tmp_path, id=np.arange(40_000), weights=pa.array(weights.tolist(), pa.list_(FLOAT)))
+    with pytest.raises(DataError, match="not a number or infinite") as caught:
+        read(path)
+    assert "row 30001" in caught.value.where
+
+
+def test_ids_of_an_exported_table_are_taken_as_they_are(tmp_path: Path) -> None:
+    columns = pa.table({"id": np.array([5, 6], np.uint64), "weights": GOOD})
+    for metadata, exported in ((None, False), ({"table": "item"}, True)):
+        path = tmp_path / "rows.parquet"
+        pq.write_table(columns.replace_schema_metadata(metadata), path)
+        assert is_export(path) == exported
+        expected = [5, 6] if exported else hash_ids([5, 6], 5)
+        np.testing.assert_array_equal(read(path, raw=None)[0], expected)
+
+
+def test_state_is_left_out_where_it_is_not_wanted(tmp_path: Path) -> None:
+    path = parquet(tmp_path, id=[1, 2], weights=GOOD, state=lists([1], [2]))
+    [rows] = read_rows(path, Wanted("item", {2: None}, 5))
+    assert rows.state is None
 
 
 LARGE = """
 import sys
 from pathlib import Path
 from satrap.errors import DataError
-from satrap.launch.import_files import Wanted, read_parquet
+from satrap.data.row_files import Wanted, read_rows
 try:
-    read_parquet(Path(sys.argv[1]), Wanted("item", {2: 3}, 0), raw=True)
+    list(read_rows(Path(sys.argv[1]), Wanted("item", {2: 3}, 0), raw=True))
 except DataError as error:
     print(error.what)
 """
@@ -196,7 +265,7 @@ def test_weights_that_only_the_row_groups_name_are_missing(valid: Path) -> None:
     path = valid.with_name("renamed.parquet")
     path.write_bytes(valid.read_bytes().replace(b"weights", b"heights", 1))
     with pytest.raises(DataError, match="cannot be read: 'weights'"):
-        read_parquet(path, WANTED)
+        read(path)
 
 
 def test_damage_that_would_end_the_process_is_an_error(valid: Path) -> None:
@@ -208,7 +277,7 @@ def test_damage_that_would_end_the_process_is_an_error(valid: Path) -> None:
             longer = whole[footer:at] + b"\x36\x00" + whole[at + 1 : -8]
             path.write_bytes(whole[:footer] + longer + len(longer).to_bytes(4, "little") + b"PAR1")
             with pytest.raises(DataError, match="cannot be read: ") as caught:
-                read_parquet(path, WANTED)
+                read(path)
             said.add(caught.value.what)
     assert any("its metadata is damaged: Repetition level histogram size" in what for what in said), said
 
@@ -225,7 +294,7 @@ def test_changed_bytes_are_an_error_or_rows_that_fit(valid: Path, data: st.DataO
     path = valid.with_name("changed.parquet")
     path.write_bytes(bytes(changed))
     try:
-        ids, weights, state = read_parquet(path, WANTED)
+        ids, weights, state = read(path)
     except DataError:
         return
     assert weights.shape == (len(ids), 2)

@@ -1,0 +1,81 @@
+"""The rows that tables start with: pretrained vectors from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from satrap.data.row_files import Wanted, is_export, read_rows
+from satrap.errors import ConfigError
+from satrap.exchange import Durability
+from satrap.schema import Schema, Table
+from satrap.store import Chunk, StoreConfig
+from satrap.store.steps import plan
+
+
+def check_rows(schema: Schema, tables: Sequence[Table], store: StoreConfig) -> dict[str, int]:
+    """Read the files that the settings of a store name; return table -> number of its rows.
+
+    Args:
+        schema: its features use the tables.
+        tables: of the schema.
+        store: names the files.
+
+    Raises:
+        ConfigError: a frozen table without a file, or ids that the data does not have.
+        DataError: a file cannot be read, does not fit the table, or has an id twice.
+    """
+    return {
+        table.name: sum(len(chunk.ids) for chunk in chunks) for table, chunks in _files(schema, tables, store)
+    }
+
+
+def load_rows(durability: Durability, schema: Schema, tables: Sequence[Table], store: StoreConfig) -> None:
+    """Load the rows of these files into the tables; arguments and errors are those of `check_rows`."""
+    for table, chunks in _files(schema, tables, store):
+        for chunk in chunks:
+            durability.load(table.name, chunk)
+
+
+def _files(
+    schema: Schema, tables: Sequence[Table], store: StoreConfig
+) -> Iterator[tuple[Table, Iterator[Chunk]]]:
+    """Yield the tables that start with rows of a file, and these rows."""
+    for table in tables:
+        own = store.tables.get(table.name)
+        if own is not None and own.rows is not None:
+            yield table, _chunks(schema, table, Path(own.rows))
+        elif table.frozen:
+            raise ConfigError(
+                f"table {table.name!r} is frozen, and has no rows",
+                why="every id would read zeros",
+                fix="name the file of its rows: rows",
+            )
+
+
+def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[Chunk]:
+    assert table.optimizer is not None
+    layout = plan(table.optimizer, table.dim, table.dtype)
+    wanted = Wanted(table.name, {table.dim: None if table.frozen else layout.width}, schema.salt)
+    for number, rows in enumerate(read_rows(file, wanted, raw=None)):
+        if not number and not is_export(file):
+            _check_ids(schema, table.name, file)
+        state = np.tile(layout.initial_state, (len(rows.ids), 1)) if rows.state is None else rows.state
+        yield Chunk(table.name, rows.ids, rows.weights, state)
+
+
+def _check_ids(schema: Schema, table: str, file: Path) -> None:
+    """Raise unless a table's ids are values of the data, as those of a file are."""
+    for name, feature in schema.categorical.items():
+        made = [
+            key for key in ("buckets", "boundaries", "cross", "time") if getattr(feature, key) is not None
+        ]
+        if made and schema.table_of(name) == table:
+            raise ConfigError(
+                f"feature {name!r} has {made[0]}, and its table {table!r} rows from a file",
+                where=str(file),
+                why="its ids are made of the values of the data, and those of the file are the values",
+                fix=f"remove {made[0]}, or let the feature have another table",
+            )
