@@ -15,11 +15,29 @@ from torch import nn
 
 import satrap
 from satrap.errors import ConfigError, DataError
+from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.store import StoreConfig, TableSettings
 from satrap.train import Checkpointing, Trainer
 from satrap.train.pretrained import check_rows
+from tests.contract.parties import connect, request, threads
+from tests.embedding.workers import tier
+from tests.exchange.collective.parties import Meeting, ThreadRanks, together
 from tests.train.plain import VOCABULARY, Batches, PlainModel, Tower, lazy, make_batches, make_schema
-from tests.train.test_workers import adam, alone, contents, make_trainer
+from tests.train.test_collective import rows_of, trained
+from tests.train.test_joined import fitted
+from tests.train.test_joined import workers as joined_workers
+from tests.train.test_snapshots import KillAt, KilledError
+from tests.train.test_workers import (
+    EXACT,
+    Answer,
+    adam,
+    alone,
+    assert_same,
+    connecting,
+    contents,
+    distributed,
+    make_trainer,
+)
 
 KNOWN = np.arange(0, VOCABULARY, 2, dtype=np.uint64)
 """Items that the file has; the others are unknown to it."""
@@ -48,8 +66,7 @@ def item_rows(rows: dict[str, tuple[np.ndarray, ...]]) -> dict[int, bytes]:
 FILE = {int(i): w.tobytes() for i, w in zip(KNOWN, VECTORS, strict=True)}
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-@pytest.mark.parametrize(("mode", "staleness"), [("sync", 0), ("hybrid", 3)])
+@pytest.mark.parametrize(("mode", "staleness", "frozen"), [("sync", 0, True), ("hybrid", 3, False)])
 def test_equals_plain_pytorch_with_pretrained_embeddings(
     mode: str, staleness: int, frozen: bool, tmp_path: Path
 ) -> None:
@@ -114,22 +131,25 @@ def test_frozen_rows_are_kept_in_the_number_format_of_the_table(tmp_path: Path) 
     assert item_rows(found.rows) == {int(i): w.tobytes() for i, w in zip(KNOWN, vectors, strict=True)}
 
 
-def test_a_resumed_run_needs_no_file_and_is_that_of_one_run_to_the_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", [0, 3])
+def test_a_resumed_run_needs_no_file_and_is_that_of_one_run_to_the_bit(shards: int, tmp_path: Path) -> None:
+    """In one process, and continued over shard servers."""
     path, batches = exported(tmp_path), make_batches(12)
     whole = alone(Batches(batches), mode="hybrid", staleness=2, tables=settings(path))
     first = make_trainer(mode="hybrid", staleness=2, tables=settings(path))
-    plan = Checkpointing(str(tmp_path / "snapshots"), every_steps=5, delta_every_steps=1)
-    first.fit(Batches(batches), steps=8, checkpoint=plan)
+    plan = Checkpointing(str(tmp_path / "snapshots"), every_steps=4, delta_every_steps=2)
+    with pytest.raises(KilledError):
+        first.fit(Batches(batches), checkpoint=plan, observers=[KillAt(8)])
     first.close()
     path.unlink()
-    second = make_trainer(mode="hybrid", staleness=2, tables=settings(path))
-    second.fit(Batches(batches), checkpoint=plan, resume=True)
-    rows = contents(second)
-    assert item_rows(rows) == FILE
-    for table, columns in whole.rows.items():
-        for own, other in zip(rows[table], columns, strict=True):
-            np.testing.assert_array_equal(own, other)
-    second.close()
+    with threads(shards) as servers:
+        connect = connecting([server.address for server in servers]) if shards else None
+        second = make_trainer(mode="hybrid", staleness=2, tables=settings(path), exchange=connect)
+        result = second.fit(Batches(batches), checkpoint=plan, resume=True)
+        resumed = Answer(second, result, contents(second))
+        second.close()
+    assert item_rows(resumed.rows) == FILE
+    assert_same(whole, resumed)
 
 
 def test_frozen_rows_are_in_no_delta(tmp_path: Path) -> None:
@@ -211,3 +231,105 @@ def test_ids_that_are_made_of_values_do_not_go_with_values_in_a_file(
         check_rows(schema, tables_of(schema, store), store)
     store = StoreConfig(tables=settings(exported(tmp_path)))  # ids as they are in the table
     assert check_rows(schema, tables_of(schema, store), store) == {"item": len(KNOWN)}
+
+
+DATA = {0: Batches(make_batches(7, size=16, seed=0)), 1: Batches(make_batches(5, size=16, seed=1))}
+SYNC: dict[str, Any] = {"mode": "sync"}
+
+
+@pytest.mark.parametrize(("shards", "lookahead"), [(1, 3), (3, 0)])
+def test_over_shard_servers_all_is_as_in_one_process_to_the_bit(
+    shards: int, lookahead: int, tmp_path: Path
+) -> None:
+    tables = settings(exported(tmp_path))
+    arguments = {**SYNC, "tables": tables, "lookahead": lookahead}
+    here = alone(DATA[0], **arguments)
+    there = distributed(1, shards, lambda _: DATA[0], **arguments)[0]
+    assert item_rows(here.rows) == item_rows(there.rows) == FILE
+    assert_same(here, there)
+
+
+@pytest.mark.cluster
+def test_workers_of_shard_servers_load_the_rows_once(tmp_path: Path) -> None:
+    tables = settings(exported(tmp_path))
+    found = distributed(2, 2, DATA.__getitem__, **SYNC, tables=tables)[0]
+    assert item_rows(found.rows) == FILE
+    among = trained(2, DATA.__getitem__, **SYNC, tables=tables)
+    assert_same(found, among)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("placement", "pools"), [("table_wise", True), ("replicated", False)])
+def test_among_workers_that_hold_the_rows_placement_changes_nothing(
+    placement: str, pools: bool, tmp_path: Path
+) -> None:
+    arguments = {**SYNC, "tables": settings(exported(tmp_path))}
+    expected = trained(2, DATA.__getitem__, **arguments)
+    own = Placement(tables={"item": placement, "tags": "table_wise"})
+    found = trained(2, DATA.__getitem__, placement=own, pools=pools, **arguments)
+    assert item_rows(found.rows) == FILE
+    assert_same(expected, found)
+
+
+@pytest.mark.cluster
+def test_replicas_beside_shard_servers_may_be_frozen(tmp_path: Path) -> None:
+    arguments = {"mode": "sync", "tables": settings(exported(tmp_path))}
+    expected = trained(2, DATA.__getitem__, **arguments)
+    found = joined_workers(
+        2, lambda trainer, rank: fitted(trainer, DATA[rank]), replicated=["item"], **arguments
+    )
+    answers, parts = zip(*found, strict=True)
+    answers[0].rows = rows_of(list(parts))
+    assert item_rows(answers[0].rows) == FILE
+    assert_same(expected, answers[0])
+
+
+@pytest.mark.cluster
+def test_embedding_workers_pool_frozen_rows(tmp_path: Path) -> None:
+    answers = []
+    for through in (False, True):
+        with tier.servers(2, 1) as (shards, middle):
+            torch.manual_seed(1)
+            one = tier.trainer(
+                shards,
+                middle if through else (),
+                schema=make_schema(),
+                model=Tower(),
+                tables=settings(exported(tmp_path)),
+                embedding_optimizer=satrap.optim.Adagrad(lr=0.05),
+            )
+            answers.append(Answer(one, one.fit(DATA[0]), contents(one)))
+            one.close()
+    assert item_rows(answers[1].rows) == FILE
+    assert_same(*answers, tolerance=1e-6)
+
+
+def test_gradients_of_frozen_rows_are_not_sent() -> None:
+    tables = [
+        satrap.Table("a", dim=16, optimizer=satrap.optim.SGD(lr=1.0)),
+        satrap.Table("f", dim=16, frozen=True),
+    ]
+    main, aside = Meeting(2), Meeting(2)
+
+    def sent(exchange: Any) -> list[int]:
+        found = []
+        for group in (0, 1):
+            lookup = exchange.lookup([request(group, range(1000))], create=True)
+            lookup.result()
+            before = exchange.telemetry.traffic().sent
+            exchange.update(lookup, [np.ones((1000, 16), np.float32)], lr_scale=1.0)
+            exchange.flush()
+            found.append(exchange.telemetry.traffic().sent - before)
+        exchange.close()
+        return found
+
+    def among(rank: int) -> list[int]:
+        places = ThreadRanks(main, rank), ThreadRanks(aside, rank)
+        return sent(CollectiveExchange(*places, tables, wire=EXACT))
+
+    with threads(2) as servers:
+        alike = [sent(connect([server.address for server in servers], tables=tables))]
+    alike += together([lambda: among(0), lambda: among(1)])
+    for learning, frozen in alike:
+        assert learning > 400 * 16 * 4  # of two ranks, one half is its own
+        assert frozen < 2000
