@@ -177,7 +177,7 @@ def test_an_import_that_does_not_fit_changes_nothing(run: Path, tmp_path: Path) 
         ("wide.safetensors", "5 weights, table 'item' has 4"),
         ("two.safetensors", "2 matrices"),
         ("bad.parquet", "cannot be read"),
-        ("none.parquet", "cannot be read"),
+        ("none.parquet", "does not exist"),
     ):
         satrap("checkpoint", "import", run, "item", tmp_path / file).assert_refused(part)
     satrap("checkpoint", "import", run, "no", tmp_path / "two.safetensors", "--tensor", "a").assert_refused(
