@@ -24,7 +24,8 @@ from satrap.launch.cluster import _Cluster
 from satrap.launch.worker import Assignment
 from satrap.rpc import create_key
 from satrap.train import Observer, Progress
-from tests.cluster.runs import children
+from tests.cli.command import SATRAP
+from tests.cluster.runs import children, eventually
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 from tests.openmetrics.test_endpoint import scrape
 
@@ -130,6 +131,27 @@ def test_shards_that_run_already_serve_one_run_after_the_other(tmp_path: Path) -
         for wrong in ([], [f"cluster.key={tmp_path / 'other'}"]):
             with pytest.raises(ExchangeError, match="key"):
                 launch.train(load(path, [*there, *wrong]), str(tmp_path / "refused"))
+
+
+@pytest.mark.cluster
+def test_shards_that_outlive_a_killed_launcher_serve_its_resumed_run(tmp_path: Path) -> None:
+    path, run = make_recipe(tmp_path), tmp_path / "run"
+    create_key(key := tmp_path / "key")
+    with shards_of_others(key) as addresses:
+        there = [f"cluster.addresses=[{', '.join(addresses)}]", f"cluster.key={key}", "training.epochs=4"]
+        settings = [*SERVERS, *there, "training.mode=sync", "checkpoint.every_steps=5"]
+        command = [SATRAP, "train", path, "--output", run, "--until-done"]
+        command += [word for one in settings for word in ("--set", one)]
+        started = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        snapshots = run / "checkpoints"
+        assert eventually(lambda: snapshots.exists() and any(snapshots.glob("*/manifest.json")))
+        started.kill()
+        started.wait()
+        assert subprocess.run(command, check=False).returncode == 0
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, f"the run in {run} is complete\n")
+    launch.train(load(path, ["training.mode=sync", "training.epochs=4"]), str(tmp_path / "here"))
+    assert saved(run) == saved(tmp_path / "here")
 
 
 @pytest.mark.cluster

@@ -11,7 +11,8 @@ from satrap import launch
 from satrap.checkpoint import Series
 from satrap.config import load
 from satrap.errors import ConfigError
-from satrap.launch.resume import checkpointing
+from satrap.launch.folder import RunFolder
+from satrap.launch.resume import begun, checkpointing
 from satrap.train import Observer, Progress
 from tests.launch.runs import RECIPE, lines_of, make_recipe
 
@@ -147,3 +148,29 @@ def test_a_torn_line_of_the_history_is_dropped(tmp_path: Path) -> None:
         json.loads(line)["event"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
     assert [e for e in events if e != "step"] == ["validation", "validation", "test"]
+
+
+def test_a_command_that_is_repeated_starts_goes_on_and_ends(tmp_path: Path) -> None:
+    path, run = make_recipe(tmp_path, STEPPED), tmp_path / "run"
+    recipe = load(path)
+    assert begun(recipe, str(run)) is False
+    killed(tmp_path)
+    assert begun(recipe, str(run)) is True
+    launch.train(recipe, str(run), resume=True)
+    assert begun(recipe, str(run)) is None
+    assert begun(load(path, ["training.epochs=3"]), str(run)) is True
+    other = load(path, ["training.seed=2"])
+    assert begun(other, str(run)) is True  # which is then refused: nothing is removed
+    with pytest.raises(ConfigError, match=r"training\.seed differs"):
+        launch.train(other, str(run), resume=True)
+
+
+def test_what_died_before_its_first_snapshot_is_begun_anew(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, STEPPED))
+    run = RunFolder.claim(recipe, tmp_path / "run")
+    run.history_file.write_text("{}\n")
+    (run.path / "notes.txt").write_text("mine")
+    (run.checkpoints / "step-00000007").mkdir(parents=True)  # without a manifest
+    assert begun(recipe, str(run)) is False
+    assert [path.name for path in run.path.iterdir()] == ["notes.txt"]
+    RunFolder.claim(recipe, run.path)

@@ -123,6 +123,7 @@ def everything(client: socket.socket) -> bytes:
     [
         (b"GET /metrics HTTP/1.1\r\n\r\n", b"200"),
         (b"GET /?name[]=x HTTP/1.0\r\nHost: x\r\n\r\n", b"200"),
+        (b"GET /ready HTTP/1.1\r\n\r\n", b"200 OK"),
         (b"GET /other HTTP/1.1\r\n\r\n", b"404"),
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"405"),
         (b"\x00\xff\r\n\r\n", b"400"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from satrap.openmetrics import (
     Endpoint,
     embedding_worker_values,
     loader_values,
+    metrics_of,
     shard_values,
     worker_values,
 )
@@ -20,11 +22,33 @@ from satrap.rpc.server.server import Server
 from satrap.store import Eviction, Tier
 from satrap.train import Progress
 from tests.contract.parties import connect, request, threads, train
-from tests.openmetrics.test_endpoint import scrape
+from tests.openmetrics.test_endpoint import answer, scrape
 
 
 def served(shard: ShardServer) -> Endpoint:
     return Endpoint("127.0.0.1", 0, lambda: shard_values(shard.service.statistics()))
+
+
+def test_a_shard_is_ready_once_it_has_recovered(tmp_path: Path) -> None:
+    def ready(shard: ShardServer) -> bytes:
+        with metrics_of(shard, dict, "127.0.0.1:0") or nullcontext() as endpoint:
+            assert isinstance(endpoint, Endpoint)
+            return answer(endpoint.address, b"GET /ready HTTP/1.1\r\n\r\n")
+
+    with ShardServer("127.0.0.1:0", journal=tmp_path / "journal") as shard:
+        assert ready(shard).startswith(b"HTTP/1.1 200 OK")
+        client = connect([shard.address], wire=Wire())
+        train(client, steps=3, seed=1, ahead=0)
+        client.close()
+    again = ShardServer("127.0.0.1:0", journal=tmp_path / "journal")  # repeats its journal once it runs
+    found = ready(again)
+    assert found.startswith(b"HTTP/1.1 503 ")
+    assert found.endswith(b"recovering from the start of the run + journal (3 updates)")
+    with again:
+        for _ in range(1000):
+            if (found := ready(again)).startswith(b"HTTP/1.1 200 OK"):
+                return
+    raise AssertionError(found)
 
 
 def test_a_shard_and_a_worker_that_trained() -> None:

@@ -1,6 +1,5 @@
 """A run in several processes: shards hold the rows, workers train, a supervisor keeps them alive."""
 
-import secrets
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.events import tell
 from satrap.launch.folder import RunFolder
+from satrap.launch.identity import Identity
 from satrap.launch.launcher import Launcher, Role
 from satrap.launch.local_launcher import LocalLauncher
 from satrap.launch.outcome import Outcome
@@ -71,10 +71,10 @@ def run(
     shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
     where, plain = str(folder.path.absolute()), schema.to_dict()
     placement = asdict(placement_of(recipe, folder, notice))
-    run_id = secrets.token_hex(8)
+    identity = Identity.of(folder.identity_file)
     key = "" if keys.key is None else str(Path(keys.key).absolute())
     assignment = Assignment(
-        where, plain, 0, keys.workers, "", (), key=key, run=run_id, resume=resume, placement=placement
+        where, plain, 0, keys.workers, "", (), key=key, run=identity.run, resume=resume, placement=placement
     )
     interrupts: list[int] = []
 
@@ -85,7 +85,7 @@ def run(
         signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt}),
         closing(LocalLauncher()) as launcher,
     ):
-        cluster = _Cluster(recipe, folder, assignment, supervisor, launcher, observers, notice)
+        cluster = _Cluster(recipe, folder, identity, assignment, supervisor, launcher, observers, notice)
         while not supervisor.finished:
             cluster.do(supervisor.decide(time.monotonic(), len(interrupts)))
             for name, event in launcher.events(_TICK):
@@ -108,6 +108,7 @@ class _Cluster:
 
     recipe: Recipe
     folder: RunFolder
+    identity: Identity
     assignment: Assignment
     supervisor: Supervisor
     launcher: Launcher
@@ -164,6 +165,7 @@ class _Cluster:
         if action.generation and action.step is None:
             self.folder.history_file.unlink(missing_ok=True)
         assignment, addresses = self.assignment, self.supervisor.addresses
+        generation = self.identity.next()
         for rank, store in enumerate([self._meeting_point()] * assignment.world):
             line = replace(
                 assignment,
@@ -172,7 +174,7 @@ class _Cluster:
                 shards=addresses("shard"),
                 loaders=addresses("loader"),
                 embedding_workers=addresses("embedding worker"),
-                generation=action.generation,
+                generation=generation,
                 resume=action.step is not None if action.generation else assignment.resume,
             ).to_json()
             self.launcher.start(Role(f"worker {rank}", ["-m", "satrap.launch"], line))

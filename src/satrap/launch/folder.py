@@ -28,6 +28,7 @@ OWN = (
     "checkpoints",
     "journals",
     "code",
+    "identity.json",
 )
 """What a run writes in its folder."""
 
@@ -42,6 +43,7 @@ class RunFolder:
         self.history_file = path / "metrics.jsonl"
         self.sessions_file = path / "sessions.jsonl"  # when, with what and where each session trained
         self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
+        self.identity_file = path / "identity.json"  # of a run with other processes, see `Identity`
         self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state
@@ -153,15 +155,19 @@ class RunFolder:
         _remove_if_empty(self.checkpoints)
         if self.history_file.exists() or self.model.exists() or self.checkpoints.exists():
             return
-        kept_code.discard(self.path)
-        self.recipe_file.unlink(missing_ok=True)
-        self.placement_file.unlink(missing_ok=True)
-        self.sessions_file.unlink(missing_ok=True)
-        for own in (self.curves, self.journals):
-            shutil.rmtree(own, ignore_errors=True)
+        self.remove()
         for folder in (self.path, self.path.parent):
             if folder == self.path or folder == Path(RUNS):
                 _remove_if_empty(folder)
+
+    def remove(self) -> None:
+        """Remove what a run wrote; other files stay."""
+        kept_code.discard(self.path)
+        for own in (self.path / name for name in (*OWN, self.placement_file.name)):
+            if own.is_dir():
+                shutil.rmtree(own, ignore_errors=True)
+            else:
+                own.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -24,6 +24,9 @@ Handler = Callable[[int, FrameType | None], Any]
 KEPT = 2
 """Snapshots kept if the recipe does not say."""
 
+COMPLETE = ("epochs", "steps", "patience")
+"""Why a run ended that has nothing left to do."""
+
 MAY_CHANGE = (
     ("training", "epochs"),
     ("training", "steps"),
@@ -70,12 +73,30 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
     kept = load(folder.recipe_file)
     chosen = kept if recipe is None else kept_code.adopt(recipe, path)
     _check_same(kept, chosen)
-    if folder.stopped in ("epochs", "steps", "patience") and chosen.resolved() == kept.resolved():
+    if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved():
         raise nothing_to_resume(f"the run in {path} is complete")
     if Series(checkpointing(chosen, folder, print).url).latest() is None:
         raise nothing_to_resume(f"the run in {path} left no snapshot")
     folder.write_recipe(chosen)
     return folder, chosen
+
+
+def begun(recipe: Recipe, output: str) -> bool | None:
+    """Return whether the run of a recipe in a folder left a snapshot; None: it is complete.
+
+    What a run that died before its first snapshot left in the folder is removed.
+    """
+    folder = RunFolder(Path(output))
+    if folder.recipe_file.exists():
+        kept = load(folder.recipe_file)
+        if folder.stopped in COMPLETE:
+            same = kept_code.adopt(recipe, folder.path).resolved() == kept.resolved()
+            return None if same else True
+        recipe = kept
+    if Series(folder.snapshots(recipe)).latest() is not None:
+        return True
+    folder.remove()
+    return False
 
 
 def nothing_to_resume(where: str) -> ConfigError:

@@ -57,9 +57,14 @@ class Endpoint:
 
     Port 0 takes a free one; `address` is HOST:PORT. The thread calls `values` for each answer. If it raises,
     the answer is status 500 with the type of the error. Raises `ConfigError` if the address cannot be used.
+
+    A GET of /ready is answered by status 200, or by 503 while `busy` returns a reason; default: never.
     """
 
-    def __init__(self, host: str, port: int, values: Callable[[], Values]) -> None:
+    def __init__(
+        self, host: str, port: int, values: Callable[[], Values], *, busy: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._busy = busy
         self._registry = CollectorRegistry()
         self._registry.register(_Values(values))
         ProcessCollector(registry=self._registry)
@@ -158,7 +163,7 @@ class Endpoint:
             return encoded[kind], kind
 
         for caller in self._asking:
-            caller.answer = memoryview(_answer(caller.head, content))
+            caller.answer = memoryview(_answer(caller.head, content, self._busy))
             caller.until = monotonic() + REQUEST_SECONDS
             self._go_on(caller)
         self._asking.clear()
@@ -188,10 +193,11 @@ def _listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
-    """Answer a GET of /metrics or / with the metrics, and anything else, or half a head, with an error.
+def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]], busy: Callable[[], str]) -> bytes:
+    """Answer a GET of /metrics, / or /ready, and anything else, or half a head, with an error.
 
-    `content` is given the accepted types, and returns what to serve and its type.
+    `content` is given the accepted types, and returns what to serve and its type; `busy` returns why the
+    process is not ready.
     """
     request, _, rest = head.partition(b"\r\n")
     words = request.split(b" ")
@@ -200,7 +206,10 @@ def _answer(head: bytes, content: Callable[[str], tuple[bytes, str]]) -> bytes:
         status = "400 Bad Request"
     elif words[0] != b"GET":
         status = "405 Method Not Allowed"
-    elif words[1].partition(b"?")[0] not in (b"/metrics", b"/"):
+    elif (path := words[1].partition(b"?")[0]) == b"/ready":
+        reason = busy()
+        body, status = (reason or "ready").encode(), "503 Service Unavailable" if reason else "200 OK"
+    elif path not in (b"/metrics", b"/"):
         status = "404 Not Found"
     else:
         try:

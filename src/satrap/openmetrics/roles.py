@@ -113,15 +113,21 @@ def embedding_worker_values(statistics: EmbeddingWorkerStatistics) -> Values:
 def metrics_of(server: Server, values: Callable[[], Values], address: str | None) -> Endpoint | None:
     """Return the endpoint of a server's metrics at HOST:PORT, or None; a line on standard output names it.
 
-    If the address cannot be used, it stops the server and raises `ConfigError`.
+    The server is ready unless it recovers. If the address cannot be used, it stops the server and raises
+    `ConfigError`.
     """
     if address is None:
         return None
     try:
         host, port = split_address(address)
-        endpoint = Endpoint(host, port, values)
+        endpoint = Endpoint(host, port, values, busy=lambda: _recovering(server))
     except ConfigError:
         server.stop()
         raise
     print(f"satrap {server.handler.role} metrics on http://{endpoint.address}/metrics", flush=True)
     return endpoint
+
+
+def _recovering(server: Server) -> str:
+    durability = server.durability
+    return "" if durability is None or durability.progress() is None else f"recovering from {durability}"
