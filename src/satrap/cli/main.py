@@ -10,6 +10,7 @@ import click
 
 from satrap.cli.checkpoint import checkpoint
 from satrap.cli.config import config
+from satrap.cli.deploy import deploy
 from satrap.cli.doctor import doctor
 from satrap.cli.embedding_worker import embedding_worker
 from satrap.cli.init import init
@@ -52,6 +53,7 @@ for command in (
     config,
     plan,
     doctor,
+    deploy,
     checkpoint,
     key,
     shard,

@@ -37,6 +37,16 @@ output_folder_option = click.option(
 )
 
 
+def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes of an option such as 512MiB; None if it is not given."""
+    from satrap.config.keys import as_bytes
+
+    try:
+        return None if value is None else int(str(as_bytes(int(value) if value.isdigit() else value)))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def _end_with_input(_: click.Context, __: click.Parameter, asked: bool) -> None:
     """Stop this process by SIGTERM when its standard input ends, and kill it if that takes too long."""
     if asked:

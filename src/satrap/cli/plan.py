@@ -5,16 +5,7 @@ from typing import Any
 
 import click
 
-from satrap.cli.options import debug_option, json_option, set_option
-
-
-def _bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    from satrap.config.keys import as_bytes
-
-    try:
-        return None if value is None else int(str(as_bytes(int(value) if value.isdigit() else value)))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+from satrap.cli.options import byte_size, debug_option, json_option, set_option
 
 
 def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
@@ -42,7 +33,7 @@ speed = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--rows", multiple=True, metavar="TABLE=N", callback=_counts, help="Rows of a table; repeatable."
 )
-@click.option("--memory", metavar="SIZE", callback=_bytes, help="For rows, per worker, for example 4GiB.")
+@click.option("--memory", metavar="SIZE", callback=byte_size, help="For rows, per worker, for example 4GiB.")
 @click.option("--bandwidth", type=speed, help="Bytes/s between workers; default 1.25e9.")
 @click.option("--latency", type=speed, help="Seconds of an empty all-to-all; default 200e-6.")
 @click.option("--lookups", type=speed, help="Rows/s that a worker looks up; default by dim.")

@@ -1,0 +1,69 @@
+"""The manifests of a run on Kubernetes, as text."""
+
+from __future__ import annotations
+
+import io
+from importlib.metadata import version
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from satrap.config import Recipe
+from satrap.deploy.manifests import Manifests
+from satrap.deploy.recipe import for_pods
+from satrap.deploy.request import Request
+
+
+class _Block(str):
+    """A text of several lines, written as such."""
+
+    __slots__ = ()
+
+
+def kubernetes(recipe: Recipe, request: Request) -> str:
+    """Return YAML of all objects that a run of a recipe needs; its head says how to use them.
+
+    Raises:
+        ConfigError: the recipe needs what pods do not have.
+    """
+    manifests = Manifests(request, for_pods(recipe, request))
+    objects = manifests.objects()
+    config = objects[0]["data"]
+    config |= {name: _Block(text) for name, text in config.items()}
+    head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
+    return head + "".join("---\n" + _yaml(one) for one in objects)
+
+
+def _head(manifests: Manifests) -> list[str]:
+    request = manifests.request
+    name, secret = request.name, request.key_secret or f"{request.name}-key"
+    kubectl = f"kubectl -n {request.namespace}" if request.namespace else "kubectl"
+    lines = [f"Made by satrap {version('satrap')}: satrap deploy kubernetes", ""]
+    if manifests.shards:
+        lines += [
+            "once, before: the key of the cluster, which these manifests name and do not hold",
+            "  satrap key cluster.key",
+            f"  {kubectl} create secret generic {secret} --from-file=cluster.key",
+        ]
+    lines += [
+        f"start:  {kubectl} apply -f FILE",
+        f"watch:  {kubectl} logs -f job/{name}-train",
+        f"result: folder {name} in the volume of claim {name}-run",
+    ]
+    if manifests.shards:
+        lines.append(f"after the job, shards still run: {kubectl} delete statefulset {name}-shard")
+    return lines
+
+
+def _yaml(value: Any) -> str:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.width = 10**6
+    yaml.representer.ignore_aliases = lambda *_: True  # nobody wants to follow them
+    yaml.representer.add_representer(
+        _Block, lambda one, text: one.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+    )
+    buffer = io.StringIO()
+    yaml.dump(value, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,75 @@
+"""What a user asks of `satrap deploy kubernetes`, besides the recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from satrap.errors import ConfigError
+
+LONGEST_NAME = 40
+"""Characters: names of pods and labels add to it, and may have 63."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asks of `satrap deploy kubernetes`.
+
+    Args:
+        name: first part of the names of all objects: small letters, digits and "-".
+        image: container image with satrap.
+        namespace: of all objects; None: the current one of kubectl.
+        key_secret: Secret that holds the cluster's key as `cluster.key`; None: `NAME-key`.
+        data_claim: PersistentVolumeClaim with the data; paths of the recipe are relative to its root.
+        env_secrets: Secrets whose entries are environment variables, for example of an object store.
+        service_account: of all pods; None: the namespace's default.
+        storage: bytes of the volume with the run folder.
+        storage_class: of all volumes; None: the cluster's default.
+        shared: whether shards mount the volume of the run folder, too, and write snapshots there.
+        journal: bytes of a shard's volume for its journal; None: twice its memory.
+        shard_memory: bytes of memory of a shard; None: as `sizes` says.
+        worker_memory: bytes of memory of each worker besides rows.
+        shard_cpu, worker_cpu: cores that a shard, and each worker, asks for.
+        shard_nodes, worker_nodes: labels of the nodes for shards, and for workers; taints of the same key and
+            value are tolerated.
+        one_zone: whether all pods must be in one zone.
+        queue: LocalQueue of Kueue; None: none.
+
+    Raises:
+        ConfigError: the name is none that Kubernetes takes.
+    """
+
+    name: str
+    image: str
+    namespace: str | None = None
+    key_secret: str | None = None
+    data_claim: str | None = None
+    env_secrets: tuple[str, ...] = ()
+    service_account: str | None = None
+    storage: int = 20 << 30
+    storage_class: str | None = None
+    shared: bool = False
+    journal: int | None = None
+    shard_memory: int | None = None
+    worker_memory: int = 4 << 30
+    shard_cpu: float = 2.0
+    worker_cpu: int = 4
+    shard_nodes: Mapping[str, str] = field(default_factory=dict)
+    worker_nodes: Mapping[str, str] = field(default_factory=dict)
+    one_zone: bool = False
+    queue: str | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > LONGEST_NAME:
+            raise ConfigError(
+                f"Kubernetes takes no object of the name {self.name!r}",
+                where="--name",
+                fix=f"use small letters, digits and '-', at most {LONGEST_NAME}, a letter first",
+            )
+
+
+def name_of(recipe: str) -> str:
+    """Return the nearest name for objects to that of a recipe."""
+    plain = re.sub(r"[^a-z0-9]+", "-", recipe.lower())[:LONGEST_NAME].strip("-")
+    return plain if plain[:1].isalpha() else f"run-{plain}"[:LONGEST_NAME].strip("-")

@@ -1,0 +1,52 @@
+"""How much memory the pods of a recipe need."""
+
+from __future__ import annotations
+
+from satrap.config.keys import CategoricalKeys, Sections
+from satrap.plan.cluster.plan import FILLED
+from satrap.store.aside import SHARE, SMALLEST
+from satrap.store.directory import PLAIN_OVERHEAD
+
+PROCESS = 1 << 30
+"""Bytes of a process besides rows: Python with its libraries, messages, machine code."""
+ORDER = 17
+"""Bytes per row of the order of eviction, which a snapshot copies."""
+_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def rows_bytes(sections: Sections, holders: int) -> int:
+    """Return the memory for the rows of one of several processes that hold them.
+
+    They are `embedding.memory`, with the share that `satrap plan` leaves free, or with what a snapshot copies
+    if that is more: rows that change before they are written, and the order of eviction.
+    """
+    embedding = sections.embedding
+    assert embedding.memory is not None
+    part = embedding.memory // holders
+    copies = max(SMALLEST, part // SHARE)
+    order = 0
+    if embedding.eviction is not None:
+        features = [one for one in sections.features.values() if isinstance(one, CategoricalKeys)]
+        narrowest = min((getattr(one, "dim") for one in features), default=1)  # noqa: B009 - made from a schema
+        order = ORDER * part // (PLAIN_OVERHEAD + narrowest * _WIDTH[embedding.dtype])
+    return int(max(part / FILLED, part + copies + order))
+
+
+def shard_bytes(sections: Sections, shards: int) -> int:
+    """Return the memory of the pod of a shard."""
+    return PROCESS + rows_bytes(sections, shards)
+
+
+def trainer_bytes(sections: Sections, worker: int) -> int:
+    """Return the memory of the pod that trains: launcher, loaders, embedding workers, and all workers.
+
+    Args:
+        sections: of the recipe.
+        worker: bytes of a worker besides rows.
+    """
+    cluster = sections.cluster
+    others = 1 + cluster.loaders + cluster.embedding_workers
+    replicas = "replicated" in cluster.placements.values()
+    held = cluster.workers if cluster.exchange != "servers" or replicas else 0
+    rows = held * rows_bytes(sections, held) if held else 0
+    return others * PROCESS + cluster.workers * worker + rows
