@@ -124,3 +124,12 @@ def test_a_small_model_trains_where_address_space_is_limited(
     )
     assert done.returncode == code, done.stderr
     assert ("set embedding.memory to less" in done.stderr) == bool(code), done.stderr
+
+
+def test_a_repeated_command_needs_a_recipe_and_a_folder(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path)
+    for words in ([path], ["--output", tmp_path / "run"], [path, "--output", tmp_path / "run", "--resume"]):
+        answer = satrap("train", *words, "--until-done")
+        assert answer.code == 2
+        assert "--until-done goes with a RECIPE and --output DIR" in answer.err
+    satrap("train", path, "--output", tmp_path / "run", "--until-done", "--set", "x=1").assert_refused("'x'")

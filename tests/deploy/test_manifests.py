@@ -145,6 +145,19 @@ def test_memory_is_asked_for_and_limited_alike(recipe: Path) -> None:
     assert train["requests"]["cpu"] == "2"
 
 
+def test_machine_code_is_kept_where_a_new_pod_finds_it(recipe: Path) -> None:
+    def folder(one: Object) -> str:
+        (container,) = pod(one)["containers"]
+        found = {variable["name"]: variable["value"] for variable in container["env"]}["NUMBA_CACHE_DIR"]
+        (volume,) = [m["name"] for m in container["volumeMounts"] if found.startswith(m["mountPath"] + "/")]
+        return str(volume)
+
+    plain, journal = objects(recipe, *SERVERS), objects(recipe, *SERVERS, "checkpoint.durability=journal")
+    assert (folder(plain["StatefulSet"]), folder(plain["Job"])) == ("scratch", "run")
+    assert folder(journal["StatefulSet"]) == "journal"
+    assert folder(objects(recipe, *SERVERS, shared=True)["StatefulSet"]) == "run"
+
+
 def test_workers_on_gpus_get_one_each(recipe: Path) -> None:
     found = objects(recipe, *SERVERS, "training.device=cuda", "cluster.workers=8")
     (container,) = pod(found["Job"])["containers"]

@@ -93,6 +93,11 @@ def test_own_code_lies_beside_the_recipe(tmp_path: Path) -> None:
         ([*NEEDED, "checkpoint.url=runs/x"], "data", "checkpoint.url is a folder of this machine: runs/x"),
         ([*NEEDED, "training.device=cuda:1"], "data", "training.device is cuda:1"),
         (
+            [*SERVERS, "training.device=cuda", "cluster.workers=64"],
+            "data",
+            "64 workers on cuda need as many GPUs in one pod",
+        ),
+        (
             [*NEEDED, "cluster.exchange=servers", 'cluster.addresses=["h:1"]'],
             "data",
             "cluster.addresses names shards that run already",

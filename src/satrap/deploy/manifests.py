@@ -185,7 +185,7 @@ class Manifests:
     def _container(
         self, name: str, command: list[str], memory: int, cores: float, mounts: dict[str, str]
     ) -> Object:
-        kept = next((mounts[one] for one in ("run", "journal", "tier") if one in mounts), pods.SCRATCH)
+        kept = next((mounts[one] for one in ("journal", "run", "tier") if one in mounts), pods.SCRATCH)
         variables = {"HOME": pods.SCRATCH, "TMPDIR": pods.SCRATCH, "NUMBA_CACHE_DIR": f"{kept}/machine-code"}
         mounted: list[Object] = [{"name": "scratch", "mountPath": pods.SCRATCH}]
         for volume, path in mounts.items():

@@ -24,6 +24,8 @@ SHARD_PORT, SHARD_METRICS, METRICS = 5000, 9090, 9100
 """Ports of a shard's rows, of its metrics, and of the first worker's metrics."""
 DEADLINE = 300.0
 """Seconds that workers wait for a shard, if the recipe does not say: a pod takes that long to come back."""
+GPUS = 16
+"""Most GPUs that a host of the three large clouds has."""
 LARGEST = 900_000
 """Bytes of the recipe and the user's own code; an object of Kubernetes has at most a MiB."""
 
@@ -131,6 +133,13 @@ def _check(recipe: Recipe, request: Request) -> None:
             f"training.device is {sections.training.device}",
             "a pod sees the GPUs that it is given, from number 0",
             "use cuda",
+        ),
+        (
+            ("cluster", "workers"),
+            sections.training.device == "cuda" and cluster.workers > GPUS,
+            f"{cluster.workers} workers on cuda need as many GPUs in one pod",
+            f"all workers of a run are in one pod, and hosts have up to {GPUS} GPUs",
+            "use fewer workers; workers on several hosts are not supported yet",
         ),
     ):
         if wrong:
