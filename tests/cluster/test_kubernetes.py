@@ -78,27 +78,35 @@ def test_pods_train_what_one_process_trains(room: Path, code: Path) -> None:
     assert "warning" not in cluster.log("clicks-train")
 
 
-def test_pods_that_are_killed_come_back_and_lose_nothing(room: Path, code: Path) -> None:
+@pytest.mark.parametrize("durability", ["journal", "snapshot"])
+def test_pods_that_are_killed_come_back_and_lose_nothing(room: Path, code: Path, durability: str) -> None:
     data = room / "data"
     recipe = make_recipe(data, rows=frame(4000))
-    settings = [*SETTINGS, *EXACT, "training.epochs=12", "training.patience=null"]
+    settings = [*SETTINGS, *EXACT, "training.epochs=20", "training.patience=null"]
     servers = [*settings, "cluster.exchange=servers", "cluster.shards=2"]
-    found = manifests(recipe, [*servers, "checkpoint.durability=journal"])
+    found = manifests(recipe, [*servers, f"checkpoint.durability={durability}"])
     create_key(room / "key")
     run = room / "clicks-run" / "clicks"
 
-    def snapshots() -> int:
-        return len(list((run / "checkpoints").glob("step-*/manifest.json")))
+    def newest() -> str:
+        """The newest snapshot."""
+        return max(
+            (one.parent.name for one in (run / "checkpoints").glob("step-*/manifest.json")), default=""
+        )
 
     with Cluster(room, found, claims={"books": data}, key=room / "key", code=code) as cluster:
         train, shard = cluster.pods["clicks-train"], cluster.pods["clicks-shard-1"]
         assert train.process is not None
         assert shard.process is not None
-        assert eventually(lambda: snapshots() > 1), cluster.log(train.name)
+        assert eventually(newest), cluster.log(train.name)
         shard.process.kill()
         shard.process.wait()
         cluster.start(shard.name)  # as a StatefulSet does
-        assert eventually(lambda: "recovering from" in cluster.log(shard.name))
+        signs = {"journal": (shard, "recovering from"), "snapshot": (train, "start again from the snapshot")}
+        pod, sign = signs[durability]
+        assert eventually(lambda: sign in cluster.log(pod.name)), cluster.log(train.name)
+        before = newest()
+        assert eventually(lambda: newest() > before), cluster.log(train.name)  # it goes on
         train.process.terminate()  # as the drain of a node does
         assert train.process.wait(PATIENCE) == 1, "it is not complete"
         assert "its state is saved" in cluster.log(train.name)
