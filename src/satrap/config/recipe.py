@@ -171,7 +171,7 @@ class Recipe:
 
 
 def put(values: Any, path: KeyPath, value: str) -> None:
-    """Set a value inside nested mappings and lists."""
+    """Set a value inside nested mappings and lists, such as those of `Recipe.resolved`."""
     for part in path[:-1]:
         values = values[part]
     values[path[-1]] = value

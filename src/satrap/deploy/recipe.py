@@ -9,7 +9,7 @@ from typing import Any
 
 from satrap import own_code
 from satrap.config import Recipe, to_yaml
-from satrap.config.recipe import checked
+from satrap.config.recipe import checked, put
 from satrap.config.source import KeyPath, Source, dotted
 from satrap.deploy.request import Request
 from satrap.errors import ConfigError
@@ -172,18 +172,18 @@ def _path(recipe: Recipe, key: KeyPath, path: str, request: Request) -> str:
 def _own_code(recipe: Recipe, plain: dict[str, Any]) -> dict[str, str]:
     """Return the files of the user's own code by name; change the keys so that they lie beside the recipe."""
     found: dict[str, Path] = {}
-    for (section, key), reference in recipe.own_code().items():
+    for path, reference in recipe.own_code().items():
         module, name = own_code.parts(reference)
         if not own_code.is_file(module):
             continue  # installed in the image
         main = Path(module)
-        for file in recipe.located((section, key), own_code.files, main):
+        for file in recipe.located(path, own_code.files, main):
             if file.parent != main.parent or found.setdefault(file.name, file) != file:
                 raise ConfigError(
-                    f"{section}.{key} needs {file}, which cannot lie in one folder with the recipe",
-                    where=recipe.source.where((section, key)),
+                    f"{dotted(path)} needs {file}, which cannot lie in one folder with the recipe",
+                    where=recipe.source.where(path),
                     why="pods get the recipe and your own code from one ConfigMap, which has no folders",
                     fix="put the code into the image and name it as package.module:Name",
                 )
-        plain[section][key] = f"{main.name}:{name}"
+        put(plain, path, f"{main.name}:{name}")
     return {name: file.read_text(encoding="utf-8") for name, file in found.items()}

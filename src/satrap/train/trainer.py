@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -213,9 +212,7 @@ class Trainer:
             snapshots.resume()
         else:
             self.dense.begin()
-            self.state.start_rows(
-                partial(load_rows, self.exchange.durability, self.schema, self._tables, self.store)
-            )
+            self.state.start_rows(self._load_rows)
         self.state.seed_rows()
         shown = line or nullcontext()
         with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
@@ -227,6 +224,9 @@ class Trainer:
             snapshots.finish()
             self.state.restore_best()
         return self.run.finish()
+
+    def _load_rows(self) -> None:
+        load_rows(self.exchange.durability, self.schema, self._tables, self.store)
 
     def request_stop(self) -> None:
         """End `fit` after the step, or during an evaluation, on all workers; safe in a signal handler.
