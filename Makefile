@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # One test process per core, up to eight; in each, PyTorch keeps to one core.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu mutants check docs format bench clean
+.PHONY: setup quickstart test test-slow test-cluster test-dense test-chaos test-gpu test-ray mutants check docs format bench clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,11 @@ test-chaos: setup
 # Needs a CUDA device; without one, each test is skipped and says why.
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs --timeout 900 tests/gpu
+
+# Runs on a Ray cluster of several nodes, all on this machine; needs a network once, for Ray.
+test-ray: setup
+	@$(PIP) --editable ".[dev,ray]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers
 
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup

@@ -1,31 +1,10 @@
-from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from satrap.config.unsupported import ONLY
 from tests.config.recipes import loaded, refused
 
-BEYOND = {
-    "cluster.launcher": "ray",
-}
 SYNC = "training.mode=sync"
-
-
-@pytest.mark.parametrize("path", [".".join(path) for path in ONLY])
-def test_a_value_beyond_this_version_is_refused(tmp_path: Path, path: str) -> None:
-    error = refused(tmp_path, f"{path}={BEYOND[path]}")
-    assert error.what.startswith(f"{path} is not supported in this version")
-    assert error.where == f"--set {path}"
-    assert error.fix
-
-
-def test_defaults_are_supported(tmp_path: Path) -> None:
-    sections = loaded(tmp_path).sections
-    for path, working in ONLY.items():
-        value: Any = reduce(getattr, path, sections)
-        assert value in working
 
 
 @pytest.mark.parametrize("key", ["shards", "workers", "loaders", "embedding_workers"])
@@ -191,3 +170,20 @@ def test_shards_that_run_already_are_all_there_are(
 def test_an_address_has_a_port(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.exchange=servers", "cluster.addresses=[somewhere]")
     assert "cluster.addresses" in error.what
+
+
+def test_what_only_ray_needs_is_refused_without_it(tmp_path: Path) -> None:
+    servers = "cluster.exchange=servers"
+    for setting in ("address=10.0.0.1:6379", "wait=5", "resources.shard.memory=1GiB"):
+        key = setting.partition("=")[0].partition(".")[0]
+        error = refused(tmp_path, servers, f"cluster.{setting}")
+        assert error.what == f"cluster.{key} needs cluster.launcher: ray"
+        cluster = loaded(tmp_path, servers, "cluster.launcher=ray", f"cluster.{setting}").sections.cluster
+        assert getattr(cluster, key)
+
+
+def test_one_process_needs_no_ray(tmp_path: Path) -> None:
+    error = refused(tmp_path, "cluster.launcher=ray")
+    assert error.what == "cluster.launcher is ray, but cluster.exchange is local"
+    assert error.where == "--set cluster.launcher"
+    assert "cluster.launcher" in refused(tmp_path, "cluster.launcher=kubernetes").what

@@ -16,7 +16,6 @@ from satrap.config.keys import Cluster
 from satrap.errors import DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.launch.events import Finished, Stepped, Trained
-from satrap.launch.launcher import Ended, Launched, Logged, Stop
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.supervisor import (
     LOADER_RESTARTS,
@@ -33,6 +32,7 @@ from satrap.launch.supervisor import (
     Tell,
 )
 from satrap.launch.worker import FAILED, INTERRUPTED, PEER_LOST
+from satrap.launchers.launcher import Ended, Launched, Logged, Stop
 from satrap.train import Progress, Result
 
 KILLED = -signal.SIGKILL

@@ -398,6 +398,32 @@ class Wire(Keys):
     the device cpu only."""
 
 
+class Resources(Keys):
+    """What one process asks of a Ray cluster. Ray counts this and keeps no process from using more."""
+
+    cpu: Share = 1.0
+    """Processors."""
+    memory: Bytes | None = None
+    """Memory, for example 64GiB; default none."""
+    gpu: Share = 0.0
+    """Devices. A process sees only those it was given."""
+    custom: dict[str, Rate] = Field(default_factory=dict)
+    """Resources that the cluster's nodes were given names for: name -> amount."""
+
+
+class RoleResources(Keys):
+    """What each process of a kind asks of a Ray cluster."""
+
+    shard: Resources = Resources()
+    """A shard server."""
+    worker: Resources = Resources()
+    """A process that trains."""
+    loader: Resources = Resources()
+    """A process that reads data."""
+    embedding_worker: Resources = Resources()
+    """A process that pools rows."""
+
+
 class Cluster(Keys):
     """Processes and machines."""
 
@@ -425,8 +451,15 @@ class Cluster(Keys):
     placements: dict[str, Placement] = Field(default_factory=dict)
     """Tables that are placed otherwise: name -> placement. With the exchange servers, workers have replicas
     of replicated tables, and shards hold the others."""
-    launcher: str = "local"
-    """What starts the processes."""
+    launcher: Literal["local", "ray"] = "local"
+    """What starts the processes. local: this machine; ray: a Ray cluster, `pip install satrap[ray]`."""
+    address: str | None = None
+    """With `launcher: ray`: HOST:PORT of the cluster's head, or auto for the one of this machine. Default: a
+    Ray of this machine alone, which is started for the run and ends with it."""
+    resources: RoleResources = RoleResources()
+    """With `launcher: ray`: what each process asks for. All processes get theirs together, or none."""
+    wait: Share = 0.0
+    """With `launcher: ray`: seconds to wait for these resources. Default 0: an error says what is missing."""
     wire: Wire = Wire()
     """Number formats between workers and shards, or among workers; in async mode always float32."""
     deadline: Rate = 30.0

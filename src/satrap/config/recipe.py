@@ -15,7 +15,7 @@ from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, Ve
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
 from satrap.config.tables import check_table
-from satrap.config.unsupported import check_cluster, refuse_unsupported
+from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
 
@@ -202,7 +202,6 @@ def checked(source: Source) -> Recipe:
         sections = Sections.model_validate(source.values)
     except ValidationError as error:
         raise explain(error, source) from error
-    refuse_unsupported(sections, source)
     sections = with_workers(sections, source)
     recipe = Recipe(sections, source)
     check_cluster(sections, source)

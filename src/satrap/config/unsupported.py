@@ -1,30 +1,8 @@
-"""Refuses recipe values that this version does not support, and impossible numbers of processes."""
+"""Refuses keys of the cluster that do not go together, and impossible numbers of processes."""
 
-from functools import reduce
-from typing import Any
-
-from satrap.config.keys import CategoricalKeys, Sections
+from satrap.config.keys import CategoricalKeys, Cluster, Sections
 from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
-
-ONLY: dict[tuple[str, ...], tuple[object, ...]] = {
-    ("cluster", "launcher"): ("local",),
-}
-"""Key -> the values that work."""
-
-
-def refuse_unsupported(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for the first value that would have no effect in this version."""
-    for path, working in ONLY.items():
-        value: Any = reduce(getattr, path, sections)
-        if value not in working:
-            choices = [str(v).lower() if isinstance(v, bool) else str(v) for v in working]
-            raise ConfigError(
-                f"{dotted(path)} is not supported in this version with the value {str(value).lower()}",
-                where=source.where(path),
-                why="the run would not be what the recipe describes",
-                fix=f"use {' or '.join(choices)}",
-            )
 
 
 def check_cluster(sections: Sections, source: Source) -> None:
@@ -37,6 +15,7 @@ def check_cluster(sections: Sections, source: Source) -> None:
     _check_placements(sections, source)
     _check_wire(sections, source)
     _check_addresses(sections, source)
+    _check_launcher(sections, source)
     if cluster.exchange != "local":
         for key, why in (
             ("loaders", "a worker gets all its batches from one loader"),
@@ -104,6 +83,26 @@ def _check_addresses(sections: Sections, source: Source) -> None:
                 where=source.where(path),
                 why=why,
                 fix=fix,
+            )
+
+
+def _check_launcher(sections: Sections, source: Source) -> None:
+    """Raise `ConfigError` for keys of a launcher that the run does not use."""
+    cluster, default = sections.cluster, Cluster()
+    if cluster.launcher == "ray" and cluster.exchange == "local":
+        raise ConfigError(
+            "cluster.launcher is ray, but cluster.exchange is local",
+            where=source.where(("cluster", "launcher")),
+            why="with the local exchange there is one process, and nothing to place",
+            fix="set cluster.exchange to servers or collective",
+        )
+    for key in ("address", "resources", "wait") if cluster.launcher == "local" else ():
+        if getattr(cluster, key) != getattr(default, key):
+            raise ConfigError(
+                f"cluster.{key} needs cluster.launcher: ray",
+                where=source.where(("cluster", key)),
+                why="processes of this machine are started without asking anybody",
+                fix=f"set cluster.launcher to ray, or remove cluster.{key}",
             )
 
 

@@ -21,8 +21,6 @@ from satrap.launch.endpoints import metrics_address
 from satrap.launch.events import tell
 from satrap.launch.folder import RunFolder
 from satrap.launch.identity import Identity
-from satrap.launch.launcher import Launcher, Role
-from satrap.launch.local_launcher import LocalLauncher
 from satrap.launch.outcome import Outcome
 from satrap.launch.planning import placement_of
 from satrap.launch.resume import signal_handlers
@@ -38,6 +36,9 @@ from satrap.launch.supervisor import (
     Tell,
 )
 from satrap.launch.worker import Assignment
+from satrap.launchers.launcher import Launcher, Role
+from satrap.launchers.local_launcher import LocalLauncher
+from satrap.launchers.ray_launcher import RayLauncher
 from satrap.schema import Schema
 from satrap.train import Checkpointing, Observer
 
@@ -54,7 +55,7 @@ def run(
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
 ) -> Outcome:
-    """Train a recipe with the workers it names, and shards if it has any, as processes on this machine.
+    """Train a recipe with the workers it names, and shards if it has any, as processes.
 
     `Supervisor` describes what happens when one of them dies. `observers` hear of evaluations, and of steps a
     few times a second; `notice` gets each line of the roles' logs, with the role's name in front.
@@ -81,10 +82,8 @@ def run(
     def interrupt(number: int, _: FrameType | None) -> None:
         interrupts.append(number)
 
-    with (
-        signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt}),
-        closing(LocalLauncher()) as launcher,
-    ):
+    launcher = _launcher(recipe, identity.run, folder, notice)
+    with signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt}), closing(launcher):
         cluster = _Cluster(recipe, folder, identity, assignment, supervisor, launcher, observers, notice)
         while not supervisor.finished:
             cluster.do(supervisor.decide(time.monotonic(), len(interrupts)))
@@ -97,6 +96,16 @@ def run(
         folder.write_metrics({**outcome.metrics, **again})
     shutil.rmtree(folder.journals, ignore_errors=True)
     return outcome
+
+
+def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str], None]) -> Launcher:
+    """Return what the recipe calls `cluster.launcher`; that of Ray connects, and reserves resources."""
+    keys = recipe.sections.cluster
+    if keys.launcher == "local":
+        return LocalLauncher()
+    key = [str(Path(keys.key).absolute())] if keys.key else []
+    needs = [str(folder.path.absolute()), *key]
+    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice)
 
 
 @dataclass
@@ -180,13 +189,14 @@ class _Cluster:
             self.launcher.start(Role(f"worker {rank}", ["-m", "satrap.launch"], line))
 
     def _meeting_point(self) -> str:
-        """Open the store where workers find each other, on loopback only; "" for one worker alone."""
+        """Open the store where workers find each other; "" for one worker alone."""
         if self.assignment.world == 1:
             return ""
-        listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+        host = self.launcher.host
+        listening = socket.create_server((host, 0), backlog=256)
         port = listening.getsockname()[1]
         c10d: Any = dist
         self.store = c10d.TCPStore(
-            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
-        return f"127.0.0.1:{port}"
+        return f"{host}:{port}"

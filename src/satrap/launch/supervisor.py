@@ -9,9 +9,9 @@ from satrap.config.keys import Cluster
 from satrap.errors import ExchangeError, SatrapError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.launch.events import Stepped, Trained, TrainingEvent
-from satrap.launch.launcher import Ended, Launched, Logged, Stop
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.worker import INTERRUPTED, PEER_LOST
+from satrap.launchers.launcher import Ended, Launched, Logged, Stop
 
 READY_SECONDS = 120.0
 """Seconds for servers to start: a busy machine may need long to import their packages."""

@@ -50,6 +50,10 @@ class Stop(Enum):
 class Launcher(Protocol):
     """Starts and stops roles, and passes on their reports."""
 
+    @property
+    def host(self) -> str:
+        """An address of this machine that roles reach."""
+
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""
 

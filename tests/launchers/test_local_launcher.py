@@ -6,11 +6,11 @@ import time
 from contextlib import closing
 
 from satrap.events import Ready
-from satrap.launch.launcher import Ended, Launched, Role, Stop
-from satrap.launch.local_launcher import LocalLauncher
 from satrap.launch.supervisor import RoleState
+from satrap.launchers.launcher import Ended, Launched, Role, Stop
+from satrap.launchers.local_launcher import LocalLauncher
 from tests.cluster.runs import alive
-from tests.launch.test_launcher import SERVER, hear
+from tests.launchers.test_launcher import SERVER, hear
 
 DEAF = """
 import time

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO
 
 from satrap.events import Event, decode
-from satrap.launch.launcher import Ended, Launched, Logged, Role, Stop
+from satrap.launchers.launcher import Ended, Launched, Logged, Role, Stop
 
 STOP_SECONDS = 60.0
 """Seconds for a role to end after it was released."""
@@ -18,19 +18,31 @@ STOP_SECONDS = 60.0
 READ_SECONDS = 1.0
 """Seconds to read the last output of an ended role: a process that it started may hold the pipe open."""
 
-_FREE_PORT = "127.0.0.1:0"
-
 
 class LocalLauncher:
-    """Launches roles on this machine, see `satrap.launch.launcher.Launcher`.
+    """Launches roles on this machine, see `satrap.launchers.launcher.Launcher`.
 
     A role's standard output carries events; its standard error is its log. Its standard input stays open
     while this process lives. A role ends itself when its input closes, so that nothing is left behind. A role
     that has not ended `stop_seconds` after it was released is killed.
+
+    Args:
+        stop_seconds: see above.
+        host: where roles listen that are given no address.
+        read: turns a line of a role's standard output into an event; None: it is part of the log.
+        inherit: file descriptors that roles have open, too.
     """
 
-    def __init__(self, stop_seconds: float = STOP_SECONDS) -> None:
-        self._stop_seconds = stop_seconds
+    def __init__(
+        self,
+        stop_seconds: float = STOP_SECONDS,
+        *,
+        host: str = "127.0.0.1",
+        read: Callable[[str], Event | None] = decode,
+        inherit: Sequence[int] = (),
+    ) -> None:
+        self._stop_seconds, self._read, self._inherit = stop_seconds, read, inherit
+        self.host = host
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, list[threading.Thread]] = {}
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
@@ -38,7 +50,7 @@ class LocalLauncher:
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""
         assert role.name not in self._processes
-        listen = [] if role.listen is None else ["--listen", role.listen or _FREE_PORT]
+        listen = [] if role.listen is None else ["--listen", role.listen or f"{self.host}:0"]
         # A session of its own: Ctrl-C reaches only the launcher, which stops the roles in order.
         process = subprocess.Popen(
             [sys.executable, *role.command, *listen],
@@ -48,6 +60,7 @@ class LocalLauncher:
             text=True,
             errors="replace",
             start_new_session=True,
+            pass_fds=self._inherit,
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -55,7 +68,7 @@ class LocalLauncher:
         self._processes[role.name] = process
         self._heard.put((role.name, Launched(f"process {process.pid}")))
         self._readers[role.name] = [
-            self._follow(role.name, process.stdout, decode),
+            self._follow(role.name, process.stdout, self._read),
             self._follow(role.name, process.stderr, Logged),
         ]
         if role.assignment:

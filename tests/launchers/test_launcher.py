@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from satrap.events import Event, Notice, Ready
-from satrap.launch.launcher import Ended, Launched, Launcher, Logged, Role, Stop
-from satrap.launch.local_launcher import LocalLauncher
 from satrap.launch.supervisor import RoleState
+from satrap.launchers.launcher import Ended, Launched, Launcher, Logged, Role, Stop
+from satrap.launchers.local_launcher import LocalLauncher
 
 ECHO = """
 import sys

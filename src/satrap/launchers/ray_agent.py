@@ -1,0 +1,179 @@
+"""The actor of one role: it starts the role's process on its node and passes on what that reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import satrap
+from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.events import Event, Failed, encode
+from satrap.launchers.launcher import Ended, Launched, Role, Stop
+from satrap.launchers.local_launcher import LocalLauncher
+
+FENCE_SECONDS = 20.0
+"""Seconds for the process of an earlier actor of the same role to end: servers take up to ten."""
+
+_TICK = 0.1
+_SCORE = Path("/proc/self/oom_score_adj")
+
+
+@dataclass(frozen=True)
+class Output(Event):
+    """A line that a role wrote to its standard output: one of its events, or any text."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class Warned(Event):
+    """The nodes are set up in a way that the user should know of; the same text from all of them."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a launcher says to all its agents.
+
+    Attributes:
+        run: identity of the run.
+        version: of satrap, where the launcher is.
+        folder: where roles run; every node must have it.
+        needs: files and folders that every node must have.
+        host: address on which servers listen; "": the node's.
+        priority: niceness and OOM score of the launcher.
+    """
+
+    run: str
+    version: str
+    folder: str
+    needs: tuple[str, ...]
+    host: str
+    priority: tuple[int, int]
+
+
+def priority() -> tuple[int, int]:
+    """Return niceness and OOM score of this process, as Linux adjusts it; what it starts has the same."""
+    return os.nice(0), int(_SCORE.read_text()) if _SCORE.exists() else 0
+
+
+def yielding(there: tuple[int, int], here: tuple[int, int]) -> str:
+    """Return a warning if processes of a node count less than the launcher does on its machine, else ""."""
+    if there[0] <= here[0] and there[1] <= here[1]:
+        return ""
+    return (
+        f"warning: Ray runs processes with niceness {there[0]} and OOM score {there[1]:+}: they yield to "
+        "others and are killed first; set RAY_worker_niceness=0 and RAY_worker_oom_score_adjustment=0 "
+        "at ray start"
+    )
+
+
+class Agent:
+    """Runs one role on this node, see `satrap.launchers.ray_launcher.RayLauncher`; a plain class.
+
+    When its process dies, the role's standard input closes, and the role ends by itself. Until then the role
+    holds a name in the system's table of sockets, and an agent that comes after waits for the name. So a role
+    never runs twice on a node.
+
+    Args:
+        role: a `Role`, as JSON.
+        terms: a `Terms`, as JSON.
+        address: of this node.
+    """
+
+    def __init__(self, role: str, terms: str, address: Callable[[], str]) -> None:
+        values = json.loads(terms)
+        self._terms = Terms(
+            **{**values, "needs": tuple(values["needs"]), "priority": tuple(values["priority"])}
+        )
+        self._role = Role(**json.loads(role))
+        self._said: list[str] = []
+        self._count = 0  # of events that were forgotten, since the launcher has them
+        self._lock = threading.Lock()
+        self._local: LocalLauncher | None = None
+        self._node = address()
+        # Ray blocks SIGINT in its workers, and the mask is inherited; by SIGINT workers are asked to save.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        try:
+            self._begin()
+        except SatrapError as error:
+            self._said += map(encode, (Launched(f"node {self._node}"), Failed(error), Ended(1)))
+
+    def _begin(self) -> None:
+        self._check()
+        os.chdir(self._terms.folder)
+        host, role = self._terms.host or self._node, self._role
+        if role.listen and role.listen.rpartition(":")[0] != host:
+            role = replace(role, listen="")  # it was on another node before
+        with _alone(f"\0satrap {self._terms.run} {role.name}") as name:
+            self._local = LocalLauncher(host=host, read=Output, inherit=[name.fileno()])
+            self._local.start(role)
+        if warning := yielding(priority(), self._terms.priority):
+            self._said.append(encode(Warned(warning)))
+
+    def _check(self) -> None:
+        if satrap.__version__ != self._terms.version:
+            raise ConfigError(
+                f"satrap {satrap.__version__} is installed there, and {self._terms.version} started the run",
+                where=f"node {self._node}",
+                fix="install the same version on all nodes",
+            )
+        for path in (self._terms.folder, *self._terms.needs):
+            if not Path(path).exists():
+                raise ConfigError(
+                    f"the node does not have {path}",
+                    where=f"node {self._node}",
+                    why="every process of the run reads it",
+                    fix="put it on storage that all nodes have at the same place",
+                )
+
+    def events(self, have: int, seconds: float) -> list[str]:
+        """Return the events after the first `have`, as JSON; wait at most `seconds` for one.
+
+        The launcher may ask again for events of which the answer was lost.
+        """
+        limit = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                self._hear()
+                del self._said[: max(have - self._count, 0)]
+                self._count = max(self._count, have)
+                if self._said or time.monotonic() > limit:
+                    return list(self._said)
+            time.sleep(_TICK)
+
+    def _hear(self) -> None:
+        for _, event in self._local.events(0) if self._local else ():
+            if isinstance(event, Launched):
+                event = Launched(f"{event.place} on node {self._node}")
+            self._said.append(encode(event))
+
+    def stop(self, how: str) -> None:
+        """Ask the role to end, or kill it; `how` is the name of a `Stop`."""
+        if self._local:
+            self._local.stop(self._role.name, Stop[how])
+
+
+def _alone(name: str) -> socket.socket:
+    """Return a socket that is bound to a name, once no process has one; the system knows it by no file."""
+    limit = time.monotonic() + FENCE_SECONDS
+    while True:
+        holder = socket.socket(socket.AF_UNIX)
+        try:
+            holder.bind(name)
+            return holder
+        except OSError as error:
+            holder.close()
+            if time.monotonic() > limit:
+                raise ExchangeError(
+                    f"the role's earlier process has not ended after {FENCE_SECONDS:g} s", why=str(error)
+                ) from error
+        time.sleep(_TICK)

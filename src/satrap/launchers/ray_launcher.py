@@ -1,0 +1,336 @@
+"""Roles on the nodes of a Ray cluster: Ray places them, starts an agent for each, and notices deaths."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import satrap
+from satrap.config.keys import Cluster
+from satrap.environment import variables
+from satrap.errors import ConfigError, ExchangeError
+from satrap.events import Event, Failed, decode
+from satrap.launchers.launcher import Ended, Logged, Role, Stop
+from satrap.launchers.local_launcher import STOP_SECONDS
+from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority
+from satrap.launchers.room import asked, by_kind, fitting, relevant, total, words
+
+ANSWER_SECONDS = 2.0
+"""Seconds after which an agent answers that it has nothing to report."""
+
+PLACE_SECONDS = 90.0
+"""Seconds for Ray to start the agent of a role whose resources are reserved, or to find others for it."""
+
+KILL_SECONDS = 5.0
+"""Seconds for a role to end after it was killed; then its agent is."""
+
+DECIDED_SECONDS = 0.5
+"""Seconds for Ray to say whether there is room; it takes some milliseconds."""
+
+_TICK = 0.1
+_KILLED = -signal.SIGKILL
+_OBJECT_STORE = 100 << 20
+"""Bytes of Ray's object store where the launcher starts Ray: no row and no tensor passes through it."""
+
+
+@dataclass
+class _Placed:
+    """A role and its agent."""
+
+    agent: Any
+    asked_at: float  # since when an answer is awaited
+    answer: Any = None  # of the agent, to come
+    have: int = 0  # number of events received
+    kill_until: float | None = None
+    released: bool = False
+
+
+class RayLauncher:
+    """Launches roles on a Ray cluster, see `satrap.launchers.launcher.Launcher`.
+
+    All resources are reserved together, as one placement group, before the first role starts. Each role has
+    an actor, its `Agent`, which Ray never restarts: whether a role starts again is decided elsewhere. Only
+    text passes through Ray. Agents end with the program that started them, and roles with their agents.
+
+    Without a key, all nodes must be on this machine, and roles listen on loopback. With one, they listen on
+    the addresses of their nodes.
+
+    Args:
+        keys: what to start, and where.
+        run: identity of the run.
+        folder: where roles run; every node must have it.
+        needs: files and folders that every node must have.
+        notice: called with a line that the user should read.
+
+    Raises:
+        ConfigError: Ray is not installed or cannot be reached, nodes are elsewhere and there is no key, or
+            the cluster has no room; the message says which roles lack what.
+    """
+
+    def __init__(
+        self, keys: Cluster, *, run: str, folder: str, needs: Sequence[str], notice: Callable[[str], None]
+    ) -> None:
+        self._keys, self._notice = keys, notice
+        self._roles: dict[str, _Placed] = {}
+        self._asked = asked(keys)
+        self._numbers = {name: number for number, name in enumerate(self._asked)}
+        self._warned: set[str] = set()
+        self._ours = False
+        self._group: Any = None
+        self._ray = _ray()
+        if not self._ray.is_initialized():
+            self._ours = True
+            self._connect()
+        try:
+            self.host = self._host()
+            host = "" if keys.key else self.host
+            self._terms = Terms(run, satrap.__version__, folder, tuple(needs), host, priority())
+            self._group = self._reserve()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> None:
+        address, options = self._keys.address, {}
+        if address is None:
+            asks = total(self._asked.values())
+            custom = {name: n for name, n in asks.items() if name not in ("CPU", "GPU", "memory")}
+            options = {
+                "num_cpus": math.ceil(asks.get("CPU", 0)),  # roles of one machine share its cores
+                "resources": custom,
+                "object_store_memory": _OBJECT_STORE,
+                "include_dashboard": False,
+                # Ray makes its workers yield to all others, and the first to be killed for lack of memory.
+                "_system_config": {"worker_niceness": 0, "worker_oom_score_adjustment": 0},
+            }
+            variables().setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray reports to the terminal by itself, and lines of roles reach it in another way.
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            with _keep_handlers():
+                self._ray.init(
+                    address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
+                )
+        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+            raise ConfigError(
+                f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
+                where="cluster.address",
+                why=_line(error),
+                fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
+            ) from error
+
+    def _host(self) -> str:
+        here = str(self._ray.util.get_node_ip_address())
+        elsewhere = sorted({node["NodeManagerAddress"] for node in self._nodes()} - {here})
+        if self._keys.key:
+            return here
+        if elsewhere:
+            raise ConfigError(
+                "cluster.key is missing, and the Ray cluster has nodes on other machines",
+                where=", ".join(elsewhere[:5]),
+                why="without a key, processes listen on loopback only",
+                fix="make one with satrap key FILE, and copy it to the same place on all nodes",
+            )
+        return "127.0.0.1"
+
+    def _nodes(self) -> list[Mapping[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _reserve(self) -> Any:
+        from ray.util import placement_group, placement_group_table
+
+        bundles = [dict(amounts) or {"CPU": 0.001} for amounts in self._asked.values()]
+        group = placement_group(bundles, strategy="SPREAD")
+        began, said = time.monotonic(), False
+        while not group.wait(0.1):
+            waited = time.monotonic() - began
+            state = placement_group_table(group)["stats"]["scheduling_state"]
+            if waited < DECIDED_SECONDS or (state not in ("INFEASIBLE", "NO_RESOURCES") and waited < 60):
+                continue
+            if waited > self._keys.wait:
+                self._ray.util.remove_placement_group(group)
+                raise self._no_room(state == "INFEASIBLE")
+            if not said:
+                error = self._no_room(state == "INFEASIBLE")
+                self._notice(f"{error.what} ({error.where}); waiting up to {self._keys.wait:g} s")
+                said = True
+        return group
+
+    def _no_room(self, ever: bool) -> ConfigError:
+        """Return the error about what is missing: of all that the cluster has, or of what is free now."""
+        nodes = [relevant(node["Resources"], self._asked) for node in self._nodes()]
+        free = relevant(self._ray.available_resources(), self._asked)
+        fit = fitting(self._asked, nodes if ever else [free])
+        where = by_kind(self._asked, fit)
+        if len(fit) == len(self._asked):
+            where += "; but not all at the same time"
+        return ConfigError(
+            f"the Ray cluster {'is too small' if ever else 'has no room now'} for the processes of the run",
+            where=where,
+            why=f"its {len(nodes)} nodes have {words(total(nodes))}; free are {words(free)}",
+            fix="ask for less in cluster.resources, add nodes, or let the run wait: cluster.wait: SECONDS",
+        )
+
+    def start(self, role: Role) -> None:
+        """Start a role; one of the same name must have ended."""
+        from ray.util import get_node_ip_address
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        assert role.name not in self._roles
+        amounts = dict(self._asked[role.name])
+        options = {"num_cpus": amounts.pop("CPU", 0), "num_gpus": amounts.pop("GPU", 0)}
+        if "memory" in amounts:
+            options["memory"] = amounts.pop("memory")
+        actor = self._ray.remote(Agent).options(
+            **options,
+            resources=amounts,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=4,  # it stops the role while it waits for the role's events
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=self._numbers[role.name]
+            ),
+        )
+        agent = actor.remote(json.dumps(asdict(role)), json.dumps(asdict(self._terms)), get_node_ip_address)
+        self._roles[role.name] = placed = _Placed(agent, time.monotonic())
+        self._ask(placed)
+
+    def _ask(self, placed: _Placed) -> None:
+        placed.asked_at = time.monotonic()
+        placed.answer = placed.agent.events.remote(placed.have, ANSWER_SECONDS)
+
+    def stop(self, name: str, how: Stop) -> None:
+        """Ask a role to end, or kill it; do nothing if it has ended."""
+        placed = self._roles.get(name)
+        if placed is None:
+            return
+        placed.agent.stop.remote(how.name)
+        placed.released |= how is Stop.RELEASE
+        if how is Stop.KILL and placed.kill_until is None:
+            placed.kill_until = time.monotonic() + KILL_SECONDS
+
+    def events(self, seconds: float) -> list[tuple[str, Event]]:
+        """Return reports as (name, event), in order; wait at most `seconds` for the first."""
+        if not self._roles:
+            time.sleep(seconds)
+            return []
+        answers = {placed.answer: name for name, placed in self._roles.items()}
+        self._ray.wait(list(answers), timeout=seconds)
+        done, _ = self._ray.wait(list(answers), num_returns=len(answers), timeout=0)
+        heard = [(answers[answer], event) for answer in done for event in self._answer(answers[answer])]
+        for name in list(self._roles):
+            heard += [(name, event) for event in self._give_up(name)]
+        return heard
+
+    def _answer(self, name: str) -> list[Event]:
+        """Return what an agent, or Ray in its place, has answered; ask for more."""
+        placed, errors = self._roles[name], self._ray.exceptions
+        try:
+            lines = self._ray.get(placed.answer, timeout=KILL_SECONDS)
+        except (errors.ActorUnavailableError, errors.GetTimeoutError):
+            self._ask(placed)
+            return []
+        except errors.RayActorError as error:
+            return self._lost(name, _line(error))
+        found: list[Event] = []
+        for event in map(_event, lines):
+            if isinstance(event, Warned):
+                if event.text not in self._warned:
+                    self._notice(event.text)
+                self._warned.add(event.text)
+            else:
+                found.append(event)
+        placed.have += len(lines)
+        if any(isinstance(event, Ended) for event in found):
+            self._forget(name)
+        else:
+            self._ask(placed)
+        return found
+
+    def _give_up(self, name: str) -> list[Event]:
+        """End a role that does not end when it is killed, has found no place, or whose agent is silent."""
+        placed, now = self._roles[name], time.monotonic()
+        if placed.kill_until is not None and now > placed.kill_until:
+            return self._lost(name, "killed")
+        waited = now - placed.asked_at
+        if placed.have and waited > self._keys.deadline + ANSWER_SECONDS:
+            return self._lost(name, f"its node has not answered for {waited:.0f} s")
+        if not placed.have and waited > PLACE_SECONDS + self._keys.wait:
+            fix = "add a node, or set cluster.wait"
+            what = f"{name} found no place on the Ray cluster in {waited:.0f} s"
+            self._forget(name)
+            return [
+                Failed(ExchangeError(what, where=f"it asks for {words(self._asked[name])}", fix=fix)),
+                Ended(1),
+            ]
+        return []
+
+    def _lost(self, name: str, why: str) -> list[Event]:
+        """Return the events of a role whose agent has died, or is given up."""
+        begun = self._roles[name].have > 0
+        self._forget(name)
+        if begun:
+            return [Logged(why), Ended(_KILLED)]
+        fix = "install satrap on all nodes, in the environment that ray start is called in"
+        return [Failed(ExchangeError(f"Ray could not start {name}", why=why, fix=fix)), Ended(1)]
+
+    def _forget(self, name: str) -> None:
+        self._ray.kill(self._roles.pop(name).agent)
+
+    def close(self) -> None:
+        """Kill the roles that were not released; return once all have ended."""
+        for name, placed in self._roles.items():
+            if not placed.released:
+                self.stop(name, Stop.KILL)
+        limit = time.monotonic() + STOP_SECONDS
+        while self._roles and time.monotonic() < limit:
+            self.events(_TICK)
+        for name in list(self._roles):
+            self._forget(name)
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "cluster.launcher is ray, but Ray is not installed",
+            where="cluster.launcher",
+            fix="pip install 'satrap[ray]', or set cluster.launcher to local",
+        ) from error
+    return ray
+
+
+@contextmanager
+def _keep_handlers() -> Iterator[None]:
+    """Restore the handler of SIGTERM at the end: Ray puts one of its own there."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _event(line: str) -> Event:
+    event = decode(line)
+    assert event is not None
+    return decode(event.line) or Logged(event.line) if isinstance(event, Output) else event
+
+
+def _line(error: BaseException) -> str:
+    """Return the last line of an error's text that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

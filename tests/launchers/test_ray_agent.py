@@ -1,0 +1,156 @@
+"""An agent is a plain class: what it does is shown without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import satrap
+from satrap.errors import ConfigError
+from satrap.events import Event, Failed, Notice, Ready, decode
+from satrap.launchers.launcher import Ended, Launched, Logged, Role
+from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority, yielding
+from tests.cluster.runs import alive
+from tests.launchers.test_launcher import SERVER
+
+TERMS = Terms("run", satrap.__version__, "/", (), "127.0.0.1", priority())
+
+
+def agent(role: Role, terms: Terms, address: str = "10.0.0.7") -> Agent:
+    terms = replace(
+        terms, run=f"run of {os.getpid()} at {time.monotonic()}" if terms.run == "run" else terms.run
+    )
+    return Agent(json.dumps(asdict(role)), json.dumps(asdict(terms)), lambda: address)
+
+
+def hear(agent: Agent, until: Callable[[list[Event]], bool], have: int = 0) -> list[Event]:
+    """Return events until a condition is true, asked for as a launcher does."""
+    heard: list[Event] = []
+    limit = time.monotonic() + 60
+    while not until(heard) and time.monotonic() < limit:
+        for line in agent.events(have + len(heard), 0.5):
+            event = decode(line)
+            assert event is not None
+            heard.append(event)
+    assert until(heard), heard
+    return heard
+
+
+def ended(heard: list[Event]) -> bool:
+    return bool(heard) and isinstance(heard[-1], Ended)
+
+
+def test_a_role_reports_through_its_agent_until_its_end() -> None:
+    one = agent(Role("shard 0", ["-c", SERVER], listen=""), TERMS)
+    heard = hear(one, lambda heard: len(heard) >= 3)
+    assert isinstance(heard[0], Launched)
+    assert heard[0].place.endswith(" on node 10.0.0.7")
+    lines = [event.line for event in heard if isinstance(event, Output)]
+    assert lines[0] == "no event"
+    assert decode(lines[1]) == Ready("--listen 127.0.0.1:0")
+    one.stop("SAVE")
+    saves = hear(one, bool, len(heard))[0]
+    assert isinstance(saves, Output)
+    assert decode(saves.line) == Notice("saves")
+    one.stop("RELEASE")
+    assert hear(one, ended, len(heard) + 1)[-1] == Ended(0)
+
+
+def test_events_are_kept_until_the_launcher_has_them() -> None:
+    one = agent(Role("shard 0", ["-c", "print(1); print(2)"]), TERMS)
+    heard = hear(one, ended)
+    assert [decode(line) for line in one.events(1, 0)] == heard[1:]
+    assert [decode(line) for line in one.events(1, 0)] == heard[1:]
+    assert one.events(len(heard), 0) == []
+
+
+def test_a_server_that_comes_back_elsewhere_listens_there() -> None:
+    for listen, terms, expected in (
+        ("10.0.0.7:5000", replace(TERMS, host=""), "10.0.0.7:5000"),
+        ("10.0.0.6:5000", replace(TERMS, host=""), "10.0.0.7:0"),
+        ("127.0.0.1:5000", TERMS, "127.0.0.1:5000"),
+    ):
+        one = agent(Role("shard 0", ["-c", "import sys; print(sys.argv[2])"], listen=listen), terms)
+        assert Output(expected) in hear(one, ended)
+
+
+def test_a_node_without_the_files_or_the_version_says_so(tmp_path: Path) -> None:
+    role = Role("worker 0", ["-c", "print(1)"])
+    for terms, what in (
+        (replace(TERMS, needs=(str(tmp_path / "run"),)), f"the node does not have {tmp_path / 'run'}"),
+        (
+            replace(TERMS, version="9.9"),
+            f"satrap {satrap.__version__} is installed there, and 9.9 started the run",
+        ),
+    ):
+        heard = hear(agent(role, terms), ended)
+        assert isinstance(heard[0], Launched)
+        assert isinstance(heard[1], Failed)
+        assert isinstance(heard[1].error, ConfigError)
+        assert heard[1].error.what == what
+        assert heard[2:] == [Ended(1)]
+
+
+LINGERING = """
+import os, sys, time
+print(os.getpid(), flush=True)
+sys.stdin.read()
+time.sleep(1.5)
+"""
+
+SHORT_LIVED = """
+import sys, time
+from satrap.launchers.ray_agent import Agent
+agent = Agent(sys.argv[1], sys.argv[2], lambda: "")
+while len(said := agent.events(0, 1)) < 2:
+    pass
+print(said[1], flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_role_never_runs_twice_on_a_node() -> None:
+    """Its agent was killed; the next one waits until the process that was left has ended."""
+    terms = replace(TERMS, run=f"twice {os.getpid()}")
+    arguments = [json.dumps(asdict(one)) for one in (Role("shard 0", ["-c", LINGERING]), terms)]
+    first = subprocess.Popen(
+        [sys.executable, "-c", SHORT_LIVED, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    said = decode(first.stdout.readline())
+    assert isinstance(said, Output)
+    pid = int(said.line)
+    first.kill()
+    first.communicate()
+    assert alive(pid)
+    second = agent(Role("shard 0", ["-c", "print(1)"]), terms)
+    assert not alive(pid)
+    assert hear(second, ended)[-1] == Ended(0)
+
+
+def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        one = agent(Role("worker 0", ["-c", "import time; print(1, flush=True); time.sleep(300)"]), TERMS)
+        heard = hear(one, lambda heard: Output("1") in heard)
+        one.stop("SAVE")
+        last = hear(one, ended, len(heard))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert last[-1] == Ended(-signal.SIGINT)
+    assert any("KeyboardInterrupt" in event.line for event in last if isinstance(event, Logged))
+
+
+def test_nodes_that_put_processes_last_are_told() -> None:
+    assert yielding((5, 0), (5, 0)) == ""
+    assert "niceness 15 and OOM score +0" in yielding((15, 0), (5, 0))
+    assert "niceness 0 and OOM score +1000" in yielding((0, 1000), (0, 0))
+    other = agent(Role("worker 0", ["-c", ""]), replace(TERMS, priority=(priority()[0] - 1, 0)))
+    assert any(isinstance(event, Warned) for event in hear(other, ended))
