@@ -76,6 +76,7 @@ class Play:
         self.live: dict[str, int] = {}
         self.pids = 100
         self.asked: dict[str, Stop] = {}
+        self.moves: list[str] = []  # servers that listen elsewhere when they come back
         self.slow = ""  # takes its time to end when it is killed
         self.servers: list[StartServer] = []
         self.groups: list[StartWorkers] = []
@@ -91,7 +92,8 @@ class Play:
             match action:
                 case StartServer(name, address):
                     self.servers.append(action)
-                    self.begin(name, Ready(address or f"127.0.0.1:{self.pids}"))
+                    kept = "" if name in self.moves else address
+                    self.begin(name, Ready(kept or f"127.0.0.1:{self.pids}"))
                 case StartWorkers():
                     self.groups.append(action)
                     for number in range(self.rules.workers):
@@ -319,6 +321,78 @@ def test_a_shard_without_its_rows_reads_the_snapshot_with_all_workers(journal: b
     assert play.servers[2:] == [StartServer("shard 0", address, fresh=True)]
     assert play.groups == [StartWorkers(0), StartWorkers(1, 4)]
     assert play.supervisor.restarts == 1
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_workers_get_the_new_address_of_a_shard_on_another_node(journal: bool) -> None:
+    """Without a journal they wait for it; with one it comes back while they wait, and they start again."""
+    play = Play(replace(RULES, journal=journal, snapshots=True), newest=4)
+    former = play.supervisor.addresses("shard")[0]
+    play.moves = ["shard 0"]
+    play.end("shard 0")
+    play.settle()
+    play.settle()
+    play.wait()
+    assert [(s.name, s.address, s.fresh) for s in play.servers[2:]] == [("shard 0", former, not journal)]
+    assert play.supervisor.addresses("shard")[0] != former
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 4)]
+    assert play.supervisor.restarts == 1 + journal
+    play.wait(5)
+    assert play.over is None
+    assert len(play.groups) == 2
+
+
+def test_workers_start_once_a_lost_shard_is_ready_again() -> None:
+    play = Play(replace(RULES, snapshots=True), newest=4)
+    play.prompt = False
+    play.end("shard 0")
+    play.settle()
+    play.wait(READY_SECONDS - 2)
+    assert play.groups == [StartWorkers(0)]
+    play.hear("shard 0", Ready("h:9"))
+    play.wait()
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 4)]
+    play.end("shard 1")
+    play.settle()
+    play.wait(READY_SECONDS + 2)
+    assert play.failed().what == "shard 1 was not ready after 120 s"
+
+
+def test_ctrl_c_while_a_lost_shard_starts_again() -> None:
+    play = Play(replace(RULES, snapshots=True), newest=4)
+    play.prompt = False
+    play.end("shard 0")
+    play.settle()
+    play.interrupts = 1
+    play.wait()
+    assert "the state since the newest snapshot is lost" in str(play.error)
+
+
+@pytest.mark.parametrize(
+    ("name", "embedding_workers", "snapshots"),
+    [("shard 0", 1, True), ("shard 0", 0, False), ("loader 0", 0, False), ("loader 0", 1, False)],
+)
+def test_those_who_cannot_learn_a_new_address_end_the_run(
+    name: str, embedding_workers: int, snapshots: bool
+) -> None:
+    rules = replace(RULES, journal=True, loaders=1, embedding_workers=embedding_workers, snapshots=snapshots)
+    play = Play(rules, newest=4)
+    play.moves = [name]
+    play.end(name)
+    play.settle()
+    play.settle()
+    assert play.failed().what.startswith(f"{name} came back at another address, 127.0.0.1:")
+
+
+def test_a_loader_on_another_node_is_found_after_a_restart_of_the_workers() -> None:
+    play = Play(replace(RULES, loaders=1, embedding_workers=1, snapshots=True), newest=4)
+    play.moves = ["loader 0"]
+    play.end("loader 0")
+    play.settle()
+    play.settle()
+    play.wait()
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 4)]
+    assert play.over is None
 
 
 def test_several_deaths_at_once_cost_one_restart() -> None:
@@ -628,6 +702,10 @@ def steps(play: Play, draw: Any) -> None:
         play.step(draw(st.integers(0, 100)))
 
 
+def moves(play: Play, draw: Any) -> None:
+    play.moves = [*play.moves, draw(st.sampled_from(["shard 0", "shard 1", "loader 0"]))]
+
+
 def is_interrupted(play: Play, _: Any) -> None:
     play.interrupts += 1
 
@@ -636,7 +714,7 @@ def goes_on(play: Play, draw: Any) -> None:
     play.decide(draw(st.sampled_from([0.0, 0.1, SETTLE_SECONDS, 6.0, READY_SECONDS])))
 
 
-DEEDS: list[Deed] = [dies, speaks, is_ready, steps, goes_on, goes_on, goes_on, is_interrupted]
+DEEDS: list[Deed] = [dies, speaks, is_ready, steps, goes_on, goes_on, goes_on, moves, is_interrupted]
 
 NUMBERS = st.integers(0, 2)
 

@@ -22,6 +22,9 @@ LOADER_RESTARTS = 3
 SETTLE_SECONDS = 0.5
 """Seconds after the first death: others follow within them, and show which role caused it."""
 
+SERVERS = ("shard", "loader", "embedding worker")
+"""Kinds of roles that others connect to, in the order in which they are started."""
+
 TAIL_LINES = 3
 """Last lines of a role's log that an error shows."""
 
@@ -86,6 +89,7 @@ class RoleState:
     def __init__(self, name: str, address: str = "") -> None:
         self.name, self.address = name, address
         self.ready = False  # since it was started the last time
+        self.moved = False  # it listens elsewhere than before, and others know the former address only
         self.code: int | None = None  # its exit code, negative for a signal
         self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
 
@@ -107,6 +111,7 @@ class RoleState:
             case Logged(line):
                 self._tail.append(line)
             case Ready(address):
+                self.moved |= self.address not in ("", address)
                 self.address, self.ready = address, True
             case Ended(code):
                 self.code = code
@@ -137,6 +142,7 @@ class Supervisor:
     - With a journal, a shard that is killed is restarted; all others wait.
     - Without one, or when a worker or embedding worker dies, all workers restart as a new generation, from
       the newest snapshot if the run takes any; surviving servers stay. Both count as restarts.
+    - If a server comes back at another address, on another node of a cluster, all workers restart, too.
     - Shards that ran before are not supervised; if one is lost, all workers restart as above.
     - Loaders are restarted up to `LOADER_RESTARTS` times.
     - Before the workers start, any shard or loader that is killed is started again, as often as later.
@@ -148,18 +154,16 @@ class Supervisor:
 
     def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
         self._keys, self._journal, self._snapshots = keys, journal, snapshots
-        self._stages = [
-            ("shard", keys.servers),
-            ("loader", keys.loaders),
-            ("embedding worker", keys.embedding_workers),
-        ]
+        self._stages = list(zip(SERVERS, (keys.servers, keys.loaders, keys.embedding_workers), strict=True))
         self._roles: dict[str, RoleState] = {}
         self._errors: dict[str, SatrapError] = {}  # in the order received: the first is the likelier cause
         self._generation, self._step, self._loader_restarts, self._interrupts = -1, 0, 0, 0
-        self._ready_until = 0.0
+        self._ready_until: float | None = None  # None: servers have been started since the last time
         self._settle_until: float | None = None
         self._stop_until: float | None = None
         self._setback: SatrapError | None = None  # why all workers must restart, once all have ended
+        self._starting = True  # until the workers start
+        self._origin: int | None = None  # the step of the snapshot from which they do
         self.restarts, self.repeated, self.finished = 0, 0, False
         self.trained: Trained | None = None
 
@@ -197,18 +201,21 @@ class Supervisor:
             return []
         if self._setback is not None:
             return [] if _running(self._all("worker")) else [FindSnapshot()]
-        return self._start(now) if self._generation < 0 else self._supervise(now)
+        return self._start(now) if self._starting else self._supervise(now)
 
     def _start(self, now: float) -> list[Action]:
         """Start servers, and once all are ready, the workers."""
         if self._interrupts:
-            return self._finish(KeyboardInterrupt())
+            lost = (
+                "interrupted while processes were started again: the state since the newest snapshot is lost"
+            )
+            return self._finish(KeyboardInterrupt() if self._generation < 0 else InterruptedRunError(lost))
         actions = self._restart_loaders() + self._restart_shards() + self._judge(now)
         if self.finished or self._settle_until is not None:
             return actions
-        if any(isinstance(action, StartServer) for action in actions):
+        if self._ready_until is None or any(isinstance(action, StartServer) for action in actions):
             self._ready_until = now + READY_SECONDS
-        late = [role for role in self._roles.values() if not role.ready]
+        late = [role for role in self._all(*SERVERS) if not role.ready]
         while self._stages and not late:
             kind, count = self._stages.pop(0)
             actions += [self._start_server(f"{kind} {number}") for number in range(count)]
@@ -225,10 +232,13 @@ class Supervisor:
         self._roles[name] = RoleState(name, address)
         return StartServer(name, address, fresh)
 
-    def _start_workers(self, step: int | None = None) -> list[Action]:
+    def _start_workers(self) -> list[Action]:
         self._generation += 1
+        self._starting = False
+        for role in self._all(*SERVERS):
+            role.moved = False  # the workers get its address now
         self._roles |= {name: RoleState(name) for name in (f"worker {i}" for i in range(self._keys.workers))}
-        return [StartWorkers(self._generation, step)]
+        return [StartWorkers(self._generation, self._origin)]
 
     def _supervise(self, now: float) -> list[Action]:
         """Keep the run alive until the workers have ended."""
@@ -261,7 +271,7 @@ class Supervisor:
     def _restart_shards(self) -> list[Action]:
         """Restart, at their addresses, killed shards that have a journal, or no rows yet."""
         actions: list[Action] = []
-        if (self._generation >= 0 and not self._journal) or self._settle_until is not None:
+        if not (self._starting or self._journal) or self._settle_until is not None:
             return actions
         for role in self._all("shard"):
             # One that ended by itself said why, and would do so again.
@@ -294,7 +304,7 @@ class Supervisor:
 
     def _judge(self, now: float) -> list[Action]:
         """Once others have had time to follow a lost role, restart the workers or end the run."""
-        lost = self._lost()
+        lost = self._lost() or self._moved()
         if not lost:
             self._settle_until = None
             return []
@@ -310,6 +320,13 @@ class Supervisor:
             fix="look for its lines above; if the system killed it, it may have run out of memory"
             + ("" if self._snapshots else "; with checkpoint.every_steps a run goes on after a death"),
         )
+        if lost[0].code is None:
+            error = ExchangeError(
+                f"{lost[0].name} came back at another address, {lost[0].address}",
+                where=lost[0].traces,
+                why="the others know its former address only",
+                fix="set checkpoint.every_steps: then, without embedding workers, all workers start again",
+            )
         again = self._snapshots and self._generation >= 0 and self.restarts < self._keys.restarts
         may_return = again and self._stop_until is None and all(map(self._may_return, lost))
         if not may_return or not isinstance(error, ExchangeError):
@@ -332,6 +349,11 @@ class Supervisor:
         servers = [role for role in self._all(*kinds) if role.code is not None]
         return servers + sorted(workers, key=lambda role: (role.code == PEER_LOST, first[role]))
 
+    def _moved(self) -> list[RoleState]:
+        """Return the servers that processes which run already look for at another address."""
+        known = SERVERS if not self._starting else ("shard",) if self._all("embedding worker") else ()
+        return [role for role in self._all(*known) if role.moved]
+
     def _consequence(self, lost: RoleState) -> str:
         if self.restarts and self.restarts == self._keys.restarts:
             return f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
@@ -343,7 +365,9 @@ class Supervisor:
         }[lost.kind]
 
     def _may_return(self, role: RoleState) -> bool:
-        """Whether a role ended for a reason that may not recur."""
+        """Whether a role ended for a reason that may not recur, or has moved and can be followed."""
+        if role.code is None:  # embedding workers do not start again
+            return role.kind == "loader" or not self._all("embedding worker")
         match role.kind:
             case "shard":  # if its journal cannot restore it any more, the newest snapshot can
                 return role.killed or self._journal
@@ -353,7 +377,7 @@ class Supervisor:
         return False  # loaders have been restarted as often as allowed
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Restart lost servers, shards empty, and all workers, from the newest snapshot, if any."""
+        """Restart lost servers, shards empty, and then all workers, from the newest snapshot, if any."""
         error, self._setback, self.trained = self._setback, None, None
         assert error is not None
         self._errors = {name: one for name, one in self._errors.items() if not name.startswith("worker")}
@@ -363,6 +387,8 @@ class Supervisor:
             for role in self._all("shard", "embedding worker")
             if role.code is not None
         ]
+        self._roles = {name: role for name, role in self._roles.items() if role.kind != "worker"}
+        self._starting, self._origin, self._ready_until = True, step, None
         lost = max(self._step - (step or 0), 0)
         self.repeated += lost
         origin = (
@@ -372,7 +398,7 @@ class Supervisor:
             f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
             f"{lost:,} steps are done again ({self._count()})"
         )
-        return [*servers, Say(said), *self._start_workers(step)]
+        return [*servers, Say(said)]
 
     def _finish(self, error: BaseException | None) -> list[Action]:
         self.finished = True
