@@ -182,8 +182,18 @@ def test_what_only_ray_needs_is_refused_without_it(tmp_path: Path) -> None:
         assert getattr(cluster, key)
 
 
+def test_workers_on_gpus_ask_ray_for_them(tmp_path: Path) -> None:
+    ray = ("cluster.exchange=servers", "cluster.launcher=ray", "training.device=cuda")
+    error = refused(tmp_path, *ray)
+    assert error.what == "training.device is cuda, but workers ask Ray for no GPU"
+    assert error.fix == "set cluster.resources.worker.gpu to 1"
+    assert loaded(tmp_path, *ray, "cluster.resources.worker.gpu=1.0").sections.training.device == "cuda"
+
+
 def test_one_process_needs_no_ray(tmp_path: Path) -> None:
     error = refused(tmp_path, "cluster.launcher=ray")
     assert error.what == "cluster.launcher is ray, but cluster.exchange is local"
     assert error.where == "--set cluster.launcher"
     assert "cluster.launcher" in refused(tmp_path, "cluster.launcher=kubernetes").what
+    for address in ("here", "ray://10.0.0.1:10001"):
+        assert "cluster.address" in refused(tmp_path, f"cluster.address={address}").what

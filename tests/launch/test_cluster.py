@@ -100,6 +100,15 @@ def check_traffic(traffic: Any, seen: Scrape) -> None:
     assert [shard["satrap_shard_requests_total update"] for shard in shards] == [32, 32]
 
 
+def test_ray_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError) as caught:
+        launch.train(load(make_recipe(tmp_path), [*SERVERS, "cluster.launcher=ray"]), str(tmp_path / "run"))
+    assert caught.value.what == "cluster.launcher is ray, but Ray is not installed"
+    assert "pip install 'satrap[ray]'" in caught.value.fix
+    assert not (tmp_path / "run").exists()
+
+
 @contextmanager
 def shards_of_others(key: Path, count: int = 2) -> Iterator[list[str]]:
     """Shards that somebody has started, with a key; yields their addresses."""

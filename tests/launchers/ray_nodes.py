@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from tests.cluster.runs import ROLES
 
 SMALL = 80 << 20
 """Bytes of a node's object store, almost the least that Ray takes."""
@@ -19,6 +25,16 @@ QUICK = {
     "worker_oom_score_adjustment": 0,
 }
 """With Ray's own settings a dead node is noticed after 13 seconds."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A process of a run, of a kind such as "shard", and the process of its agent; on a node."""
+
+    kind: str
+    pid: int
+    agent: int
+    node: Any
 
 
 class Nodes:
@@ -47,6 +63,39 @@ class Nodes:
 
     def add(self, cpus: int, **resources: float) -> Any:
         return self.cluster.add_node(num_cpus=cpus, object_store_memory=SMALL, resources=resources)
+
+    def free(self, seconds: float = 30.0) -> float:
+        """Return the processors that nobody has reserved, once that are all, at most so much later."""
+        limit = time.monotonic() + seconds
+        while True:
+            free = self.ray.available_resources().get("CPU", 0.0)
+            if free == self.ray.cluster_resources()["CPU"] or time.monotonic() > limit:
+                return float(free)
+            time.sleep(0.1)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> threading.Timer:
+        """Do something in a while, in another thread."""
+        timer = threading.Timer(seconds, do)
+        timer.start()
+        return timer
+
+    def roles(self) -> list[Role]:
+        """Return the processes of roles that run now."""
+        raylets = {
+            node.all_processes["raylet"][0].process.pid: node for node in self.cluster.list_all_nodes()
+        }
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        found = []
+        for pid, agent in sorted(parents.items()):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                kind = "worker" if "satrap.launch" in words else next(filter(ROLES.__contains__, words), None)
+                if kind and parents.get(agent) in raylets:
+                    found.append(Role(kind, pid, agent, raylets[parents[agent]]))
+        return found
 
     def remove(self, node: Any) -> None:
         """Kill a node."""

@@ -1,4 +1,4 @@
-"""What every launcher does; today there is the one of this machine."""
+"""What every launcher does: that of this machine and that of Ray."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from secrets import token_hex
 
 import pytest
 
+from satrap.config.keys import Cluster, Resources, RoleResources
 from satrap.events import Event, Notice, Ready
 from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Launcher, Logged, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
+from satrap.launchers.ray_launcher import RayLauncher
+
+LITTLE = RoleResources(shard=Resources(cpu=0.1), worker=Resources(cpu=0.1))
 
 ECHO = """
 import sys
@@ -35,9 +40,15 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(params=[LocalLauncher])
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
-    with closing(request.param()) as made:
+    if request.param == "local":
+        made: Launcher = LocalLauncher()
+    else:
+        request.getfixturevalue("nodes")
+        keys = Cluster(exchange="servers", launcher="ray", shards=2, workers=8, resources=LITTLE)
+        made = RayLauncher(keys, run=token_hex(8), folder="/", needs=(), notice=print)
+    with closing(made):
         yield made
 
 
@@ -81,13 +92,13 @@ def test_events_of_a_role_begin_with_its_place_and_end_with_its_code(launcher: L
 
 def test_a_server_is_told_where_to_listen(launcher: Launcher) -> None:
     launcher.start(Role("shard 0", ["-c", SERVER], listen=""))
-    launcher.start(Role("shard 1", ["-c", SERVER], listen="10.0.0.1:5000"))
+    launcher.start(Role("shard 1", ["-c", SERVER], listen="127.0.0.1:5000"))
     heard = hear(launcher, lambda heard: sum(isinstance(event, Ready) for _, event in heard) == 2)
     assert sorted(name for name, event in heard if event == Logged("no event")) == ["shard 0", "shard 1"]
     addresses = {name: event.address for name, event in heard if isinstance(event, Ready)}
     assert addresses["shard 0"].startswith("--listen ")
     assert addresses["shard 0"].endswith(":0")
-    assert addresses["shard 1"] == "--listen 10.0.0.1:5000"
+    assert addresses["shard 1"] == "--listen 127.0.0.1:5000"
 
 
 def test_roles_are_asked_to_save_and_killed_by_name(launcher: Launcher) -> None:

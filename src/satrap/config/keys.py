@@ -402,7 +402,7 @@ class Resources(Keys):
     """What one process asks of a Ray cluster. Ray counts this and keeps no process from using more."""
 
     cpu: Share = 1.0
-    """Processors."""
+    """Processors; of several workers, each computes with so many threads."""
     memory: Bytes | None = None
     """Memory, for example 64GiB; default none."""
     gpu: Share = 0.0
@@ -453,7 +453,7 @@ class Cluster(Keys):
     of replicated tables, and shards hold the others."""
     launcher: Literal["local", "ray"] = "local"
     """What starts the processes. local: this machine; ray: a Ray cluster, `pip install satrap[ray]`."""
-    address: str | None = None
+    address: Annotated[str, Field(pattern=r"^(auto|[^\s/]+:[0-9]{1,5})$")] | None = None
     """With `launcher: ray`: HOST:PORT of the cluster's head, or auto for the one of this machine. Default: a
     Ray of this machine alone, which is started for the run and ends with it."""
     resources: RoleResources = RoleResources()

@@ -87,7 +87,7 @@ def _check_addresses(sections: Sections, source: Source) -> None:
 
 
 def _check_launcher(sections: Sections, source: Source) -> None:
-    """Raise `ConfigError` for keys of a launcher that the run does not use."""
+    """Raise `ConfigError` for keys of a launcher that is not used, and for what Ray cannot place."""
     cluster, default = sections.cluster, Cluster()
     if cluster.launcher == "ray" and cluster.exchange == "local":
         raise ConfigError(
@@ -95,6 +95,13 @@ def _check_launcher(sections: Sections, source: Source) -> None:
             where=source.where(("cluster", "launcher")),
             why="with the local exchange there is one process, and nothing to place",
             fix="set cluster.exchange to servers or collective",
+        )
+    if cluster.launcher == "ray" and sections.training.device != "cpu" and cluster.resources.worker.gpu < 1:
+        raise ConfigError(
+            f"training.device is {sections.training.device}, but workers ask Ray for no GPU",
+            where=source.where(("training", "device")),
+            why="Ray shows a process only the devices that it asked for",
+            fix="set cluster.resources.worker.gpu to 1",
         )
     for key in ("address", "resources", "wait") if cluster.launcher == "local" else ():
         if getattr(cluster, key) != getattr(default, key):

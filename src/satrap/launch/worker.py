@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -65,12 +66,13 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
     """Return the shards and the other workers of an assignment."""
     sections = recipe.sections
     cluster, training = sections.cluster, sections.training
-    workers, device = Workers(), _device(training.device, assignment)
+    workers, device = Workers(), _device(recipe, assignment)
     if assignment.world > 1:
         workers = ConnectedWorkers(
             assignment.store,
             assignment.rank,
             assignment.world,
+            host=_address_towards(assignment.store),
             device=device,
             deadline=cluster.deadline,
             wire=wire_of(recipe),
@@ -116,11 +118,25 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
             options=options,
         )
 
-    cores = (os.cpu_count() or 1) // assignment.world
-    threads = None if assignment.world == 1 else max(1, cores)
-    return Site(
-        workers, for_group(workers.peers, exchange), device, threads, _data(recipe, assignment, workers.data)
-    )
+    data = _data(recipe, assignment, workers.data)
+    return Site(workers, for_group(workers.peers, exchange), device, _threads(recipe, assignment), data)
+
+
+def _threads(recipe: Recipe, assignment: Assignment) -> int | None:
+    """Return with how many threads this worker computes; None: as PyTorch decides."""
+    if assignment.world == 1:
+        return None
+    cluster = recipe.sections.cluster
+    local = cluster.launcher == "local"
+    return max(1, (os.cpu_count() or 1) // assignment.world if local else int(cluster.resources.worker.cpu))
+
+
+def _address_towards(store: str) -> str:
+    """Return the address of this machine on the way to HOST:PORT; loopback, if that is here."""
+    host, _, port = store.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((host, int(port)))  # sends nothing
+        return str(way.getsockname()[0])
 
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
@@ -172,9 +188,10 @@ def _client_options(recipe: Recipe, assignment: Assignment) -> ClientOptions:
     return ClientOptions(key=key, deadline=recipe.sections.cluster.deadline)
 
 
-def _device(device: str, assignment: Assignment) -> str:
-    """Return the device of this worker; several workers on `cuda` each get their own."""
-    if device != "cuda" or assignment.world == 1:
+def _device(recipe: Recipe, assignment: Assignment) -> str:
+    """Return the device of this worker; several workers on `cuda` each get their own, as from Ray."""
+    device = recipe.sections.training.device
+    if device != "cuda" or assignment.world == 1 or recipe.sections.cluster.launcher == "ray":
         return device
     if torch.cuda.device_count() < assignment.world:
         raise ConfigError(

@@ -6,11 +6,13 @@ import json
 import logging
 import math
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from textwrap import shorten
 from typing import Any
 
 import satrap
@@ -29,11 +31,17 @@ ANSWER_SECONDS = 2.0
 PLACE_SECONDS = 90.0
 """Seconds for Ray to start the agent of a role whose resources are reserved, or to find others for it."""
 
+CONNECT_SECONDS = 5.0
+"""Seconds for the head of a cluster to accept a connection."""
+
 KILL_SECONDS = 5.0
 """Seconds for a role to end after it was killed; then its agent is."""
 
 DECIDED_SECONDS = 0.5
 """Seconds for Ray to say whether there is room; it takes some milliseconds."""
+
+SETTLE_SECONDS = 10.0
+"""Seconds for Ray to use what others have released."""
 
 _TICK = 0.1
 _KILLED = -signal.SIGKILL
@@ -104,7 +112,7 @@ class RayLauncher:
             asks = total(self._asked.values())
             custom = {name: n for name, n in asks.items() if name not in ("CPU", "GPU", "memory")}
             options = {
-                "num_cpus": math.ceil(asks.get("CPU", 0)),  # roles of one machine share its cores
+                "num_cpus": math.ceil(asks.get("CPU", 0)) or 1,  # roles of one machine share its cores
                 "resources": custom,
                 "object_store_memory": _OBJECT_STORE,
                 "include_dashboard": False,
@@ -115,11 +123,14 @@ class RayLauncher:
         # Ray reports to the terminal by itself, and lines of roles reach it in another way.
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
+            if address not in (None, "auto"):
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
             with _keep_handlers():
                 self._ray.init(
                     address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
                 )
-        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
+        except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
             raise ConfigError(
                 f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
                 where="cluster.address",
@@ -153,30 +164,40 @@ class RayLauncher:
         while not group.wait(0.1):
             waited = time.monotonic() - began
             state = placement_group_table(group)["stats"]["scheduling_state"]
-            if waited < DECIDED_SECONDS or (state not in ("INFEASIBLE", "NO_RESOURCES") and waited < 60):
+            if waited < DECIDED_SECONDS:
                 continue
+            lack = self._lack(ever=state == "INFEASIBLE")
+            if lack is None and waited < SETTLE_SECONDS:
+                continue  # others have just released what is needed
+            lack = lack or self._error(
+                "cannot place the processes of the run together", "all would fit one by one"
+            )
             if waited > self._keys.wait:
                 self._ray.util.remove_placement_group(group)
-                raise self._no_room(state == "INFEASIBLE")
+                raise lack
             if not said:
-                error = self._no_room(state == "INFEASIBLE")
-                self._notice(f"{error.what} ({error.where}); waiting up to {self._keys.wait:g} s")
+                self._notice(f"{lack.what} ({lack.where}); waiting up to {self._keys.wait:g} s")
                 said = True
         return group
 
-    def _no_room(self, ever: bool) -> ConfigError:
-        """Return the error about what is missing: of all that the cluster has, or of what is free now."""
-        nodes = [relevant(node["Resources"], self._asked) for node in self._nodes()]
-        free = relevant(self._ray.available_resources(), self._asked)
-        fit = fitting(self._asked, nodes if ever else [free])
-        where = by_kind(self._asked, fit)
+    def _lack(self, *, ever: bool) -> ConfigError | None:
+        """Return the error about what is missing: of all that there is, or of what is free; None: nothing."""
+        nodes = [node["Resources"] for node in self._nodes()]
+        fit = fitting(self._asked, nodes if ever else [self._ray.available_resources()])
         if len(fit) == len(self._asked):
-            where += "; but not all at the same time"
+            return None
+        what = "is too small for" if ever else "has no room now for"
+        return self._error(f"{what} the processes of the run", by_kind(self._asked, fit))
+
+    def _error(self, what: str, where: str) -> ConfigError:
+        nodes = self._nodes()
+        have = relevant(total(node["Resources"] for node in nodes), self._asked)
+        free = relevant(self._ray.available_resources(), self._asked)
         return ConfigError(
-            f"the Ray cluster {'is too small' if ever else 'has no room now'} for the processes of the run",
+            f"the Ray cluster {what}",
             where=where,
-            why=f"its {len(nodes)} nodes have {words(total(nodes))}; free are {words(free)}",
-            fix="ask for less in cluster.resources, add nodes, or let the run wait: cluster.wait: SECONDS",
+            why=f"its {len(nodes)} nodes have {words(have)}; free are {words(free)}",
+            fix="ask for less in cluster.resources, add nodes, or queue: cluster.wait: SECONDS",
         )
 
     def start(self, role: Role) -> None:
@@ -204,7 +225,6 @@ class RayLauncher:
         self._ask(placed)
 
     def _ask(self, placed: _Placed) -> None:
-        placed.asked_at = time.monotonic()
         placed.answer = placed.agent.events.remote(placed.have, ANSWER_SECONDS)
 
     def stop(self, name: str, how: Stop) -> None:
@@ -236,10 +256,14 @@ class RayLauncher:
         try:
             lines = self._ray.get(placed.answer, timeout=KILL_SECONDS)
         except (errors.ActorUnavailableError, errors.GetTimeoutError):
-            self._ask(placed)
+            self._ask(placed)  # still awaited since it was asked first
             return []
+        except errors.RayTaskError as error:  # the node cannot import the agent
+            return self._unstartable(name, error)
         except errors.RayActorError as error:
-            return self._lost(name, _line(error))
+            return (
+                self._unstartable(name, error) if error.actor_init_failed else self._lost(name, _line(error))
+            )
         found: list[Event] = []
         for event in map(_event, lines):
             if isinstance(event, Warned):
@@ -249,6 +273,7 @@ class RayLauncher:
             else:
                 found.append(event)
         placed.have += len(lines)
+        placed.asked_at = time.monotonic()
         if any(isinstance(event, Ended) for event in found):
             self._forget(name)
         else:
@@ -275,12 +300,13 @@ class RayLauncher:
 
     def _lost(self, name: str, why: str) -> list[Event]:
         """Return the events of a role whose agent has died, or is given up."""
-        begun = self._roles[name].have > 0
         self._forget(name)
-        if begun:
-            return [Logged(why), Ended(_KILLED)]
+        return [Logged(why), Ended(_KILLED)]
+
+    def _unstartable(self, name: str, error: Exception) -> list[Event]:
+        self._forget(name)
         fix = "install satrap on all nodes, in the environment that ray start is called in"
-        return [Failed(ExchangeError(f"Ray could not start {name}", why=why, fix=fix)), Ended(1)]
+        return [Failed(ExchangeError(f"Ray could not start {name}", why=_line(error), fix=fix)), Ended(1)]
 
     def _forget(self, name: str) -> None:
         self._ray.kill(self._roles.pop(name).agent)
@@ -331,6 +357,6 @@ def _event(line: str) -> Event:
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line of an error's text that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    """Return the last line of an error's text that says something; the lines before are a traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return shorten(lines[-1], 160, placeholder=" ...") if lines else type(error).__name__

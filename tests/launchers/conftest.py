@@ -1,0 +1,15 @@
+"""The Ray cluster that tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.launchers.ray_nodes import Nodes
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[Nodes]:
+    with Nodes([4, 4]) as started:
+        yield started
