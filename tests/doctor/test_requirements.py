@@ -51,6 +51,14 @@ def test_more_processes_than_cores(tmp_path: Path) -> None:
     assert requirements.processes(recipe, 4).level == "ok"
     found = requirements.processes(recipe, 3)
     assert (found.level, "4 on 3 cores" in found.found) == ("warning", True)
+    elsewhere = [
+        "cluster.exchange=servers",
+        "cluster.workers=9",
+        "cluster.launcher=ray",
+        "cluster.address=auto",
+    ]
+    found = requirements.processes(load(tmp_path / "clicks.yaml", elsewhere), 4)
+    assert (found.level, "10 on a Ray cluster" in found.found) == ("ok", True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")

@@ -39,6 +39,8 @@ def processes(recipe: Recipe, cores: float) -> Finding:
     cluster = recipe.sections.cluster
     local = cluster.exchange == "local"
     count = 1 if local else cluster.workers + cluster.servers + cluster.loaders + cluster.embedding_workers
+    if cluster.address:
+        return Finding("processes", "ok", f"the recipe starts {count} on a Ray cluster, not on this machine")
     found = f"the recipe starts {count} on {cores:g} cores"
     if count > max(1, cores):
         return Finding("processes", "warning", f"{found}: they share cores", "use fewer workers or shards")
