@@ -2,10 +2,9 @@ import inspect
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from satrap import optim
-from satrap.config.keys import DENSE_OPTIMIZERS, EMBEDDING_OPTIMIZERS, Embedding, as_bytes
+from satrap.config.keys import DENSE_OPTIMIZERS, EMBEDDING_OPTIMIZERS
 
 TORCH = {
     "sgd": torch.optim.SGD,
@@ -26,18 +25,3 @@ def test_dense_optimizers_have_the_defaults_of_torch(name: str) -> None:
         if key not in ("name", "lr"):
             default = parameters[key].default
             assert info.default == (list(default) if isinstance(default, tuple) else default), key
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("4GiB", 4 << 30), ("512MiB", 512 << 20), ("1.5 KiB", 1536), (100, 100), ("2TiB", 2 << 40)],
-)
-def test_sizes(text: object, count: int) -> None:
-    assert as_bytes(text) == count
-    assert Embedding.model_validate({"memory": text}).memory == count
-
-
-@pytest.mark.parametrize("text", ["4GB", "GiB", "-1GiB", "", "4 G"])
-def test_wrong_sizes(text: str) -> None:
-    with pytest.raises(ValidationError):
-        Embedding.model_validate({"memory": text})

@@ -11,7 +11,7 @@ import pytest
 import satrap
 from satrap import models
 from satrap.config import load
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.dense import Workers
 from satrap.errors import ConfigError
 from satrap.launch.endpoints import metrics_address, worker_endpoint

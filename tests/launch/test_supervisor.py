@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.errors import DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.launch.events import Finished, Stepped, Trained

@@ -10,7 +10,7 @@ from secrets import token_hex
 
 import pytest
 
-from satrap.config.keys import Cluster, Resources, RoleResources
+from satrap.config.cluster import Cluster, Resources, RoleResources
 from satrap.events import Event, Notice, Ready
 from satrap.launch.supervisor import RoleState
 from satrap.launchers.launcher import Ended, Launched, Launcher, Logged, Role, Stop

@@ -17,7 +17,7 @@ import pytest
 from satrap import launch
 from satrap.checkpoint import Series
 from satrap.config import load
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.errors import ConfigError
 from satrap.launchers.ray_launcher import RayLauncher
 from tests.cli.command import SATRAP, process
@@ -88,7 +88,7 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
 
 
 NOWHERE = """
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.errors import ConfigError
 from satrap.launchers.ray_launcher import RayLauncher
 keys = Cluster(exchange="servers", launcher="ray", address="127.0.0.1:9")

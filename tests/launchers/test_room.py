@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.launchers.room import asked, by_kind, fitting, relevant, total, words
 
 GIB = 1024**3

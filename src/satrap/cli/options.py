@@ -39,7 +39,7 @@ output_folder_option = click.option(
 
 def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     """Return the bytes of an option such as 512MiB; None if it is not given."""
-    from satrap.config.keys import as_bytes
+    from satrap.config.values import as_bytes
 
     try:
         return None if value is None else int(str(as_bytes(int(value) if value.isdigit() else value)))

@@ -1,6 +1,7 @@
 """Recipes: one complete configuration as a YAML file, checked key by key.
 
-`load` reads one; `keys.py` holds every key with its documentation; `satrap config --keys` prints them.
+`load` reads one; `keys.py` and `cluster.py` hold every key with its documentation; `satrap config --keys`
+prints them.
 """
 
 from satrap.config.explain import unknown_value

@@ -1,43 +1,14 @@
 """Every key of a recipe, with its type, default and meaning. The text below a key documents it."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from satrap import optim, schema
+from satrap.config.cluster import Cluster
 from satrap.config.derive import STRICT, Choice, Keys, Sources, Texts, as_list, keys_of, literal
-
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Rate = Annotated[float, Field(gt=0)]
-Address = Annotated[str, Field(pattern=r"^\S+:[0-9]{1,5}$")]
-Share = Annotated[float, Field(ge=0)]
-UNITS = {"": 1} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
-
-
-def as_bytes(value: object) -> object:
-    """Read `4GiB`, `512MiB` or a plain number of bytes."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB)", value)
-    if match is None:
-        raise ValueError("Input should be a size such as 512MiB or 4GiB")
-    return int(float(match[1]) * UNITS[match[2]])
-
-
-def as_device(value: object) -> object:
-    """Let only `cpu`, `cuda` and `cuda:N` pass."""
-    if isinstance(value, str) and not re.fullmatch(r"cpu|cuda(:\d+)?", value):
-        raise ValueError("Input should be cpu, cuda or cuda:N")
-    return value
-
-
-Placement = Literal["row_wise", "table_wise", "replicated"]
-Device = Annotated[str, BeforeValidator(as_device)]
-Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]
+from satrap.config.values import Bytes, Count, Device, Positive, Rate, Share
 
 
 class Join(Keys):
@@ -384,101 +355,6 @@ class Training(Keys):
     """PyTorch's threads inside an operation; default all cores."""
     device: Device = "cpu"
     """Device of the dense network: cpu, cuda or cuda:N."""
-
-
-class Wire(Keys):
-    """Number formats between processes; rows at rest have `embedding.dtype`."""
-
-    forward: Literal["int8", "float16", "float32"] = "float16"
-    """Format of rows that are looked up; int8: 8-bit numbers with a scale per row."""
-    backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
-    """Format of their gradients; int8 as for rows."""
-    dense: Literal["int8", "bfloat16", "float16", "float32"] = "float32"
-    """Format of the network's gradients, which several workers add up; int8: with a scale per 128 numbers. On
-    the device cpu only."""
-
-
-class Resources(Keys):
-    """What one process asks of a Ray cluster. Ray counts this and keeps no process from using more."""
-
-    cpu: Share = 1.0
-    """Processors; of several workers, each computes with so many threads."""
-    memory: Bytes | None = None
-    """Memory, for example 64GiB; default none."""
-    gpu: Share = 0.0
-    """Devices. A process sees only those it was given."""
-    custom: dict[str, Rate] = Field(default_factory=dict)
-    """Resources that the cluster's nodes were given names for: name -> amount."""
-
-
-class RoleResources(Keys):
-    """What each process of a kind asks of a Ray cluster."""
-
-    shard: Resources = Resources()
-    """A shard server."""
-    worker: Resources = Resources()
-    """A process that trains."""
-    loader: Resources = Resources()
-    """A process that reads data."""
-    embedding_worker: Resources = Resources()
-    """A process that pools rows."""
-
-
-class Cluster(Keys):
-    """Processes and machines."""
-
-    exchange: Literal["local", "servers", "collective"] = "local"
-    """How ids reach the rows. local: in one process; servers: shards are processes of their own; collective:
-    each worker holds a part of every table, and all take every step together."""
-    shards: Positive = 1
-    """Processes that hold rows."""
-    addresses: list[Address] = Field(default_factory=list)
-    """HOST:PORT of shards that run already, started with `satrap shard`, in the order of their numbers; the
-    run then starts none."""
-    key: str | None = None
-    """File with the cluster's key, made by `satrap key`, relative to the current folder; needed for shards on
-    other machines. Default: none, which loopback addresses need not have."""
-    workers: Positive = 1
-    """Processes that train the dense network, each on its share of the data; default as `dense.mesh` says."""
-    loaders: Count = 0
-    """Processes that read and batch data for the workers, at most one per worker; 0: workers read."""
-    embedding_workers: Count = 0
-    """Processes that look rows up at the shards and pool them for the workers, at most one per worker; 0:
-    workers do it."""
-    placement: Placement | Literal["auto"] = "row_wise"
-    """Who holds the rows of a table, with the exchange collective. row_wise: each worker has a part;
-    table_wise: one worker has all; replicated: every worker has all; auto: as `satrap plan` says."""
-    placements: dict[str, Placement] = Field(default_factory=dict)
-    """Tables that are placed otherwise: name -> placement. With the exchange servers, workers have replicas
-    of replicated tables, and shards hold the others."""
-    launcher: Literal["local", "ray"] = "local"
-    """What starts the processes. local: this machine; ray: a Ray cluster, `pip install satrap[ray]`."""
-    address: Annotated[str, Field(pattern=r"^(auto|[^\s/]+:[0-9]{1,5})$")] | None = None
-    """With `launcher: ray`: HOST:PORT of the cluster's head, or auto for the one of this machine. Default: a
-    Ray of this machine alone, which is started for the run and ends with it."""
-    resources: RoleResources = RoleResources()
-    """With `launcher: ray`: what each process asks for. All processes get theirs together, or none."""
-    wait: Share = 0.0
-    """With `launcher: ray`: seconds to wait for these resources. Default 0: an error says what is missing."""
-    wire: Wire = Wire()
-    """Number formats between workers and shards, or among workers; in async mode always float32."""
-    deadline: Rate = 30.0
-    """Seconds without an answer after which a shard or worker counts as lost."""
-    grace: Rate = 60.0
-    """Seconds for workers to save after Ctrl-C or SIGTERM; then they are killed."""
-    restarts: Count = 3
-    """How many restarts after killed processes, in all: of a shard from its journal (`checkpoint.durability:
-    journal`), or of all workers from a snapshot (`checkpoint.every_steps`)."""
-    metrics_port: Port | None = None
-    """Port of OpenMetrics over HTTP. 0: a free port for each process, printed; N: ports N, N + 1, ..., shards
-    first. Default: none."""
-    metrics_host: str = "127.0.0.1"
-    """Address of these ports. Whoever reaches it can read counters and speeds."""
-
-    @property
-    def servers(self) -> int:
-        """Number of shard servers that the run starts."""
-        return self.shards if self.exchange == "servers" and not self.addresses else 0
 
 
 class Checkpoint(Keys):

@@ -1,6 +1,7 @@
 """Refuses keys of the cluster that do not go together, and impossible numbers of processes."""
 
-from satrap.config.keys import CategoricalKeys, Cluster, Sections
+from satrap.config.cluster import Cluster
+from satrap.config.keys import CategoricalKeys, Sections
 from satrap.config.source import Source, dotted
 from satrap.errors import ConfigError
 

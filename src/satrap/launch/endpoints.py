@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from satrap.config import Recipe
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.openmetrics import Endpoint, worker_values
 from satrap.train import Trainer
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.errors import ExchangeError, SatrapError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.launch.events import Stepped, Trained, TrainingEvent

@@ -16,7 +16,7 @@ from textwrap import shorten
 from typing import Any
 
 import satrap
-from satrap.config.keys import Cluster
+from satrap.config.cluster import Cluster
 from satrap.environment import variables
 from satrap.errors import ConfigError, ExchangeError
 from satrap.events import Event, Failed, decode

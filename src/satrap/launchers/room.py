@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from satrap.config.keys import Cluster
-from satrap.report.words import size
+from satrap.config.cluster import Cluster
+from satrap.words import size
 
 Amounts = Mapping[str, float]
 """Resource -> amount, by the names that Ray has for them: CPU, GPU, memory (bytes), or your own."""

@@ -1,0 +1,35 @@
+"""Types of values that many keys of a recipe have."""
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Rate = Annotated[float, Field(gt=0)]
+Address = Annotated[str, Field(pattern=r"^\S+:[0-9]{1,5}$")]
+Share = Annotated[float, Field(ge=0)]
+UNITS = {"": 1} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate("KMGT")}
+
+
+def as_bytes(value: object) -> object:
+    """Read `4GiB`, `512MiB` or a plain number of bytes."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]iB)", value)
+    if match is None:
+        raise ValueError("Input should be a size such as 512MiB or 4GiB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def as_device(value: object) -> object:
+    """Let only `cpu`, `cuda` and `cuda:N` pass."""
+    if isinstance(value, str) and not re.fullmatch(r"cpu|cuda(:\d+)?", value):
+        raise ValueError("Input should be cpu, cuda or cuda:N")
+    return value
+
+
+Device = Annotated[str, BeforeValidator(as_device)]
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(as_bytes)]
