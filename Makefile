@@ -66,7 +66,7 @@ check: setup
 # The site: opens as files, `make docs` prints where; needs a network once, for MkDocs.
 docs: setup
 	@$(PIP) --editable ".[docs]"
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "site/index.html; with search: $(BIN)/python -m http.server --directory site"
 
 format: setup

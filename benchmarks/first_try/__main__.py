@@ -23,9 +23,10 @@ from benchmarks.first_try.data_sets import DATA_SETS
 from benchmarks.record import write
 from satrap.config import load
 
-KINDS = ("hybrid", "trees", "linear")
+KINDS = ("hybrid", "cluster_sync", "trees", "linear")
 RESULTS = Path(__file__).parent / "results"
-CLUSTER = ("cluster.exchange=servers", "cluster.workers=2", "cluster.shards=2", "training.mode=hybrid")
+CLUSTER = ("cluster.exchange=servers", "cluster.workers=2", "cluster.shards=2")
+MODES = {"hybrid": "hybrid", "cluster_sync": "sync"}
 
 
 def satrap(folder: Path, *arguments: str) -> float:
@@ -63,8 +64,9 @@ def one(data: Path, name: str, seed: int, kinds: Sequence[str]) -> dict[str, Any
         init = satrap(folder, "init", "train.csv", "--test", "test.csv", "--label", chosen.label)
         found: dict[str, Any] = {"set": name, "seed": seed, "init_seconds": round(init, 1)}
         found["satrap"] = trained(folder, seed, "run")
-        if "hybrid" in kinds:
-            found["hybrid"] = trained(folder, seed, "hybrid", CLUSTER)
+        for kind, mode in MODES.items():
+            if kind in kinds:
+                found[kind] = trained(folder, seed, kind, (*CLUSTER, f"training.mode={mode}"))
         columns = Columns(load(folder / "recipe.yaml"))
         files = [folder / "train.csv", folder / "test.csv"]
         train, test = (pd.read_csv(file, dtype=str, keep_default_na=False) for file in files)

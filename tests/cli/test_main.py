@@ -24,6 +24,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "config",
         "plan",
         "doctor",
+        "deploy",
         "checkpoint",
         "key",
         "shard",

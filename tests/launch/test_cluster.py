@@ -351,4 +351,4 @@ def test_embedding_workers_change_nothing_but_who_pools(
 def test_one_worker_alone_meets_nobody() -> None:
     nothing: Any = None
     alone = Assignment("run", {}, 0, 1, "", ())
-    assert _Cluster(nothing, nothing, alone, nothing, nothing, (), nothing)._meeting_point() == ""
+    assert _Cluster(nothing, nothing, nothing, alone, nothing, nothing, (), nothing)._meeting_point() == ""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
+
 import satrap
 from satrap.errors import ConfigError
 from satrap.events import Event, Failed, Notice, Ready, decode
@@ -20,7 +22,21 @@ from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority, y
 from tests.cluster.runs import alive
 from tests.launchers.test_launcher import SERVER
 
+# Sets its own handler: what a shell starts in the background ignores SIGINT, and so do its children.
+SLEEPER = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print(1, flush=True)
+time.sleep(300)
+"""
+
 TERMS = Terms("run", satrap.__version__, "/", (), "127.0.0.1", priority())
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go back afterwards: an agent changes the folder of its process, which is an actor's otherwise."""
+    monkeypatch.chdir(Path.cwd())
 
 
 def agent(role: Role, terms: Terms, address: str = "10.0.0.7") -> Agent:
@@ -138,7 +154,7 @@ def test_a_role_never_runs_twice_on_a_node() -> None:
 def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        one = agent(Role("worker 0", ["-c", "import time; print(1, flush=True); time.sleep(300)"]), TERMS)
+        one = agent(Role("worker 0", ["-c", SLEEPER]), TERMS)
         heard = hear(one, lambda heard: Output("1") in heard)
         one.stop("SAVE")
         last = hear(one, ended, len(heard))
