@@ -237,6 +237,7 @@ DATA = {0: Batches(make_batches(7, size=16, seed=0)), 1: Batches(make_batches(5,
 SYNC: dict[str, Any] = {"mode": "sync"}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("shards", "lookahead"), [(1, 3), (3, 0)])
 def test_over_shard_servers_all_is_as_in_one_process_to_the_bit(
     shards: int, lookahead: int, tmp_path: Path
@@ -258,6 +259,7 @@ def test_workers_of_shard_servers_load_the_rows_once(tmp_path: Path) -> None:
     assert_same(found, among)
 
 
+@pytest.mark.cluster
 @pytest.mark.cluster
 @pytest.mark.parametrize(("placement", "pools"), [("table_wise", True), ("replicated", False)])
 def test_among_workers_that_hold_the_rows_placement_changes_nothing(
@@ -284,6 +286,7 @@ def test_replicas_beside_shard_servers_may_be_frozen(tmp_path: Path) -> None:
     assert_same(expected, answers[0])
 
 
+@pytest.mark.cluster
 @pytest.mark.cluster
 def test_embedding_workers_pool_frozen_rows(tmp_path: Path) -> None:
     answers = []
