@@ -56,6 +56,17 @@ def test_impossible_overrides(tmp_path: Path, override: str, what: str | None) -
     assert caught.value.where.startswith("--set")
 
 
+def test_keys_to_search_are_dotted_names(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("tune: {search: {dense.optimizer.lr: [1]}}\n")
+    source = read(tmp_path / "r.yaml", ["tune.search.model.dropout=[0, 0.1]", "tune.usual=false"])
+    search = {"dense.optimizer.lr": [1], "model.dropout": [0, 0.1]}
+    assert source.values == {"tune": {"search": search, "usual": False}}
+    assert source.where(("tune", "search", "model.dropout")) == "--set tune.search.model.dropout"
+    assert source.where(("tune", "search", "dense.optimizer.lr")).endswith(
+        "r.yaml:1, key tune.search.dense.optimizer.lr"
+    )
+
+
 def test_a_key_twice_names_both_places(tmp_path: Path) -> None:
     path = write(tmp_path, "a: {b: 1}\nc: 2\na: {d: 1}\n")
     with pytest.raises(ConfigError, match="'a' is given twice") as caught:

@@ -45,6 +45,16 @@ def test_without_test_rows_validation_metrics_are_on_top(tmp_path: Path) -> None
     assert launch.evaluate(outcome.folder)["auc"] == pytest.approx(outcome.result.metrics["auc"])
 
 
+def test_a_trial_reads_no_test_rows_and_keeps_no_model(tmp_path: Path) -> None:
+    """Its validation metrics are those of a run; the file of test rows need not even be there."""
+    recipe = make_recipe(tmp_path)
+    split = ["data.split={modulo: 10, validation: [8]}", "training.mode=sync"]
+    run = launch.train(load(recipe, split), str(tmp_path / "run"))
+    trial = launch.train(load(recipe, [*split, "data.test=gone.csv"]), str(tmp_path / "trial"), trial=True)
+    assert (trial.test, trial.folder.model.exists()) == ({}, False)
+    assert trial.result.metrics == run.result.metrics
+
+
 def test_two_labels(tmp_path: Path) -> None:
     text = RECIPE.replace("[clicked]", "[clicked, {name: dear, column: price, threshold: 10}]")
     outcome = launch.train(load(make_recipe(tmp_path, text)), str(tmp_path / "run"))

@@ -66,20 +66,23 @@ def gain(labels: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("monitor", "criterion", "value"),
+    ("monitor", "criterion", "metric", "value"),
     [
-        ("auc", "auc", 0.7),
-        ("logloss", "auc", -0.5),
-        ("auc", "loss", -0.4),
-        ("error", "loss", -0.3),
-        ("gain", "auc", 0.2),
-        ("gain", "loss", 0.2),
+        ("auc", "auc", "auc", 0.7),
+        ("logloss", "auc", "logloss", -0.5),
+        ("auc", "loss", "loss", -0.4),
+        ("error", "loss", "error", -0.3),
+        ("gain", "auc", "gain", 0.2),
+        ("gain", "loss", "gain", 0.2),
     ],
 )
-def test_of_the_metric_it_follows_higher_is_better(monitor: str, criterion: str, value: float) -> None:
+def test_of_the_metric_it_follows_higher_is_better(
+    monitor: str, criterion: str, metric: str, value: float
+) -> None:
     control = TrainingOptions(monitor=monitor, metrics=(error, gain)).control()
     metrics = {"auc": 0.7, "logloss": 0.5, "loss": 0.4, "error": 0.3, "gain": 0.2}
     assert control.value(metrics, criterion) == value
+    assert control.metric(criterion) == (metric, value > 0)
 
 
 def test_an_unknown_monitor_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from satrap.report import ProgressLine
 from satrap.train.observer import Progress, Result
-from satrap.train.progress_line import progress_line
+from satrap.train.progress_line import LiveLine, progress_line
 
 RESULT = Result(
     metrics={},
@@ -76,6 +76,17 @@ def test_a_live_line_on_a_terminal_leaves_only_the_results() -> None:
     assert "6 steps, 600 samples" in text
     line.say("after")  # a closed line still speaks
     assert stream.getvalue().endswith("after\n")
+
+
+def test_the_live_line_of_a_search_leaves_nothing() -> None:
+    plain, stream = io.StringIO(), Terminal()
+    run(LiveLine(plain))
+    assert plain.getvalue() == ""
+    run(LiveLine(stream))
+    text = stream.getvalue()
+    assert "epoch 2 step 4" in text
+    assert "validation" not in text
+    assert "6 steps" not in text
 
 
 def test_the_line_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

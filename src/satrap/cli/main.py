@@ -23,6 +23,7 @@ from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
 from satrap.cli.shard import shard
 from satrap.cli.train import train
+from satrap.cli.tune import tune
 from satrap.errors import ConfigError, DataError, SatrapError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
@@ -47,6 +48,7 @@ for command in (
     quickstart,
     init,
     train,
+    tune,
     evaluate,
     predict,
     report,

@@ -372,6 +372,16 @@ class Checkpoint(Keys):
     """What survives the death of a shard. snapshot: the newest snapshot; journal: every update."""
 
 
+class Tune(Keys):
+    """What `satrap tune` tries; has no effect on training."""
+
+    search: dict[str, list[Any]] = Field(default_factory=dict)
+    """Key of the recipe -> values to try, in their order, for example `dense.optimizer.lr: [0.001, 0.003]`;
+    `features.*.dim` is the width of all ids together. An empty list leaves the key as it is."""
+    usual: bool = True
+    """Also try what most often matters: rates, decay, widths, initial scale, dropout, samples per step."""
+
+
 class About(Keys):
     """Where the data comes from and what to expect; has no effect on training."""
 
@@ -466,6 +476,8 @@ class Sections(Keys):
     """Processes and machines."""
     checkpoint: Checkpoint = Checkpoint()
     """Snapshots during training."""
+    tune: Tune = Tune()
+    """What `satrap tune` tries."""
     about: About = About()
     """Where the data comes from and what to expect."""
 

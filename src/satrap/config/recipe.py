@@ -13,7 +13,7 @@ from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
-from satrap.config.source import OWN_CODE, KeyPath, Source, read, with_overrides
+from satrap.config.source import OWN_CODE, KeyPath, Source, dotted, read, with_overrides
 from satrap.config.tables import check_table
 from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
@@ -164,6 +164,24 @@ class Recipe:
         if "md5" in plain.get("about", {}):
             plain["about"]["md5"] = {self._absolute(k): v for k, v in plain["about"]["md5"].items()}
         return plain
+
+    def changed(self, values: Mapping[KeyPath, Any]) -> "Recipe":
+        """Return a recipe in which the keys at some paths have other values; data paths are absolute.
+
+        Raises:
+            ConfigError: a path or a value is wrong, as `load` would say it.
+        """
+        plain = self.resolved()
+        for path, value in values.items():
+            target: dict[Any, Any] = plain
+            for end, part in enumerate(path[:-1], 1):
+                target = target.setdefault(part, {})
+                if not isinstance(target, dict):
+                    raise ConfigError(
+                        f"{dotted(path[:end])} is not a mapping, so it has no key {path[end]!r}"
+                    )
+            target[path[-1]] = value
+        return checked(Source(self.source.file, plain, self.source.places))
 
     def _absolute(self, path: str) -> str:
         located = self.locate(path)

@@ -32,6 +32,10 @@ OWN_CODE: tuple[tuple[str, str], ...] = (("model", "class"), ("training", "loss"
 """Keys whose values name the user's own code, or are lists of such names."""
 
 
+SEARCH: tuple[str, ...] = ("tune", "search")
+"""The mapping whose keys are dotted names of other keys."""
+
+
 def dotted(path: KeyPath) -> str:
     """Return `data.join.0.on` for ("data", "join", 0, "on")."""
     return ".".join(str(part) for part in path)
@@ -176,7 +180,9 @@ class _Reader:
 def _override(source: Source, override: str, earlier: Sequence[str]) -> None:
     key, equals, text = override.partition("=")
     where = f"--set {key}"
-    path = tuple(key.split("."))
+    path: tuple[str, ...] = tuple(key.split("."))
+    if path[: len(SEARCH)] == SEARCH != path:
+        path = (*SEARCH, key.removeprefix(f"{dotted(SEARCH)}."))
     if not equals or not all(path):
         raise ConfigError(
             f"cannot read the override {override!r}", where="--set", fix="write --set section.key=value"

@@ -44,6 +44,7 @@ class Site:
     device: str | None = None  # where the network computes; None: as the recipe says
     threads: int | None = None  # PyTorch's, if the recipe does not say; None: as in `Trainer`
     data: OpenData | None = None  # returns this worker's share of a part, None if there are no rows
+    trial: bool = False  # only validation metrics are wanted: test rows stay unread, and no model is kept
 
 
 def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer:
@@ -70,22 +71,28 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
         lookahead=training.lookahead,
         device=site.device or training.device,
         store=store_of(recipe),
-        training=TrainingOptions(
-            lr_schedule=recipe.lr_schedule(),
-            clip_norm=training.clip_norm,
-            plateau=training.plateau,
-            patience=training.patience,
-            staleness_warmup=training.staleness_warmup,
-            precision=sections.dense.precision,
-            microbatches=1 if sections.dense.mesh.pipeline > 1 else sections.dense.microbatches or 1,
-            checkpoint_activations=sections.dense.checkpoint_activations,
-            monitor=training.monitor,
-            metrics=tuple(own_functions(recipe, "metrics").values()),
-        ),
+        training=training_options(recipe),
         **own_functions(recipe, "loss"),
         place=Place(site.exchange, site.workers, training.threads or site.threads),
     )
     return trainer
+
+
+def training_options(recipe: Recipe) -> TrainingOptions:
+    """Return the options of a recipe for the steps."""
+    training, dense = recipe.sections.training, recipe.sections.dense
+    return TrainingOptions(
+        lr_schedule=recipe.lr_schedule(),
+        clip_norm=training.clip_norm,
+        plateau=training.plateau,
+        patience=training.patience,
+        staleness_warmup=training.staleness_warmup,
+        precision=dense.precision,
+        microbatches=1 if dense.mesh.pipeline > 1 else dense.microbatches or 1,
+        checkpoint_activations=dense.checkpoint_activations,
+        monitor=training.monitor,
+        metrics=tuple(own_functions(recipe, "metrics").values()),
+    )
 
 
 def own_functions(recipe: Recipe, key: str) -> dict[str, Any]:

@@ -52,13 +52,15 @@ def run(
     plan: Checkpointing,
     resume: bool,
     *,
+    trial: bool = False,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None],
 ) -> Outcome:
     """Train a recipe with the workers it names, and shards if it has any, as processes.
 
     `Supervisor` describes what happens when one of them dies. `observers` hear of evaluations, and of steps a
-    few times a second; `notice` gets each line of the roles' logs, with the role's name in front.
+    few times a second; `notice` gets each line of the roles' logs, with the role's name in front. `trial`: as
+    for `satrap.launch.train`.
 
     Errors are as for `satrap.launch.train`, but Ctrl-C before the first step raises KeyboardInterrupt.
     InterruptedRunError: after Ctrl-C the workers could not save in time, or a second one killed them.
@@ -74,9 +76,8 @@ def run(
     placement = asdict(placement_of(recipe, folder, notice))
     identity = Identity.of(folder.identity_file)
     key = "" if keys.key is None else str(Path(keys.key).absolute())
-    assignment = Assignment(
-        where, plain, 0, keys.workers, "", (), key=key, run=identity.run, resume=resume, placement=placement
-    )
+    assignment = Assignment(where, plain, 0, keys.workers, "", (), key=key, run=identity.run)
+    assignment = replace(assignment, resume=resume, placement=placement, trial=trial)
     interrupts: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:

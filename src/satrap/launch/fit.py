@@ -40,7 +40,7 @@ def fit(
     """
     workers, share = site.workers, site.workers.data
     open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
-    parts = {part: open_share(part) for part in PARTS}
+    parts = {part: None if site.trial and part == "test" else open_share(part) for part in PARTS}
     assert parts["train"] is not None
     trainer = make_trainer(recipe, schema, site)
     history = History(folder.history_file, notice=notice)
@@ -65,7 +65,8 @@ def fit(
                 )
             if result.stopped == "stopped":
                 return _record(Outcome(folder, result), history, workers)
-            save_model(trainer, folder)
+            if not site.trial:
+                save_model(trainer, folder)
             test = {} if parts["test"] is None else trainer.evaluate(parts["test"])
             for part, metrics in (("validation", dict(*result.history[-1:])), ("test", test)):
                 for warning in one_class(part, metrics) if workers.rank == 0 else ():

@@ -34,6 +34,7 @@ MAY_CHANGE = (
     ("checkpoint",),
     ("cluster",),
     ("about",),
+    ("tune",),
 )
 """Keys of a recipe that may change when its run resumes."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from satrap import machine_code
 from satrap.config import Recipe
 from satrap.launch import cluster, kept_code
-from satrap.launch.build import pretrained_rows
+from satrap.launch.build import Site, pretrained_rows
 from satrap.launch.datasets import changed_files, measured
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
@@ -30,6 +30,7 @@ def train(
     *,
     resume: bool = False,
     name: str = "",
+    trial: bool = False,
     observers: Sequence[Observer] = (),
     notice: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
@@ -41,6 +42,7 @@ def train(
         output: the run folder; default the first free `runs/<name>-<n>`, or the last one when resuming.
         resume: continue from the run's newest snapshot, as if it had never ended.
         name: default the recipe's.
+        trial: measure the recipe on its validation rows only; test rows are not read, and no model is saved.
         observers: notified of steps and evaluations, but only of some steps of other processes.
         notice: called with a line of text about something the user should know.
 
@@ -61,29 +63,50 @@ def train(
         recipe = kept_code.adopt(recipe, folder.path)
     machine_code.announce(lambda: notice(COMPILING))
     try:
-        for line in _changes(recipe, folder):
-            notice(line)
-        for line in [] if resume else _pretrained(recipe):
-            notice(line)
-        notice(_beginning(recipe))
-        schema = measured(recipe, recipe.schema())
-        plan = checkpointing(recipe, folder, notice)
-        if resume:
-            notice(resuming(plan))
-        else:
-            refuse_mixing(recipe, plan)
-        if recipe.sections.cluster.exchange != "local":
-            return cluster.run(recipe, schema, folder, plan, resume, observers=observers, notice=notice)
-        with stop_at_signals() as watch:
-            return fit(
-                recipe, schema, folder, observers=observers, notice=notice, started=watch, resume=resume
-            )
+        return _trained(recipe, folder, resume, trial, observers, notice)
     except (Exception, KeyboardInterrupt) as error:
         if not resume:
             folder.discard()
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted before the first step; nothing was kept") from error
         raise
+
+
+def _trained(
+    recipe: Recipe,
+    folder: RunFolder,
+    resume: bool,
+    trial: bool,
+    observers: Sequence[Observer],
+    notice: Callable[[str], None],
+) -> Outcome:
+    """Train in this process, or in others; for the arguments see `train`."""
+    for line in _changes(recipe, folder):
+        notice(line)
+    for line in [] if resume else _pretrained(recipe):
+        notice(line)
+    notice(_beginning(recipe))
+    schema = measured(recipe, recipe.schema())
+    plan = checkpointing(recipe, folder, notice)
+    if resume:
+        notice(resuming(plan))
+    else:
+        refuse_mixing(recipe, plan)
+    if recipe.sections.cluster.exchange != "local":
+        return cluster.run(
+            recipe, schema, folder, plan, resume, trial=trial, observers=observers, notice=notice
+        )
+    with stop_at_signals() as watch:
+        return fit(
+            recipe,
+            schema,
+            folder,
+            site=Site(trial=trial),
+            observers=observers,
+            notice=notice,
+            started=watch,
+            resume=resume,
+        )
 
 
 def _beginning(recipe: Recipe) -> str:

@@ -56,6 +56,7 @@ class Assignment:
     run: str = ""  # identity of the run; shards use it to recognize workers of other runs
     resume: bool = False  # continue from the newest snapshot
     placement: dict[str, Any] = field(default_factory=dict)  # arguments of `Placement`
+    trial: bool = False  # as in `Site`
 
     def to_json(self) -> str:
         """Return it as one line."""
@@ -119,7 +120,8 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         )
 
     data = _data(recipe, assignment, workers.data)
-    return Site(workers, for_group(workers.peers, exchange), device, _threads(recipe, assignment), data)
+    threads, trial = _threads(recipe, assignment), assignment.trial
+    return Site(workers, for_group(workers.peers, exchange), device, threads, data, trial)
 
 
 def _threads(recipe: Recipe, assignment: Assignment) -> int | None:

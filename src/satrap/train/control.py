@@ -99,12 +99,17 @@ class PlateauControl:
     monitor: str = "auc"
     own: Mapping[str, bool] = field(default_factory=dict)
 
+    def metric(self, criterion: str) -> tuple[str, bool]:
+        """Return (metric that this follows, whether higher values are better); for `criterion` see there."""
+        if self.monitor in self.own:
+            return self.monitor, self.own[self.monitor]
+        name = self.monitor if criterion == "auc" else criterion
+        return name, name == "auc"
+
     def value(self, metrics: Mapping[str, float], criterion: str) -> float:
         """Return the metric that this follows, negated if lower is better; for `criterion` see there."""
-        if self.monitor in self.own:
-            return metrics[self.monitor] if self.own[self.monitor] else -metrics[self.monitor]
-        name = self.monitor if criterion == "auc" else criterion
-        return metrics[name] if name == "auc" else -metrics[name]
+        name, higher = self.metric(criterion)
+        return metrics[name] if higher else -metrics[name]
 
     def improved(self, value: float) -> bool:
         """Take one evaluation into account; True when it is the best so far."""

@@ -97,6 +97,21 @@ class ProgressLine(Observer):
             self._live.update(Text(text), refresh=True)
 
 
+class LiveLine(ProgressLine):
+    """The live line of one run after another; of what they reach, it says nothing by itself."""
+
+    def step(self, progress: Progress) -> None:
+        """Update the line on a terminal when it is time."""
+        if self._live is not None:
+            super().step(progress)
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        """Print nothing."""
+
+    def finished(self, result: Result) -> None:
+        """Print nothing."""
+
+
 def window(progress: Progress) -> dict[str, float]:
     """Return the metrics of the last training samples, without those that are NaN."""
     values = {name: getattr(progress, name) for name in ("auc", "accuracy", "rmse")}

@@ -1,0 +1,80 @@
+"""`satrap tune`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+
+from satrap.cli.options import debug_option, set_option
+
+TRIALS = 30
+"""Trials of a search without limits of its own."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """Read a time such as `90s`, `30m`, `2h` or `1d`."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
+    if found is None or float(found[1]) == 0:
+        raise click.BadParameter(f"{value!r} is no time such as 90s, 30m, 2h or 1d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+@click.command()
+@click.argument("recipe")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"End after N trials; default {TRIALS}, if no --time.",
+)
+@click.option(
+    "--time", "seconds", callback=_seconds, metavar="T", help="End after this time, for example 30m or 2h."
+)
+@set_option
+@click.option("--output", metavar="DIR", help="Folder of the search; default runs/<recipe>-tune.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of what is tried.")
+@debug_option
+def tune(
+    recipe: str,
+    trials: int | None,
+    seconds: float | None,
+    overrides: tuple[str, ...],
+    output: str | None,
+    seed: int,
+) -> None:
+    """Train variants of RECIPE and write the best one, by its validation rows.
+
+    The first trial is the recipe itself. Both limits count trials of earlier calls: the same command goes on
+    after Ctrl-C or a kill. Test rows are not read. Needs Optuna: pip install 'satrap[tune]'
+    """
+    from satrap.config import load
+
+    loaded = load(recipe, overrides)
+    click.echo("loading PyTorch", err=True)
+    from satrap.tune import BEST, Limits, LiveLine, result_lines
+    from satrap.tune import tune as search
+
+    limits = Limits(trials or (None if seconds else TRIALS), seconds)
+    with LiveLine() as line:
+        found = search(
+            loaded,
+            output,
+            limits=limits,
+            seed=seed,
+            observers=[line],
+            notice=line.say,
+        )
+    if found.best is not None:
+        click.echo("")
+        for text in result_lines(found):
+            click.echo(text)
+        best = shlex.quote(str(found.folder / BEST))
+        click.echo(f"best recipe: {best}\nnext: satrap train {best}")
+    if found.interrupted:
+        click.echo("the search was ended; the same command goes on")

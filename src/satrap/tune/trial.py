@@ -1,0 +1,105 @@
+"""One trial: trains a variant of the recipe, tells the study after each pass, and ends it when told to."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from satrap.config import Recipe
+from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.launch import InterruptedRunError, RunFolder, train
+from satrap.train import Observer, Progress
+from satrap.tune.study import INTERRUPTED, Open
+
+WORSE = "below the median"
+OUT_OF_TIME = "out of time"
+
+
+class _GivenUpError(Exception):
+    """Ends the training of a trial from within."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all trials of a search share.
+
+    Args:
+        folder: a run folder is made in it for each trial.
+        metric: of the validation rows that decides.
+        deadline: when trials other than the recipe must end, as `time.monotonic` counts.
+        observers: of the training.
+        notice: called with what the training of the recipe itself has to say.
+    """
+
+    folder: Path
+    metric: str
+    deadline: float = math.inf
+    observers: Sequence[Observer] = ()
+    notice: Callable[[str], None] = lambda _: None
+
+
+class _Watch(Observer):
+    """Tells the study what each pass has reached, and gives up."""
+
+    def __init__(self, trial: Open, setting: Setting) -> None:
+        self._trial, self._setting, self._begun = trial, setting, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the trial began."""
+        return time.monotonic() - self._begun
+
+    def step(self, progress: Progress) -> None:
+        if time.monotonic() > self._setting.deadline and not self._trial.recipe:
+            raise _GivenUpError(OUT_OF_TIME)
+
+    def evaluated(self, metrics: Mapping[str, float], progress: Progress) -> None:
+        value = metrics[self._setting.metric]
+        if math.isfinite(value) and self._trial.scored(value, self.seconds):
+            raise _GivenUpError(WORSE)
+
+
+def run(recipe: Recipe, trial: Open, setting: Setting) -> bool:
+    """Train a recipe and end the trial; return False if the user wants the search to end.
+
+    Of the trial's run folder the recipe, metrics, history and curves stay.
+
+    Raises:
+        ConfigError, DataError: of the recipe itself. Other trials that fail are noted as failed.
+    """
+    folder, watch = RunFolder(setting.folder / str(trial.number)), _Watch(trial, setting)
+    shutil.rmtree(folder.path, ignore_errors=True)
+    try:
+        outcome = train(
+            recipe,
+            str(folder.path),
+            trial=True,
+            observers=[watch, *setting.observers],
+            notice=setting.notice if trial.recipe else lambda _: None,
+        )
+    except _GivenUpError as reason:
+        trial.give_up(str(reason), watch.seconds)
+    except (KeyboardInterrupt, InterruptedRunError):
+        trial.fail(INTERRUPTED, watch.seconds)
+        return False
+    except SatrapError as error:
+        trial.fail(error.what.splitlines()[0], watch.seconds)
+        if trial.recipe and isinstance(error, ConfigError | DataError):
+            raise
+    else:
+        if outcome.result.stopped == "stopped":
+            trial.fail(INTERRUPTED, watch.seconds)
+            return False
+        value = outcome.result.metrics.get(setting.metric, math.nan)  # no pass was better than none
+        if math.isfinite(value):
+            trial.complete(value, watch.seconds)
+        else:
+            trial.fail(f"validation {setting.metric} is {value}", watch.seconds)
+    finally:
+        for left in (folder.checkpoints, folder.journals, folder.model):
+            shutil.rmtree(left, ignore_errors=True)
+    return True
