@@ -18,6 +18,7 @@ def test_help_lists_the_commands_that_exist() -> None:
         "quickstart",
         "init",
         "train",
+        "tune",
         "evaluate",
         "predict",
         "report",
