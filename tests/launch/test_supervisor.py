@@ -764,8 +764,9 @@ def test_whatever_happens(
     assert starts["loader"] <= rules.loaders + LOADER_RESTARTS
     assert starts["embedding worker"] <= rules.embedding_workers * (1 + rules.restarts)
     fresh = sum(start.fresh for start in play.servers)
-    again = starts["shard"] - rules.shards - fresh + len(play.groups[1:])
-    assert again == play.supervisor.restarts
+    told = sum("all workers start again" in text for text in play.said)
+    assert starts["shard"] - rules.shards - fresh + told == play.supervisor.restarts
+    assert len(play.groups[1:]) <= told  # fewer, if servers that they need did not come back
     assert play.supervisor.restarts <= rules.restarts
     assert [group.generation for group in play.groups] == list(range(len(play.groups)))
     assert play.supervisor.decide(play.now + 1e6, 5) == []
