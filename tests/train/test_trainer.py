@@ -13,7 +13,7 @@ import torch
 import satrap
 from satrap.errors import ConfigError, TrainingError
 from satrap.store import StoreConfig, TableSettings
-from satrap.train import Trainer, TrainingOptions, lookahead
+from satrap.train import Observer, Trainer, TrainingOptions, lookahead
 from tests.train.plain import (
     VOCABULARY,
     Batches,
@@ -324,6 +324,7 @@ def test_an_optimizer_that_is_none_is_refused() -> None:
     for dense, what in (
         (torch.optim.Adam(model.parameters()), "of type Adam, not a function"),
         (1e-3, "of type float, not a function"),
+        (lambda parameters: None, "returned a value of type NoneType, not an optimizer"),
     ):
         with pytest.raises(ConfigError, match=what):
             make_trainer(dense_optimizer=dense)
@@ -333,6 +334,27 @@ def test_an_optimizer_that_is_none_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=what):
             make_trainer(embedding_optimizer=rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "schema", "what"),
+    [
+        (torch.nn.Linear, make_schema(), "model is the class Linear, not a network"),
+        ("dnn", make_schema(), "model is of type str"),
+        (torch.nn.Linear(1, 1), {"user": 8}, "schema is of type dict"),
+    ],
+)
+def test_what_is_no_model_or_schema_is_refused(model: Any, schema: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Trainer(model, schema, embedding_optimizer=satrap.optim.SGD(lr=0.1))
+
+
+@pytest.mark.parametrize("observers", [Observer(), [Observer], [print]])
+def test_what_is_no_observer_is_refused(observers: Any) -> None:
+    trainer = make_trainer()
+    with pytest.raises(ConfigError, match=r"observers must be a list of satrap.train.Observer"):
+        trainer.fit(Batches(make_batches(1)), observers=observers)
+    trainer.close()
 
 
 @pytest.mark.parametrize("data", [{"user": [1]}, "rows.csv", [1, 2]])

@@ -115,6 +115,8 @@ class Trainer:
         loss: Loss | None = None,
         place: Place | None = None,
     ) -> None:
+        make = _checked_optimizers(embedding_optimizer, dense_optimizer)
+        _check_model(model, schema)
         place, self.training = place or Place(), (options := training or TrainingOptions())
         self.schema, self.store, self.workers = schema, store, place.workers
         self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
@@ -122,7 +124,6 @@ class Trainer:
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
             _check_lookahead(store)
-        _check_optimizers(embedding_optimizer, dense_optimizer)
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         self.model = _checked(model, options).to(chosen)
@@ -130,7 +131,7 @@ class Trainer:
         dims = getattr(model, "embedding_dims", None)
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
         kind = _backend(schedule, self.workers, options)
-        self.dense: DenseBackend = kind(model, dense_optimizer, clip_norm, self.workers, precision)
+        self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
         self.exchange: Exchange = (
             place.exchange(tables) if place.exchange else LocalExchange(store.open(tables))
@@ -200,7 +201,7 @@ class Trainer:
             DataError: the data, or the file of a table's rows, cannot be read, or has no rows.
             TrainingError: 100 steps in a row were not finite, or all of a shorter run: nothing was learnt.
         """
-        self._check_fit(epochs, steps)
+        self._check_fit(epochs, steps, observers)
         check_data(data)
         if validation is not None:
             check_data(validation)
@@ -321,7 +322,8 @@ class Trainer:
         """Release the store and its thread."""
         self.exchange.close()
 
-    def _check_fit(self, epochs: int, steps: int | None) -> None:
+    def _check_fit(self, epochs: int, steps: int | None, observers: Sequence[Observer]) -> None:
+        _check_observers(observers)
         if not self.dense.trainable:
             raise ConfigError(
                 "this trainer has no dense_optimizer", fix="pass dense_optimizer=lambda parameters: ..."
@@ -352,7 +354,21 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
     }
 
 
-def _check_optimizers(embedding: object, dense: object) -> None:
+def _check_model(model: object, schema: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model is {_kind(model)}, not a network",
+            fix='pass an nn.Module, for example satrap.models.create("dnn", schema)',
+        )
+    if not isinstance(schema, Schema):
+        raise ConfigError(
+            f"schema is {_kind(schema)}",
+            fix='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
+        )
+
+
+def _checked_optimizers(embedding: object, dense: MakeOptimizer | None) -> MakeOptimizer | None:
+    """Return the function that makes the network's optimizer, with a check of what it makes."""
     if not isinstance(embedding, Optimizer):
         raise ConfigError(
             f"embedding_optimizer is {_kind(embedding)}, which cannot update rows",
@@ -364,6 +380,20 @@ def _check_optimizers(embedding: object, dense: object) -> None:
             why="the trainer says which parameters it gets",
             fix="pass dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)",
         )
+    if dense is None:
+        return None
+
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        made: object = dense(parameters)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ConfigError(
+                f"dense_optimizer returned a value of type {type(made).__name__}, not an optimizer",
+                why="the network would not be trained",
+                fix="return one of torch.optim, for example torch.optim.Adam(parameters, lr=1e-3)",
+            )
+        return made
+
+    return make
 
 
 def _checked(model: nn.Module, options: TrainingOptions) -> nn.Module:
@@ -371,6 +401,14 @@ def _checked(model: nn.Module, options: TrainingOptions) -> nn.Module:
     if options.checkpoint_activations:
         checkpoint_activations(model)
     return model
+
+
+def _check_observers(observers: object) -> None:
+    if not isinstance(observers, Sequence) or not all(isinstance(one, Observer) for one in observers):
+        raise ConfigError(
+            "observers must be a list of satrap.train.Observer",
+            fix="derive a class from it, override what you need, and pass observers=[Mine()]",
+        )
 
 
 def _kind(value: object) -> str:
