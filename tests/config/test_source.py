@@ -184,3 +184,11 @@ def test_a_changed_recipe_is_one_or_an_error(tmp_path: Path, data: st.DataObject
     except ConfigError:
         return
     assert recipe.resolved()
+
+
+@pytest.mark.parametrize("version", ["1.9", "9.9", "0.1"])
+def test_an_unknown_version_of_yaml_is_refused(version: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"%YAML {version}\n---\ndata: {{train: a.csv}}\n")
+    with pytest.raises(ConfigError, match="YAML"):
+        load(recipe)

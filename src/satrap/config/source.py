@@ -118,6 +118,8 @@ def _compose(text: str, name: str) -> Node | None:
         raise ConfigError(f"not valid YAML: {problem}", where=where) from error
     except RecursionError as error:
         raise ConfigError(TOO_LARGE, where=name) from error
+    except (AssertionError, LookupError) as error:  # the parser's own check of the version after %YAML
+        raise ConfigError("the version of YAML is unknown", where=name, fix="remove %YAML") from error
     return node
 
 
