@@ -121,6 +121,7 @@ class Trainer:
         self.schema, self.store, self.workers = schema, store, place.workers
         self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
+        described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
         if lookahead:
             _check_lookahead(store)
@@ -128,7 +129,6 @@ class Trainer:
         chosen = prepare(device, place.threads)
         self.model = _checked(model, options).to(chosen)
         clip_norm, precision = options.clip_norm, options.precision
-        dims = getattr(model, "embedding_dims", None)
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
         kind = _backend(schedule, self.workers, options)
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
@@ -153,7 +153,7 @@ class Trainer:
         _score_by(self.dense, self.predictor)
         self.control = options.control()
         arguments = {
-            "model": models.describe(model),
+            "model": described,
             "embedding_optimizer": embedding_optimizer.to_dict(),
             "loss": own_code.reference_of(loss),
             **_settings(store, options),
