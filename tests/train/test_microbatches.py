@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -81,3 +83,15 @@ def test_what_nobody_asks_for_is_not_pooled() -> None:
     parts.batches[0].numeric.sum()
     assert not parts.backward()
     assert [row.grad for row in rows] == [None] * len(rows)
+
+
+def test_a_batch_is_free_once_nobody_needs_it() -> None:
+    batch, _ = embedded(4)
+    parts = MicroBatches(batch, 2)
+    pooled = weakref.ref(parts.batches[0].stack())
+    gc.disable()  # it would find circles of references, some steps later
+    try:
+        del parts
+        assert pooled() is None
+    finally:
+        gc.enable()

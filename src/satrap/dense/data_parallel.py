@@ -107,6 +107,7 @@ class DataParallel(DenseBackend):
             and _summable(gradients, self.partners.data.size)
             and (finite is None or finite())
         )
+        del gradients  # those that replace them may need their memory
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
         mean = total.item()
         if ready is not None and self.clip_norm is None:
@@ -206,7 +207,9 @@ def average(
     flat = torch.cat([torch.tensor(head, device=device), *parts])
     group.sum(flat, exact=len(head))
     said = flat[: len(head)].tolist()
-    values: Sequence[Tensor] = torch.split(flat[len(head) :] / group.size, [p.numel() for p in parameters])
+    values: Sequence[Tensor] = torch.split(
+        flat[len(head) :].div_(group.size), [p.numel() for p in parameters]
+    )
     for p, value, uses in zip(parameters, values, said[len(say) :], strict=True):
         p.grad = value.view_as(p).to(p.dtype) if uses else None
     return said[: len(say)]

@@ -96,6 +96,7 @@ class Divided(DataParallel):
         total = self._backward(loss, share)
         for local, piece in zip(self._locals, self._trained, strict=True):
             local.data, local.grad = piece.local, piece.gradient
+            piece.parameter.grad = None  # its memory is free once an average has replaced it
         self._average()
         gradients = [local.grad for local in self._locals if local.grad is not None]
         of_rows = [row.grad for row in rows if row.grad is not None]

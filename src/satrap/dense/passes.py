@@ -82,7 +82,8 @@ class Passes:
     ) -> None:
         self._number, self._boundaries, self._mesh = number, boundaries, mesh
         self._group, self._device, self._backward = group, device, backward
-        self._stage, self._size = _Stage(steps), 0
+        last = number == mesh.pipeline - 1
+        self._stage, self._size = Stage(steps, last=last), 0
         self._schedule: Any = None
 
     def run(self, parts: Sequence[EmbeddedBatch], loss: LossOfPart | None = None) -> list[Tensor]:
@@ -112,7 +113,7 @@ class Passes:
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # of the model; PyTorch adds the shapes of all inputs
-        return stage.end() if last else []
+        return stage.end()
 
     def _make(self, size: int) -> Any:
         before = self._boundaries[self._number - 1] if self._number else None
@@ -136,36 +137,52 @@ class Passes:
     def _loss_of(self, output: Tensor, number: Tensor) -> Tensor:
         assert self._loss is not None
         part = int(number[0])
-        return self._loss(part, _Received.apply(output, self._stage.size_of(part)))  # type: ignore[no-untyped-call]
+        return self._loss(part, self._stage.logits(part, output))
 
 
-class _Stage(nn.Module):
-    """What PyTorch calls for each part; it has no parameters, so that PyTorch touches none."""
+class Stage(nn.Module):
+    """What PyTorch calls for each part; it has no parameters, so that PyTorch touches none.
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    Args:
+        steps: of the stage.
+        last: whether it is the last stage, which keeps its logits.
+    """
+
+    def __init__(self, steps: Sequence[Step], *, last: bool) -> None:
         super().__init__()
-        self._steps = tuple(steps)
+        self._steps, self._last = tuple(steps), last
 
     def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
+        """Take the parts of a batch, the largest of which has `size` samples."""
         self._parts, self._size, self._found = parts, size, list[Tensor]()
 
     def end(self) -> list[Tensor]:
+        """Return the logits of each part, detached, in the last stage; forget the parts."""
         found, self._found, self._parts = self._found, [], []
         return found
 
-    def size_of(self, number: int) -> int:
-        return self._parts[number].size
+    def logits(self, number: int, sent: Tensor) -> Tensor:
+        """Return what the last stage has made of a part, without what it was filled up with."""
+        found: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
+        return found
 
     def forward(self, *given: Tensor, number: Tensor | None = None) -> Any:
-        part = self._parts[int((given[0] if number is None else number)[0])]
+        """Compute a part; PyTorch gives its number, and what the stage before has sent."""
+        part = int((given[0] if number is None else number)[0])
+        sent = self.compute(part, () if number is None else given)
+        return sent if len(sent) > 1 else sent[0]
+
+    def compute(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what the stage sends of a part, made of what it was given; the first stage is not."""
+        part = self._parts[number]
         entering: Any = part
-        if number is not None:
+        if given:
             received = tuple(_Received.apply(one, part.size) for one in given)  # type: ignore[no-untyped-call]
             entering = received if len(received) > 1 else received[0]
         found = tensors(compute(self._steps, entering))
-        self._found.append(found[0].detach())
-        sent = tuple(_Sent.apply(one, self._size) for one in found)  # type: ignore[no-untyped-call]
-        return sent if len(sent) > 1 else sent[0]
+        if self._last:
+            self._found.append(found[0].detach())
+        return tuple(_Sent.apply(one, self._size) for one in found)  # type: ignore[no-untyped-call]
 
 
 class _Sent(torch.autograd.Function):

@@ -105,7 +105,7 @@ def spread(model: nn.Module, mesh: Mesh, device_mesh: DeviceMesh) -> list[Piece]
     if mesh.shards > 1:
         dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
         again = mesh.sharded is True
-        for unit in [*_units(model), model]:
+        for unit in [*units(model), model]:
             fully_shard(unit, mesh=device_mesh[dims], reshard_after_forward=again, ignored_params=scalars)
     return [
         Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
@@ -125,7 +125,7 @@ def _tensor_dim(parameter: Tensor) -> int | None:
     return None
 
 
-def _units(model: nn.Module) -> Iterator[nn.Module]:
+def units(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the modules, innermost first, whose weights are gathered together and by themselves."""
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for module in reversed(list(model.modules())):

@@ -30,38 +30,66 @@ class MicroBatches:
     """
 
     def __init__(self, batch: EmbeddedBatch, count: int) -> None:
-        self._batch = batch
-        self._cut = list[tuple[Tensor, Tensor]]()
+        self._leaves = leaves = _Leaves(batch)
         cuts = [batch.size * number // count for number in range(count + 1)]
         self.sizes = [end - start for start, end in pairwise(cuts)]
         self.batches = [
-            self._part(start, end) if end > start else self._part(max(batch.size - 1, 0), batch.size)
+            _part(batch, leaves, *((start, end) if end > start else (max(batch.size - 1, 0), batch.size)))
             for start, end in pairwise(cuts)
         ]
 
-    def _part(self, start: int, end: int) -> EmbeddedBatch:
-        whole = self._batch
-        labels, mask, weights = (
-            None if column is None else column[start:end]
-            for column in (whole.labels, whole.label_mask, whole.weights)
-        )
-        blocks = LazyBlocks(partial(self._blocks_of, start, end))
-        return EmbeddedBatch(
-            size=end - start,
-            embeddings=LazyFeatures(list(whole.embeddings), blocks, partial(self._jagged_of, start, end)),
-            numeric=whole.numeric[start:end],
-            blocks=blocks,
-            labels=labels,
-            label_mask=mask,
-            weights=weights,
-            source=None if whole.source is None else slice_rows(whole.source, start, end),
-        )
+    def weights(self, weight: Callable[[Batch], float]) -> list[float]:
+        """Return what each part counts, by a function of its samples; 0 if it has none of its own."""
+        sources = [part.source for part in self.batches]
+        return [
+            weight(s) if size and s is not None else 0.0 for s, size in zip(sources, self.sizes, strict=True)
+        ]
+
+    def backward(self) -> bool:
+        """Carry gradients of the parts on to the rows, after all passes; return whether there were any."""
+        reached = [(tensor, leaf.grad) for tensor, leaf in self._leaves.cut if leaf.grad is not None]
+        if reached:
+            torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+        return bool(reached)
+
+
+def _part(whole: EmbeddedBatch, leaves: _Leaves, start: int, end: int) -> EmbeddedBatch:
+    labels, mask, weights = (
+        None if column is None else column[start:end]
+        for column in (whole.labels, whole.label_mask, whole.weights)
+    )
+    blocks = LazyBlocks(partial(leaves.blocks_of, start, end))
+    return EmbeddedBatch(
+        size=end - start,
+        embeddings=LazyFeatures(list(whole.embeddings), blocks, partial(leaves.jagged_of, start, end)),
+        numeric=whole.numeric[start:end],
+        blocks=blocks,
+        labels=labels,
+        label_mask=mask,
+        weights=weights,
+        source=None if whole.source is None else slice_rows(whole.source, start, end),
+    )
+
+
+class _Leaves:
+    """The pooled features of a batch, as leaves of autograd of which parts get slices.
+
+    Parts refer to it and it does not to them: in a circle of references, batches would stay in memory until
+    Python looks for circles.
+
+    Attributes:
+        cut: features as they were pooled, and their leaves.
+    """
+
+    def __init__(self, batch: EmbeddedBatch) -> None:
+        self._batch = batch
+        self.cut = list[tuple[Tensor, Tensor]]()
 
     def _leaf(self, tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         leaf = tensor.detach().requires_grad_()
-        self._cut.append((tensor, leaf))
+        self.cut.append((tensor, leaf))
         return leaf
 
     @cached_property
@@ -76,27 +104,15 @@ class MicroBatches:
             if isinstance(rows, JaggedRows)
         }
 
-    def _blocks_of(self, start: int, end: int) -> list[Block]:
+    def blocks_of(self, start: int, end: int) -> list[Block]:
+        """Return the samples start..end of the blocks."""
         return [(names, block[start:end]) for names, block in self._blocks]
 
-    def _jagged_of(self, start: int, end: int) -> dict[str, JaggedRows]:
+    def jagged_of(self, start: int, end: int) -> dict[str, JaggedRows]:
+        """Return the samples start..end of features that are not pooled."""
         found = {}
         for name, rows in self._jagged.items():
             offsets = rows.offsets[start : end + 1]
             first, last = int(offsets[0]), int(offsets[-1])
             found[name] = JaggedRows(rows.values[first:last], offsets - first)
         return found
-
-    def weights(self, weight: Callable[[Batch], float]) -> list[float]:
-        """Return what each part counts, by a function of its samples; 0 if it has none of its own."""
-        sources = [part.source for part in self.batches]
-        return [
-            weight(s) if size and s is not None else 0.0 for s, size in zip(sources, self.sizes, strict=True)
-        ]
-
-    def backward(self) -> bool:
-        """Carry gradients of the parts on to the rows, after all passes; return whether there were any."""
-        reached = [(tensor, leaf.grad) for tensor, leaf in self._cut if leaf.grad is not None]
-        if reached:
-            torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
-        return bool(reached)
