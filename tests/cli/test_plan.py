@@ -58,6 +58,24 @@ def test_a_cluster_for_tables_of_100_trillion_parameters(tmp_path: Path) -> None
     assert satrap("plan", recipe, "--budget", "10").code == 2
 
 
+def test_a_mesh_for_some_devices(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    spread = ["--set", "dense.mesh.data=2", "--set", "cluster.exchange=servers"]
+    answer = satrap("plan", recipe, "--devices", 2, "--device-memory", "1GiB", *spread)
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert "mesh of the recipe: 2 data = 2 workers" in lines
+    assert [line.split("  ")[0] for line in lines if line.endswith("PROPOSED")] == ["2 data = 2 workers"]
+    answer = satrap("plan", recipe, "--devices", 2, "--device-memory", "4KiB", "--json")
+    assert answer.code == 1
+    found = json.loads(answer.out)["dense"]
+    assert (found["fits"], found["proposed"], found["device_memory"]) == (False, None, 4096)
+    assert len(found["tried"]) == 5
+    assert found["change"]
+    assert satrap("plan", recipe, "--devices", 2).code == 2
+    assert satrap("plan", recipe, "--parameters", "1e9", "--devices", 2).code == 2
+
+
 def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     satrap("plan", recipe, "--workers", 2, "--memory", "1KiB", "--rows", "user=1000").assert_refused(

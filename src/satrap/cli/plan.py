@@ -48,23 +48,33 @@ speed = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--budget", type=speed, help="Most $/h that the hosts may cost.")
 @click.option("--samples", type=speed, help="Samples to train, for hours and cost.")
+@click.option("--devices", type=click.IntRange(1), help="Propose a mesh for so many devices.")
+@click.option(
+    "--device-memory", metavar="SIZE", callback=byte_size, help="Of each, for the dense network: 24GiB."
+)
 @debug_option
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
     as_json: bool,
     parameters: float | None,
+    devices: int | None,
+    device_memory: int | None,
     **facts: Any,
 ) -> int:
     """Say where the tables of RECIPE should live, and what a step then costs.
 
     Among workers that hold the tables together (cluster.exchange: collective), or, with --parameters, on the
     shard servers of a cluster that is yet to be rented: hosts, price, speed and what limits it; exit code 1
-    if the rows do not fit. Reads some batches of the training data; trains nothing and changes nothing.
+    if the rows do not fit. Where dense.mesh spreads the network, also what each process needs for its part,
+    and with --devices which mesh fits; exit code 1 if none does. Reads some batches of the training data;
+    trains nothing and changes nothing.
     """
     from satrap.config import load
     from satrap.launch import planning
+    from satrap.launch.dense_plan import plan_network
     from satrap.plan.cluster.report import report
+    from satrap.plan.dense.report import report as report_dense
 
     cluster = {name: facts.pop(name) for name in ("machines", "hosts", "budget", "samples")}
     asked, known = load(recipe, overrides), planning.Facts(**facts)
@@ -75,9 +85,18 @@ def plan(
     if parameters is None:
         if any(cluster.values()):
             raise click.UsageError("--machines, --hosts, --budget and --samples belong to --parameters")
+        if devices is not None and device_memory is None:
+            raise click.UsageError("--devices needs --device-memory")
         found = planning.plan(asked, known, notice=notice)
-        click.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.report())
-        return 0
+        dense = plan_network(asked, devices, device_memory)
+        if as_json:
+            of_dense = {} if dense is None else {"dense": dense.to_dict()}
+            click.echo(json.dumps(found.to_dict() | of_dense, indent=2))
+        else:
+            click.echo(found.report() + ("" if dense is None else f"\n\n{report_dense(dense)}"))
+        return 0 if dense is None or dense.fits else 1
+    if devices is not None or device_memory is not None:
+        raise click.UsageError("--devices and --device-memory do not go with --parameters")
     sized = planning.plan_size(asked, parameters, known, **cluster, notice=notice)
     click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
     return 0 if sized.fits else 1

@@ -1,0 +1,117 @@
+"""What a process needs that has a copy of the network, or a part of each layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from satrap.dense.mesh import Mesh
+from satrap.dense.precision import computed
+from satrap.dense.recompute import checkpoint_activations
+from satrap.dense.tensor_plan import tensor_plan
+from satrap.plan.dense.layers import cut_layers
+from satrap.plan.dense.live import Live
+from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
+from satrap.plan.dense.sharding import Sharding, shard_bytes
+from satrap.train.loss import as_mean
+from satrap.train.parts import check_parts
+
+
+def need_of_copy(network: Network, mesh: Mesh) -> Need:
+    """Return what the first process of a mesh without stages needs.
+
+    The network computes a batch without numbers, forward and backward, so all shapes are real; what sharding,
+    sums and the optimizer take is counted at its place in the step.
+
+    Raises:
+        ConfigError: the network does not go with the mesh, see `tensor_plan`, or with micro-batches.
+    """
+    rates = Rates.of(network.optimizer)
+    with FakeTensorMode():
+        model, live, sums = network.make(), Live(), list[int]()
+        whole = set(model.parameters())
+        started = sum(map(size_of, whole))  # each process begins with the whole network
+        cut_layers(model, tensor_plan(model, mesh.tensor), mesh.tensor, sums.append)
+        check_parts(model, network.microbatches)
+        if network.checkpoint_activations:
+            checkpoint_activations(model)
+        live.know([*model.parameters(), *model.buffers()])
+        live.begin(started)
+        sharding = Sharding(model, mesh, live) if mesh.shards > 1 else None
+        live.hold("parameters", sum(map(size_of, model.buffers())))
+        trained = dict[nn.Parameter, int]()  # -> bytes of what the process has of it
+        for parameter in model.parameters():
+            kept = size_of(parameter)
+            if sharding is None or parameter.ndim == 0:
+                live.hold("parameters", kept)
+                live.follow(parameter)
+            else:
+                kept = shard_bytes(parameter, mesh.shards)
+            if parameter.requires_grad:
+                trained[parameter] = kept
+        live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
+        rows = _passes(network, model, live, sharding)
+        averaged = _averaged(trained, whole, mesh)
+        for count in averaged.values():
+            live.hold("buffers", count)
+            live.hold("buffers", -count)
+        live.hold("buffers", round(rates.beside * max(trained.values(), default=0) / 4))
+        del rows  # they were needed until here
+    sent = {"gradients": sum(all_reduce(count, group) for group, count in averaged.items())}
+    if mesh.whole:
+        sent["gradients"] *= network.number_bytes / 4
+    times = network.microbatches / _computed(network)
+    if sharding is not None:
+        again = all_reduce(sharding.reduces / mesh.shards, mesh.data // mesh.shards)
+        part = (mesh.shards - 1) / mesh.shards
+        sent["gradients"] += times * (sharding.reduces * part + again)
+        sent["weights"] = times * sharding.gathers * part
+    if mesh.tensor > 1:
+        sent["activations"] = times * all_reduce(sum(sums), mesh.tensor)
+        sent["rows"] = network.inputs.row_bytes * (mesh.tensor - 1) / mesh.tensor
+    return Need(mesh, dict(live.most), sent)
+
+
+def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding | None) -> list[Tensor]:
+    """Compute forward and backward passes of the first parts of a batch; return its rows."""
+    size = -(-network.inputs.size // network.microbatches)
+    with live:
+        leaves = network.inputs.leaves()
+        for leaf in leaves:
+            live.call(leaf, "rows")
+            live.follow(leaf, "rows")
+        for _ in range(_computed(network)):
+            if sharding is not None:
+                sharding.begin()
+            loss = _loss(network, model, leaves, size)
+            if sharding is not None:
+                sharding.turn()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if sharding is not None:
+                sharding.end()
+    return leaves
+
+
+def _computed(network: Network) -> int:
+    """Return how many parts are computed here: all others are as the second, which finds gradients."""
+    return min(network.microbatches, 2)
+
+
+def _loss(network: Network, model: nn.Module, leaves: list[Tensor], size: int) -> Tensor:
+    batch = network.inputs.batch(leaves, size)
+    logits = computed(lambda: model(batch), network.precision, torch.device("cpu"))
+    return as_mean(network.loss(logits, batch))
+
+
+def _averaged(trained: dict[nn.Parameter, int], whole: set[nn.Parameter], mesh: Mesh) -> Counter[int]:
+    """Return the bytes of gradients that are averaged in a buffer, by the number of processes."""
+    found = Counter[int]()
+    for parameter, kept in trained.items():
+        same = mesh.tensor if parameter in whole else 1  # processes of a tensor group that have it
+        sharded = mesh.shards > 1 and parameter.ndim > 0
+        found[same if sharded else same * mesh.data] += kept
+    del found[1]
+    return found

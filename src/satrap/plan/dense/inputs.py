@@ -1,0 +1,123 @@
+"""A batch of the right shape, without numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.embedding import EmbeddingPlan, Ticket
+from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
+from satrap.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How much of everything the network gets in a batch of one worker.
+
+    Args:
+        size: samples.
+        rows: (distinct rows, their dim) of each table group.
+        pooled: group -> its features that have one vector per sample.
+        jagged: feature with a vector per id -> (group, ids).
+        features: all categorical features, in the order of the schema.
+        numeric: columns of numbers.
+        labels: columns of labels.
+        weights: whether samples have weights.
+    """
+
+    size: int
+    rows: tuple[tuple[int, int], ...]
+    pooled: Mapping[int, tuple[str, ...]]
+    jagged: Mapping[str, tuple[int, int]]
+    features: tuple[str, ...]
+    numeric: int
+    labels: int
+    weights: bool
+
+    @classmethod
+    def of(cls, schema: Schema, plan: EmbeddingPlan, ticket: Ticket, size: int) -> Inputs:
+        """Describe batches of `size` samples by one of them; distinct rows of a short one are too few."""
+        pooled, jagged = dict[int, tuple[str, ...]](), dict[str, tuple[int, int]]()
+        for group in range(len(plan.groups)):
+            names = plan.features_of(group)
+            pooled[group] = tuple(name for name in names if schema.categorical[name].pooling != "none")
+            for name in set(names) - set(pooled[group]):
+                ids = len(ticket.batch.ids[name].values)
+                jagged[name] = group, math.ceil(ids * size / ticket.batch.size)
+        return cls(
+            size,
+            tuple((r.rows, group.dim) for r, group in zip(ticket.requests, plan.groups, strict=True)),
+            {group: names for group, names in pooled.items() if names},
+            jagged,
+            tuple(schema.categorical),
+            schema.numeric_width,
+            len(schema.labels),
+            schema.weight is not None,
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the rows of a batch; their gradients have as many."""
+        return sum(count * dim * 4 for count, dim in self.rows)
+
+    def leaves(self) -> list[Tensor]:
+        """Return tensors in place of the looked-up rows."""
+        return [torch.empty(shape, requires_grad=True) for shape in self.rows]
+
+    def batch(self, leaves: Sequence[Tensor], size: int | None = None) -> EmbeddedBatch:
+        """Return what the network gets of `size` samples, by default all; features are made when used."""
+        count = self.size if size is None else size
+        numeric = torch.empty(count, self.numeric)
+        blocks = LazyBlocks(partial(self._blocks, leaves, count))
+        whole = len(self.pooled) == 1 and not self.jagged
+        return EmbeddedBatch(
+            size=count,
+            embeddings=LazyFeatures(self.features, blocks, partial(self._jagged, leaves, count)),
+            numeric=numeric,
+            blocks=blocks,
+            labels=torch.zeros(count, self.labels),
+            weights=torch.ones(count) if self.weights else None,
+            beside=partial(self._beside, leaves, count) if whole else None,
+        )
+
+    def _blocks(self, leaves: Sequence[Tensor], size: int) -> list[Block]:
+        return [
+            (names, _pooled(leaves[group], (size, len(names), self.rows[group][1])))
+            for group, names in self.pooled.items()
+        ]
+
+    def _jagged(self, leaves: Sequence[Tensor], size: int) -> dict[str, JaggedRows]:
+        found = {}
+        for name, (group, ids) in self.jagged.items():
+            count = math.ceil(ids * size / self.size)
+            values = _pooled(leaves[group], (count, self.rows[group][1]))
+            found[name] = JaggedRows(values, torch.zeros(size + 1, dtype=torch.int64))
+        return found
+
+    def _beside(self, leaves: Sequence[Tensor], size: int) -> Tensor:
+        [(group, names)] = self.pooled.items()
+        return _pooled(leaves[group], (size, len(names) * self.rows[group][1] + self.numeric))
+
+
+class _Pooling(torch.autograd.Function):
+    """Makes of rows a tensor of some shape, and of its gradient that of the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+        ctx.rows = rows.shape
+        return rows.new_empty(shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.new_empty(ctx.rows), None
+
+
+def _pooled(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return _Pooling.apply(rows, shape)  # type: ignore[no-any-return,no-untyped-call]

@@ -1,0 +1,93 @@
+"""Cuts the layers of a network as the processes of a tensor group do, without processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from satrap.dense.tensor_plan import Cut
+
+Sent = Callable[[int], None]
+"""Told the bytes of each tensor that the group sums up; one that it gathers counts half."""
+
+
+def cut_layers(model: nn.Module, plan: Mapping[str, Cut], parts: int, sent: Sent) -> None:
+    """Give each layer of a plan the part that one process has, and let it compute with that.
+
+    Weights must be those of a network without numbers: they become shorter.
+    """
+    for name, cut in plan.items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        dim = 1 if cut == "row" else 0
+        layer.weight = _shorter(layer.weight, dim, parts)
+        if layer.bias is not None and cut != "row":
+            layer.bias = _shorter(layer.bias, 0, parts)
+        layer.forward = partial(_forward, layer, cut, parts, sent)  # type: ignore[method-assign]
+
+
+def _shorter(parameter: Tensor, dim: int, parts: int) -> nn.Parameter:
+    shape = list(parameter.shape)
+    shape[dim] //= parts
+    return nn.Parameter(parameter.new_empty(shape), requires_grad=parameter.requires_grad)
+
+
+def _forward(layer: nn.Linear, cut: Cut, parts: int, sent: Sent, x: Tensor) -> Tensor:
+    if cut == "row":
+        summed: Tensor = _Summed.apply(F.linear(x, layer.weight), sent)  # type: ignore[no-untyped-call]
+        return summed if layer.bias is None else summed + layer.bias
+    found = F.linear(_Entering.apply(x, sent), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+    if cut == "alone":
+        found = _Gathered.apply(found, parts, sent)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class _Summed(torch.autograd.Function):
+    """What row parts make of their inputs, summed over the group."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sent: Sent) -> Tensor:
+        sent(_bytes(x))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class _Entering(torch.autograd.Function):
+    """The inputs of a column part, whose gradients are summed over the group."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sent: Sent) -> Tensor:
+        ctx.sent = sent
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.sent(_bytes(gradient))
+        return gradient.clone(), None
+
+
+class _Gathered(torch.autograd.Function):
+    """The outputs of all column parts side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parts: int, sent: Sent) -> Tensor:
+        ctx.parts = parts
+        together = x.new_empty(parts * len(x), *x.shape[1:])
+        sent(_bytes(together) // 2)
+        return torch.cat(together.chunk(parts), dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient.chunk(ctx.parts, dim=-1)[0].contiguous(), None, None

@@ -1,0 +1,87 @@
+"""Counts the bytes of tensors that are alive while something is computed, and the most there were."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_KNOWN = ""
+
+
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each tensor that is made inside its block, of any kind: fake ones cost no memory themselves.
+
+    Attributes:
+        now: kind -> bytes alive.
+        most: the same at the moment when their sum was largest.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now, self.most, self._sum, self._largest = Counter[str](), Counter[str](), 0, -1
+        self._kinds = dict[int, str]()
+
+    def know(self, tensors: Iterable[Tensor]) -> None:
+        """Leave out tensors that were there before: the caller holds what they stand for."""
+        for tensor in tensors:
+            self._enter(tensor, _KNOWN)
+
+    def hold(self, kind: str, count: int) -> None:
+        """Count bytes that no tensor here stands for; negative: they are free again."""
+        self.now[kind] += count
+        self._sum += count
+        if self._sum > self._largest:
+            self._largest, self.most = self._sum, +self.now
+
+    def begin(self, whole: int) -> None:
+        """Count the whole weights that each process has before it keeps its part of them."""
+        self.hold("parameters", whole)
+        self.hold("parameters", -whole)
+
+    def call(self, tensor: Tensor, kind: str) -> None:
+        """Count a tensor that is alive as another kind."""
+        self._enter(tensor, "activations")
+        key, size = id(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
+        was, self._kinds[key] = self._kinds[key], kind
+        self.now[was] -= size
+        self.now[kind] += size
+
+    def follow(self, parameter: Tensor, kind: str = "gradients") -> None:
+        """Count the gradient of a leaf as a kind, once it is there."""
+        if parameter.requires_grad:
+            called = partial(self._computed, kind)
+            parameter.register_post_accumulate_grad_hook(called)  # type: ignore[no-untyped-call]
+
+    def _computed(self, kind: str, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self.call(parameter.grad, kind)
+
+    def _enter(self, tensor: Tensor, kind: str) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._kinds:
+            return
+        size = 0 if kind == _KNOWN else storage.nbytes()  # what was known before is not counted
+        self._kinds[key] = kind
+        weakref.finalize(storage, self._leave, key, size).atexit = False
+        self.hold(kind, size)
+
+    def _leave(self, key: int, size: int) -> None:
+        kind = self._kinds.pop(key)
+        self.hold(kind, -size)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **kwargs or {})
+        for one in tree_leaves(found):
+            if isinstance(one, Tensor):
+                self._enter(one, "activations")
+        return found

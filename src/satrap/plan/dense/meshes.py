@@ -1,0 +1,216 @@
+"""Which mesh spreads a network over some devices, and why others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from satrap.dense.mesh import Mesh, Sharded
+from satrap.errors import ConfigError
+from satrap.plan.dense.copies import need_of_copy
+from satrap.plan.dense.network import Need, Network
+from satrap.plan.dense.pipeline import needs_of_stages
+from satrap.report.words import size
+
+MOST = 8
+"""Largest number of tensor parts and stages that are tried: more seldom are on one machine."""
+MORE = 256
+"""Most devices that are tried if those that are given are too few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A mesh, and what the process needs that needs most memory.
+
+    Args:
+        mesh: the mesh.
+        need: None: the network does not go with the mesh.
+        why: what is wrong with it; empty: it fits.
+    """
+
+    mesh: Mesh
+    need: Need | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DensePlan:
+    """What was found; made by `plan_dense`.
+
+    Args:
+        network: the network.
+        memory: bytes of each device; None: not said.
+        given: of the recipe's mesh: what each stage needs, or the first process of a mesh without stages.
+        tried: meshes for the devices, if a number of them was given.
+        chosen: one of them.
+        change: in words, what would let the network fit if nothing does.
+    """
+
+    network: Network
+    memory: int | None
+    given: tuple[Need, ...] = ()
+    tried: tuple[Tried, ...] = ()
+    chosen: Need | None = None
+    change: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a mesh that fits, or nothing was said of devices."""
+        if self.tried:
+            return self.chosen is not None
+        return self.memory is None or all(need.peak <= self.memory for need in self.given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data: bytes and counts."""
+        return {
+            "batch_size": self.network.inputs.size,
+            "device_memory": self.memory,
+            "fits": self.fits,
+            "mesh": [need.to_dict() for need in self.given],
+            "proposed": None if self.chosen is None else keys(self.chosen.mesh),
+            "tried": [
+                {"mesh": keys(one.mesh), "why_not": one.why}
+                | (
+                    {}
+                    if one.need is None
+                    else one.need.to_dict() | {"bytes_per_sample": per_sample(one.need, self.network)}
+                )
+                for one in self.tried
+            ],
+            "change": self.change,
+        }
+
+
+def plan_dense(
+    network: Network, *, mesh: Mesh | None = None, devices: int | None = None, memory: int | None = None
+) -> DensePlan:
+    """Say what a mesh needs, and propose one for some devices.
+
+    The mesh that fits and sends fewest bytes for each sample is proposed, with as many samples per share as
+    the network has, among meshes without stages. Only if none of these fits, it is one with stages: they send
+    fewest bytes, but idle at the begin and end of each step.
+
+    Args:
+        network: what is to be trained.
+        mesh: the recipe's.
+        devices: how many there are; default: no mesh is proposed.
+        memory: bytes of each; needed with `devices`.
+
+    Raises:
+        ConfigError: the network does not go with `mesh`.
+    """
+    given = () if mesh is None else tuple(needs(network, mesh))
+    if devices is None or memory is None:
+        plan = DensePlan(network, memory, given)
+        return plan if plan.fits or mesh is None else replace(plan, change=_change(network, mesh, plan))
+    tried = tuple(_try(network, one, memory) for one in meshes(devices))
+    fitting = [one.need for one in tried if one.need is not None and not one.why]
+    plan = DensePlan(network, memory, given, tried)
+    if fitting:
+        chosen = min(fitting, key=lambda need: (need.mesh.pipeline > 1, per_sample(need, network)))
+        return replace(plan, chosen=chosen)
+    known = [one.need for one in tried if one.need is not None]
+    least = min(known, key=lambda need: need.peak)
+    return replace(plan, change=_change(network, least.mesh, replace(plan, given=(least,))))
+
+
+def needs(network: Network, mesh: Mesh) -> list[Need]:
+    """Return what each stage of a mesh needs, or the first process of one without stages."""
+    return needs_of_stages(network, mesh) if mesh.pipeline > 1 else [need_of_copy(network, mesh)]
+
+
+def meshes(devices: int) -> Iterator[Mesh]:
+    """Yield the meshes that are tried for a number of devices, the simplest first."""
+    for tensor in _divisors(devices):
+        data = devices // tensor
+        kinds: list[tuple[Sharded, int | None]] = [(False, None)]
+        if data > 1:
+            kinds += [
+                ("gradients", None),
+                *((True, s) for s in _divisors(data) if 1 < s < data),
+                (True, None),
+            ]
+        for sharded, shard_size in kinds:
+            yield Mesh(data, tensor, sharded, shard_size)
+    for pipeline in _divisors(devices):
+        if pipeline > 1:
+            yield Mesh(devices // pipeline, pipeline=pipeline)
+
+
+def per_sample(need: Need, network: Network) -> float:
+    """Return the bytes that all processes send for each sample of a step."""
+    return need.traffic * need.mesh.size / (need.mesh.data * network.inputs.size)
+
+
+def keys(mesh: Mesh) -> dict[str, Any]:
+    """Return a mesh as the keys of a recipe's `dense`."""
+    sizes = {"data": mesh.data, "tensor": mesh.tensor, "pipeline": mesh.pipeline}
+    found: dict[str, Any] = {"mesh": {name: n for name, n in sizes.items() if n > 1 or name == "data"}}
+    if mesh.sharded:
+        found["sharded"] = mesh.sharded
+    if mesh.shard_size is not None:
+        found["shard_size"] = mesh.shard_size
+    if mesh.pipeline > 1:
+        found["microbatches"] = mesh.parts
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, min(number, MOST) + 1) if number % n == 0]
+
+
+def _try(network: Network, mesh: Mesh, memory: int) -> Tried:
+    if mesh.pipeline > 1 and (network.precision != "float32" or network.checkpoint_activations):
+        return Tried(mesh, None, "stages go with precision float32 and without checkpoint_activations only")
+    try:
+        found = needs(replace(network, microbatches=1) if mesh.pipeline > 1 else network, mesh)
+    except ConfigError as error:
+        return Tried(mesh, None, error.what)
+    worst = max(found, key=lambda need: need.peak)
+    missing = worst.peak - memory
+    return Tried(mesh, worst, f"needs {size(missing)} more" if missing > 0 else "")
+
+
+def _change(network: Network, mesh: Mesh, plan: DensePlan) -> str:
+    """Return the first of some changes with which a mesh fits, in words."""
+    assert plan.memory is not None
+    larger = f"devices with {size(max(need.peak for need in plan.given))}"
+    kept = max(need.memory["parameters"] + need.memory.get("optimizer", 0) for need in plan.given)
+    for change in _changes(network, mesh):
+        if (change.mesh != mesh or kept < plan.memory) and _fits(change, plan.memory):
+            return f"{change.words}, or {larger}"
+    return larger
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    words: str
+    network: Network
+    mesh: Mesh
+
+
+def _fits(change: _Change, memory: int) -> bool:
+    try:
+        return max(need.peak for need in needs(change.network, change.mesh)) <= memory
+    except ConfigError:
+        return False
+
+
+def _changes(network: Network, mesh: Mesh) -> Iterator[_Change]:
+    """Yield changes, what costs least first."""
+    if mesh.pipeline > 1:  # it has its own micro-batches, and more copies of a stage need no less
+        return
+    counts = [n for n in (2, 4, 8, 16, 32) if network.microbatches < n <= network.inputs.size]
+    once = replace(network, checkpoint_activations=True)
+    for count in counts:
+        yield _Change(f"dense.microbatches: {count}", replace(network, microbatches=count), mesh)
+    yield _Change("dense.checkpoint_activations: true", once, mesh)
+    for count in counts:
+        words = f"dense.checkpoint_activations: true and dense.microbatches: {count}"
+        yield _Change(words, replace(once, microbatches=count), mesh)
+    data = 2 * mesh.data
+    while data * mesh.peers <= MORE:
+        spread = replace(mesh, data=data, sharded=True, shard_size=None)
+        yield _Change(f"{spread.size} devices ({spread})", network, spread)
+        data *= 2

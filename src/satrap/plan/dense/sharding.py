@@ -1,0 +1,171 @@
+"""What `fully_shard` of PyTorch 2.13 allocates beside a network, and what it sends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from satrap.dense.mesh import Mesh
+from satrap.dense.pieces import units
+from satrap.plan.dense.live import Live
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """Weights that are gathered together."""
+
+    parameters: list[nn.Parameter]
+    whole: int  # bytes of the weights, filled up to equal shards
+    shard: int
+    gathered: bool = False
+    arriving: bool = False  # its weights are on their way, in a buffer
+    missing: set[int] = field(default_factory=set)  # weights whose gradient this pass has not computed
+    used: bool = False
+
+
+class Sharding:
+    """Follows forward and backward passes of a network, and counts what sharding it takes.
+
+    Weights of a unit are gathered into a buffer and copied from it before the unit computes. In the forward
+    pass the buffer stays until the next unit's has been copied; in the backward pass those of the unit that
+    comes next are fetched early. Gradients of a unit are copied into a buffer, which stays until the next
+    unit's are, and come back as a shard.
+
+    Args:
+        model: the network, whose weights stand for whole ones; their gradients are taken away.
+        mesh: with `sharded`.
+        live: what is told of all this.
+
+    Attributes:
+        gathers: bytes of whole weights that were gathered.
+        reduces: bytes of whole gradients that were reduced.
+    """
+
+    def __init__(self, model: nn.Module, mesh: Mesh, live: Live) -> None:
+        self._live, self._again = live, mesh.sharded is True
+        self._units, self._order = list[_Unit](), list[_Unit]()
+        self._held = self._reducing = self.gathers = self.reduces = 0
+        self._backward = False
+        self._reduced = set[_Unit]()
+        taken = set[int]()
+        for module in [*units(model), model]:
+            own = [p for p in module.parameters() if id(p) not in taken and p.ndim > 0]
+            taken |= {id(p) for p in own}
+            if own:
+                self._attach(module, own, mesh.shards)
+
+    def _attach(self, module: nn.Module, own: list[nn.Parameter], shards: int) -> None:
+        shard = sum(shard_bytes(p, shards) for p in own)
+        unit = _Unit(own, shard * shards, shard)
+        self._units.append(unit)
+        self._live.hold("parameters", shard)
+        module.register_forward_pre_hook(lambda *_: self._before(unit))
+        module.register_forward_hook(lambda _, __, found: self._after(unit, found))
+        for parameter in own:
+            if parameter.requires_grad:
+                called = partial(self._computed, unit)
+                parameter.register_post_accumulate_grad_hook(called)  # type: ignore[no-untyped-call]
+
+    def begin(self) -> None:
+        """Note that a forward pass begins."""
+        self._backward = False
+        self._order.clear()
+        for unit in self._units:
+            unit.missing = {id(p) for p in unit.parameters if p.requires_grad}
+            unit.used = False
+
+    def turn(self) -> None:
+        """Note that the backward pass begins: the forward pass leaves no buffer."""
+        self._backward = True
+        self._keep(0)
+
+    def end(self) -> None:
+        """Note that a backward pass has ended."""
+        for unit in self._units:
+            if unit.used and unit.missing:
+                self._reduce(unit)
+        self._live.hold("buffers", -self._reducing)
+        self._reducing = 0
+
+    def _keep(self, count: int) -> None:
+        self._live.hold("buffers", -self._held)
+        self._held = count
+
+    def _fetch(self, unit: _Unit) -> None:
+        if not unit.gathered and not unit.arriving:
+            unit.arriving = True
+            self.gathers += unit.whole
+            self._live.hold("buffers", unit.whole)
+
+    def _gather(self, unit: _Unit) -> None:
+        self._fetch(unit)
+        if unit.gathered:
+            return
+        if not self._backward:
+            self._keep(0)
+        unit.gathered, unit.arriving = True, False
+        self._live.hold("buffers", unit.whole)
+        if self._backward:
+            self._live.hold("buffers", -unit.whole)
+        else:
+            self._held = unit.whole
+
+    def _release(self, unit: _Unit) -> None:
+        if unit.gathered:
+            unit.gathered = False
+            self._live.hold("buffers", -unit.whole)
+
+    def _before(self, unit: _Unit) -> None:
+        self._gather(unit)
+
+    def _after(self, unit: _Unit, found: Any) -> None:
+        if self._backward:  # it is recomputed
+            return
+        if self._again:
+            self._release(unit)
+        unit.used = True
+        self._order.append(unit)
+        for one in tree_leaves(found):
+            if isinstance(one, Tensor) and one.requires_grad:
+                one.register_hook(lambda _: self._turned(unit))  # type: ignore[no-untyped-call]
+
+    def _turned(self, unit: _Unit) -> None:
+        """Begin the backward pass of a unit."""
+        if not unit.missing:
+            return
+        self._gather(unit)
+        place = self._order.index(unit)
+        if place:
+            self._fetch(self._order[place - 1])
+
+    def _computed(self, unit: _Unit, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self._live.call(parameter.grad, "gradients")
+        unit.missing.discard(id(parameter))
+        if not unit.missing:
+            self._reduce(unit)
+
+    def _reduce(self, unit: _Unit) -> None:
+        self._release(unit)
+        self._live.hold("buffers", -self._reducing)
+        self._reducing = unit.whole
+        self._live.hold("buffers", unit.whole)
+        for parameter in unit.parameters:
+            parameter.grad = None
+        self.reduces += unit.whole
+        self._live.hold("gradients", unit.shard)
+        if unit in self._reduced:  # added to that of the part before
+            self._live.hold("gradients", -unit.shard)
+        self._reduced.add(unit)
+        unit.missing = set()
+
+
+def shard_bytes(parameter: Tensor, shards: int) -> int:
+    """Return the bytes of the largest shard of a weight, which is cut by rows."""
+    rows = math.ceil(parameter.shape[0] / shards)
+    return rows * math.prod(parameter.shape[1:]) * parameter.element_size()

@@ -1,0 +1,70 @@
+"""Processes that train over a mesh have the memory peaks that the plan predicts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+
+from satrap.dense import Mesh
+from satrap.plan.dense.meshes import needs
+from tests.dense.processes import answers
+from tests.plan.dense.measured import network
+
+PROGRAM = "tests.plan.dense.measured"
+
+SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"data": 2}, {}),
+    ({"data": 2, "sharded": True}, {}),
+    ({"data": 4, "sharded": True, "shard_size": 2}, {}),
+    ({"data": 8, "sharded": "gradients"}, {}),
+    ({"tensor": 2}, {}),
+    ({"data": 2, "tensor": 2, "sharded": True}, {}),
+    ({"data": 2}, {"checkpoint_activations": True}),
+    ({"data": 2}, {"precision": "bfloat16"}),
+    ({"data": 2}, {"microbatches": 4}),
+    ({"data": 2, "sharded": True}, {"microbatches": 4}),
+    ({"pipeline": 2, "schedule": "gpipe"}, {}),
+    ({"pipeline": 2}, {}),
+    ({"data": 2, "pipeline": 4}, {}),
+]
+
+CASES = [
+    (mesh, options, stage) for mesh, options in SETTINGS for stage in range(int(mesh.get("pipeline", 1)))
+]
+
+pytestmark = pytest.mark.cluster
+
+
+@cache
+def predicted(setting: int) -> list[int]:
+    """Bytes in each stage, or in the first process without stages."""
+    mesh, options = SETTINGS[setting]
+    return [need.peak for need in needs(network(**options), Mesh(**mesh))]
+
+
+@cache
+def pretended() -> list[int]:
+    """What PyTorch's tracker counts in one process that has the place of each case in its mesh."""
+    command = [sys.executable, "-m", PROGRAM, "none", "0", json.dumps(CASES)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=500).stdout
+    return [int(line) for line in said.split()]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=[json.dumps(case) for case in CASES])
+def test_peak_of_a_process_without_the_others(case: int) -> None:
+    mesh, options, stage = CASES[case]
+    assert predicted(SETTINGS.index((mesh, options)))[stage] == pytest.approx(pretended()[case], rel=0.05)
+
+
+@pytest.mark.parametrize("setting", [0, 1, 4, 11], ids=[json.dumps(SETTINGS[n][0]) for n in (0, 1, 4, 11)])
+def test_peak_of_real_processes(setting: int) -> None:
+    mesh, options = SETTINGS[setting]
+    size = Mesh(**mesh).size
+    found = answers(PROGRAM, size, json.dumps([(mesh, options, 0)]))
+    expected = predicted(setting) if len(predicted(setting)) > 1 else predicted(setting) * size
+    assert found == pytest.approx(expected, rel=0.05)

@@ -1,0 +1,153 @@
+"""Trains a network over a mesh and measures the memory of its tensors, by PyTorch's own tracker.
+
+As a program, one of several processes, or one that only pretends to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed._tools.mod_tracker import ModTracker
+from torch.distributed.pipelining import stage as pipelining
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import satrap
+from satrap.batch import Batch, EmbeddedBatch
+from satrap.dense import ConnectedWorkers, Mesh
+from satrap.exchange.servers import Wire
+from satrap.plan.dense import Inputs, Network
+from satrap.train import Trainer
+from satrap.train.loss import LabelLoss
+from tests.train.plain import Batches, grouped, make_batches, make_schema
+
+SIZE, WIDTH, BLOCKS, STEPS = 2048, 256, 4, 3
+
+
+class Tower(nn.Module):
+    """A network as wide as its batches are long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(25, WIDTH)
+        layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+        self.tower = nn.Sequential(
+            *[type(m)(WIDTH, WIDTH) if isinstance(m, nn.Linear) else m for m in layers * BLOCKS]
+        )
+        self.head = nn.Linear(WIDTH, 1)
+
+    def chain(self) -> list[Any]:
+        return [EmbeddedBatch.flat, self.enter, *self.tower, self.head]
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        found: Tensor = self.head(self.tower(self.enter(batch.flat())))
+        return found
+
+
+class Pretended(ConnectedWorkers):
+    """One of several workers without the others: sums and sent tensors go nowhere."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.mesh, self.rank, self.size, self._process, self.deadline = mesh, rank, mesh.size, rank, 30.0
+        started, new = dist.init_process_group, dist.new_group
+        c10d: Any = dist
+        c10d.init_process_group = lambda *_, **__: started(
+            "fake", store=FakeStore(), rank=rank, world_size=mesh.size
+        )
+        c10d.new_group = lambda ranks=None, **_: new(ranks, backend="fake")
+        self._store = FakeStore()
+        c10d.recv = lambda tensor, **_: tensor.fill_(1)  # the other stages know shapes, too
+        module: Any = pipelining
+        module._make_tensor_from_meta = lambda meta, device: torch.zeros(meta.shape, dtype=meta.dtype)
+        try:
+            self._connect("none", "cpu", Wire())
+        finally:
+            c10d.init_process_group, c10d.new_group = started, new
+
+    def meet(self, stage: str, **_: Any) -> None:
+        pass
+
+    def share(self, data: bytes) -> bytes:
+        return data
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+class NoModules(ModTracker):
+    """Follows no modules: its hooks allow one forward pass of each, and keep weights in memory."""
+
+    def __enter__(self) -> NoModules:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+@cache
+def inputs() -> Inputs:
+    """A batch of those that `peak` trains on."""
+    schema = make_schema()
+    trainer = Trainer(Tower(), schema, **arguments({}))
+    plan = trainer.predictor.plan
+    ticket = plan.ticket(batch())
+    trainer.close()
+    return Inputs.of(schema, plan, ticket, SIZE)
+
+
+def network(**options: Any) -> Network:
+    """What the plan is told of the network that `peak` trains."""
+    return Network(Tower, inputs(), adam, LabelLoss(make_schema().labels), **options)
+
+
+def batch() -> Batch:
+    return make_batches(1, size=SIZE)[0]
+
+
+def arguments(options: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"embedding_optimizer": satrap.optim.Adagrad(lr=0.05), "dense_optimizer": adam}
+    return grouped(**made, mode="sync", threads=1, **options)
+
+
+def peak(workers: ConnectedWorkers | None, options: dict[str, Any]) -> int:
+    """Return the most bytes of tensors in some steps of training."""
+    tracker = MemTracker()
+    tracker._mod_tracker = NoModules()
+    with tracker:
+        given = arguments(options | ({} if workers is None else {"workers": workers}))
+        trainer = Trainer(Tower(), make_schema(), **given)
+        trainer.fit(Batches([batch()] * STEPS), steps=STEPS)
+    trainer.close()
+    assert trainer.run.progress.refused == 0  # or there would be no optimizer state
+    found = tracker.get_tracker_snapshot("peak")
+    return found[torch.device("cpu")]["Total"]
+
+
+def main() -> None:
+    """Print the peaks of cases, [[mesh, options, rank], ...], one after another."""
+    store, rank, cases = sys.argv[1:]
+    for mesh, options, pretended in json.loads(cases):
+        torch.manual_seed(0)
+        shape = Mesh(**mesh)
+        if store == "none":
+            workers: ConnectedWorkers = Pretended(shape, pretended)
+        else:
+            workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=60)
+        print(json.dumps(peak(workers, options)), flush=True)
+        dist.destroy_process_group()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from satrap.dense import Mesh
+from satrap.errors import ConfigError
+from satrap.plan.dense.copies import need_of_copy
+from tests.plan.dense.measured import Tower, network, peak
+
+WEIGHTS = sum(p.numel() for p in Tower().parameters())
+
+
+def test_one_process_needs_what_pytorch_counts() -> None:
+    """`tests/cluster/test_dense_plan.py` has meshes and other settings."""
+    need = need_of_copy(network(), Mesh())
+    assert need.peak == pytest.approx(peak(None, {}), rel=0.02)
+    assert need.memory["parameters"] == 4 * WEIGHTS
+    assert need.memory["optimizer"] == 8 * WEIGHTS
+    assert need.traffic == 0
+
+
+def test_bytes_that_meshes_send() -> None:
+    net, n = network(), 4 * WEIGHTS
+    copies = need_of_copy(net, Mesh(4)).sent
+    assert copies == {"gradients": 2 * 3 / 4 * n}  # a ring
+    short = need_of_copy(network(number_bytes=2), Mesh(4)).sent
+    assert short == {"gradients": 3 / 4 * n}
+    third = need_of_copy(net, Mesh(4, sharded=True)).sent
+    assert sum(third.values()) == pytest.approx(3 * 3 / 4 * n, rel=0.01)  # ZeRO, arXiv 1910.02054, section 7
+    second = need_of_copy(net, Mesh(4, sharded="gradients")).sent
+    assert sum(second.values()) == pytest.approx(2 * 3 / 4 * n, rel=0.01)
+    cut = need_of_copy(net, Mesh(1, 2)).sent
+    # Two pairs of layers: each sums its outputs, and the gradients of its inputs.
+    assert cut["activations"] == pytest.approx(2 * 2 * 2048 * 256 * 4, rel=0.01)
+    parts = need_of_copy(network(microbatches=4), Mesh(2, sharded=True)).sent
+    assert parts["weights"] == pytest.approx(4 * n, rel=0.01)
+
+
+def test_a_width_that_does_not_divide() -> None:
+    with pytest.raises(ConfigError, match="does not divide"):
+        need_of_copy(network(), Mesh(1, 3))

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from satrap.dense import Mesh
+from satrap.plan.dense.live import Live
+from satrap.plan.dense.sharding import Sharding, shard_bytes
+
+
+@pytest.mark.parametrize(("sharded", "gathers"), [(True, 2), ("gradients", 1)])
+def test_weights_are_gathered_for_each_pass_and_gradients_reduced_once(sharded: bool, gathers: int) -> None:
+    live = Live()
+    with FakeTensorMode():
+        model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.Linear(256, 4))
+        live.know(model.parameters())
+        sharding = Sharding(model, Mesh(2, sharded=sharded), live)
+        whole = sum(p.numel() * 4 for p in model.parameters())
+        assert live.now["parameters"] == whole / 2
+        for _ in range(2):
+            sharding.gathers = sharding.reduces = 0
+            with live:
+                sharding.begin()
+                loss = model(torch.zeros(8, 256)).sum()
+                assert live.now["buffers"] > 0
+                sharding.turn()
+                loss.backward()
+                sharding.end()
+            assert (sharding.gathers, sharding.reduces) == (gathers * whole, whole)
+            assert live.now["buffers"] == 0
+            assert live.now["gradients"] == whole / 2
+    assert all(p.grad is None for p in model.parameters())
+    largest = 256 * 512 * 4
+    assert live.most["buffers"] > largest
+
+
+def test_shards_are_as_large_as_the_largest() -> None:
+    assert shard_bytes(torch.zeros(7, 3), 2) == 4 * 3 * 4
+    assert shard_bytes(torch.zeros(1), 4) == 4
