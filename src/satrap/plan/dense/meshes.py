@@ -11,7 +11,7 @@ from satrap.errors import ConfigError
 from satrap.plan.dense.copies import need_of_copy
 from satrap.plan.dense.network import Need, Network
 from satrap.plan.dense.pipeline import needs_of_stages
-from satrap.report.words import size
+from satrap.words import size
 
 MOST = 8
 """Largest number of tensor parts and stages that are tried: more seldom are on one machine."""

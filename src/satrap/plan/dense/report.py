@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from satrap.plan.dense.meshes import DensePlan, per_sample
 from satrap.plan.dense.network import KINDS, Need
 from satrap.plan.result import columns
-from satrap.report.words import size
+from satrap.words import size
 
 NOTES = (
     "memory: of tensors at the moment of a step when they take most, on a CPU; rows are those of the batch, "

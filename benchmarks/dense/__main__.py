@@ -1,0 +1,107 @@
+"""Memory of the dense network by mesh beside its plan, and what each wrapping costs. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, pretended
+from tests.dense.processes import Process, answers, started
+
+from benchmarks.record import write
+from satrap.dense import Mesh
+
+RANK = "benchmarks.dense.rank"
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain PyTorch": {"plain": True},
+    "one process": {},
+    "one process, 4 micro-batches": {"parts": 4},
+    "one process, checkpointed": {"checkpointed": True},
+    "two copies": {"mesh": {"data": 2}},
+    "weights in 2 parts": {"mesh": {"data": 2, "sharded": True}},
+    "gradients in 2 parts": {"mesh": {"data": 2, "sharded": "gradients"}},
+    "2 tensor parts": {"mesh": {"tensor": 2}},
+    "2 stages, gpipe": {"mesh": {"pipeline": 2, "schedule": "gpipe"}},
+    "2 stages, 1f1b": {"mesh": {"pipeline": 2}},
+}
+
+
+def memory() -> dict[str, Any]:
+    """Return planned and measured peaks: of a process alone with a pretended mesh, and of real processes."""
+    found: dict[str, Any] = {}
+    for number, (mesh, options) in enumerate(SETTINGS):
+        planned, size = predicted(number), Mesh(**mesh).size
+        alone = [p for case, p in zip(CASES, pretended(), strict=True) if case[:2] == (mesh, options)]
+        real = answers(PROGRAM, size, json.dumps([(mesh, options, 0)])) if size == 2 else []
+        ratios = [plan / was for plan, was in zip(planned, alone, strict=True)]
+        found[json.dumps(mesh | options)] = {
+            "mesh": mesh,
+            "options": options,
+            "planned": planned,
+            "pretended": alone,
+            "real_by_process": real,
+            "planned_by_pretended": ratios,
+        }
+        print(mesh | options, [round(ratio, 3) for ratio in ratios], flush=True)
+    return found
+
+
+def overhead(options: argparse.Namespace) -> dict[str, Any]:
+    """Return milliseconds of a step, each way by turns: while one computes, all others wait."""
+    sizes = json.dumps({"size": options.size, "width": options.width, "layers": options.layers})
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    with ExitStack() as stack:
+        running: dict[str, list[Process]] = {}
+        for name, how in WAYS.items():
+            size = Mesh(**how.get("mesh", {})).size
+            running[name] = stack.enter_context(started(RANK, size, json.dumps(how), sizes))
+            for process in running[name]:
+                assert _line(process) == "ready"
+        for _ in range(options.rounds):
+            for name, processes in running.items():
+                for process in processes:
+                    assert process.stdin is not None
+                    process.stdin.write(f"{options.steps}\n")
+                    process.stdin.flush()
+                times[name].append(max(float(_line(process)) for process in processes))
+    plain = times["plain PyTorch"]
+    found = {}
+    for name, own in times.items():
+        # Round by round, so that what slows the machine for a while slows both.
+        ratio = statistics.median(one / base for one, base in zip(own, plain, strict=True))
+        found[name] = {"median_ms": statistics.median(own), "by_plain": ratio, "ms": own}
+        print(f"{name:30} {statistics.median(own):8.2f} ms {ratio:6.2f}", flush=True)
+    return found
+
+
+def _line(process: Process) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["memory", "overhead"])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=3, help="of a round")
+    parser.add_argument("--size", type=int, default=512, help="samples of a batch")
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
+    load = os.getloadavg()[0]
+    results = memory() if options.what == "memory" else overhead(options)
+    if options.write:
+        parameters = vars(options) | {"load_before": load}
+        print(write(Path(__file__).parent / "results", parameters, results))
+
+
+if __name__ == "__main__":
+    main()

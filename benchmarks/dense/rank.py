@@ -1,0 +1,118 @@
+"""One process of a kind of training: it takes steps when it is told to, and says how long they took."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import satrap  # noqa: F401  # isort: skip  # before torch, as a program of satrap is: see satrap.threads
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from satrap.batch import EmbeddedBatch
+from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, Divided, Mesh, Pipelined, Workers
+from satrap.dense.recompute import checkpoint_activations
+from satrap.memory import keep_freed_memory
+from satrap.train.microbatches import MicroBatches
+
+WARM = 3
+
+
+class Tower(nn.Module):
+    """A stack of linear layers."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.ReLU())])
+        self.head = nn.Linear(width, 1)
+
+    def chain(self) -> list[Any]:
+        return [EmbeddedBatch.flat, *self.tower, self.head]
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        found: Tensor = self.head(self.tower(batch.flat()))
+        return found
+
+
+def batch_of(size: int, width: int) -> EmbeddedBatch:
+    return EmbeddedBatch(size, {}, torch.randn(size, width), labels=torch.rand(size, 1).round())
+
+
+def loss_of(logits: Tensor, batch: EmbeddedBatch) -> Tensor:
+    assert batch.labels is not None
+    return F.binary_cross_entropy_with_logits(logits, batch.labels)
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-4)
+
+
+class Party:
+    """Trains a tower in one way.
+
+    Args:
+        how: {"mesh": ..., "parts": ..., "checkpointed": ..., "plain": ...}, all optional.
+        workers: the processes.
+    """
+
+    def __init__(self, how: dict[str, Any], workers: Workers, size: int, width: int, layers: int) -> None:
+        torch.manual_seed(0)
+        self.model, self.parts, self.size = Tower(width, layers), how.get("parts", 1), size
+        self.batch = batch_of(size, width)
+        if how.get("checkpointed"):
+            checkpoint_activations(self.model)
+        self.optimizer = adam(list(self.model.parameters())) if how.get("plain") else None
+        if self.optimizer is None:
+            mesh = workers.mesh
+            kind = DataParallel if mesh.whole else Divided if mesh.pipeline == 1 else Pipelined
+            self.dense: DenseBackend = kind(self.model, adam, None, workers)
+            if self.dense.pipeline is not None:
+                self.dense.pipeline.try_out(batch_of(2, width))
+            self.dense.begin()
+
+    def step(self) -> None:
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+            loss_of(self.model(self.batch), self.batch).backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            return
+        if (pipeline := self.dense.pipeline) is not None:
+            parts = MicroBatches(self.batch, pipeline.count)
+            _, loss = pipeline.run(parts, loss_of, [float(size) for size in parts.sizes], 1.0)
+        else:
+            *first, last = MicroBatches(self.batch, self.parts).batches if self.parts > 1 else [self.batch]
+            for part in first:
+                self.dense.accumulate(loss_of(self.model(part), part), 1 / self.parts)
+            loss = loss_of(self.model(last), last)
+        done = self.dense.step(loss, [], 1.0, share=1 / self.parts)
+        assert done.accepted
+
+
+def main() -> None:
+    """Read numbers of steps from standard input, and print the milliseconds that each round took a step."""
+    store, rank, how, sizes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    mesh = Mesh(**how.get("mesh", {}))
+    workers = (
+        Workers() if mesh.size == 1 else ConnectedWorkers(store, rank, mesh.size, mesh=mesh, deadline=600)
+    )
+    party = Party(how, workers, **sizes)
+    for _ in range(WARM):
+        party.step()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        steps = int(line)
+        start = time.perf_counter()
+        for _ in range(steps):
+            party.step()
+        print(1000 * (time.perf_counter() - start) / steps, flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
