@@ -45,6 +45,17 @@ def test_load_is_that_between_two_looks() -> None:
     assert total["shard_requests"] == pytest.approx([21 / 5])
 
 
+def test_a_shard_that_starts_anew_counts_from_its_start() -> None:
+    load, progress = Load(), Progress()
+    load.look(*looked(100.0, 50.0, 500, 4), progress, samples=10)
+    load.look(*looked(4.0, 1.0, 8, 4), progress, samples=20)
+    assert progress.shard_busy == pytest.approx((0.25,))
+    assert progress.shard_requests == pytest.approx((2.0,))
+    load.look(*looked(8.0, 4.0, 16, 4), progress, samples=30)
+    assert load.total()["shard_busy"] == pytest.approx([4 / 8])
+    assert load.total()["shard_requests"] == pytest.approx([16 / 8])
+
+
 def test_a_local_store_has_no_shards() -> None:
     load, progress = Load(), Progress()
     load.look((), looked(0, 0, 0, 0)[1], progress, samples=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from satrap.data.prefetch import Prefetcher
@@ -18,8 +19,8 @@ class Load:
     """Compares the store's counters at two times and reports what happened between."""
 
     def __init__(self) -> None:
-        self._first: Shards = ()
         self._last: Shards = ()
+        self._worked: list[_Work] = []
         self._rows: tuple[int, ...] = ()
         self._pushes, self._push_seconds = 0, 0.0
         self._others = 0, 0
@@ -41,13 +42,19 @@ class Load:
             progress.received_bytes_per_sample = traffic.received / samples
         progress.shard_rows = self._rows = tuple(shard.rows for shard in shards)
         progress.shard_queued = tuple(shard.server.queued for shard in shards)
-        before = self._last or [ShardStatistics() for _ in shards]
-        progress.shard_busy, progress.shard_requests = _load(before, shards)
-        self._first, self._last = self._first or shards, shards
+        work = [
+            _work(a, b) for a, b in zip(self._last or [ShardStatistics()] * len(shards), shards, strict=True)
+        ]
+        progress.shard_busy, progress.shard_requests = _shares(work)
+        if self._last:
+            self._worked = [a + b for a, b in zip(self._worked, work, strict=True)]
+        else:
+            self._worked = [_Work()] * len(shards)
+        self._last = shards
 
     def total(self) -> dict[str, Any]:
         """Return rows, busy share and requests per second of each shard, from the first look to the last."""
-        busy, requests = _load(self._first, self._last)
+        busy, requests = _shares(self._worked)
         return {"shard_rows": list(self._rows), "shard_busy": list(busy), "shard_requests": list(requests)}
 
 
@@ -58,13 +65,31 @@ def reading(turns: Prefetcher[Item], stages: Stages, progress: Progress) -> Iter
         yield turn
 
 
-def _load(before: Shards, now: Shards) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    busy, requests = [], []
-    for a, b in zip((s.server for s in before), (s.server for s in now), strict=True):
-        seconds = max(b.seconds - a.seconds, 1e-9)
-        busy.append((b.busy_seconds - a.busy_seconds) / seconds)
-        requests.append((sum(b.requests.values()) - sum(a.requests.values())) / seconds)
-    return tuple(busy), tuple(requests)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    seconds: float = 0.0
+    busy: float = 0.0
+    requests: int = 0
+
+    def __add__(self, other: _Work) -> _Work:
+        return _Work(self.seconds + other.seconds, self.busy + other.busy, self.requests + other.requests)
+
+
+def _work(before: ShardStatistics, now: ShardStatistics) -> _Work:
+    """Return what a shard did between two looks; one that started anew counts from its start."""
+    a, b = before.server, now.server
+    if b.seconds < a.seconds:
+        a = ShardStatistics().server
+    requests = sum(b.requests.values()) - sum(a.requests.values())
+    return _Work(b.seconds - a.seconds, b.busy_seconds - a.busy_seconds, requests)
+
+
+def _shares(work: Sequence[_Work]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    seconds = [max(one.seconds, 1e-9) for one in work]
+    return (
+        tuple(one.busy / time for one, time in zip(work, seconds, strict=True)),
+        tuple(one.requests / time for one, time in zip(work, seconds, strict=True)),
+    )
 
 
 def summary(traffic: Traffic, samples: int) -> dict[str, Any]:
