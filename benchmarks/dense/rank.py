@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, Divided, Mesh, Pipelined, Workers
+from satrap.dense import ConnectedWorkers, DataParallel, DenseBackend, Mesh, Workers
+from satrap.dense.divided import Divided
+from satrap.dense.pipelined import Pipelined
 from satrap.dense.recompute import checkpoint_activations
 from satrap.memory import keep_freed_memory
 from satrap.train.microbatches import MicroBatches

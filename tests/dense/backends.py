@@ -19,11 +19,11 @@ from satrap.dense import (
     DataParallel,
     DenseBackend,
     DenseState,
-    Divided,
     Mesh,
     RemoteStep,
     Workers,
 )
+from satrap.dense.divided import Divided
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard

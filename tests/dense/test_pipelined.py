@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh, Pipelined
+from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh
+from satrap.dense.pipelined import Pipelined
 from satrap.errors import ConfigError
 
 MESH = Mesh(pipeline=3)

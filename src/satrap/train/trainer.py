@@ -15,7 +15,7 @@ from torch import nn
 from satrap import models, own_code
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
-from satrap.dense import DataParallel, DenseBackend, Divided, MakeOptimizer, Pipelined, Workers
+from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.recompute import checkpoint_activations
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
@@ -426,6 +426,8 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
             fix="use sync or hybrid, or a mesh of data alone",
         )
     if workers.mesh.pipeline == 1:
+        from satrap.dense.divided import Divided
+
         return Divided
     for name, given, only in (
         ("precision", options.precision, "float32"),
@@ -438,6 +440,8 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
                 why="Mesh has its microbatches" if name == "microbatches" else "it is not supported yet",
                 fix=f"leave {name} at {only}",
             )
+    from satrap.dense.pipelined import Pipelined
+
     return Pipelined
 
 
