@@ -8,10 +8,10 @@ from satrap.init.choose import Lines
 
 _WIDE = 1024
 """Inputs of the network from which its cross layers get a low rank."""
+_MANY = 1_000_000
+"""Rows from which a few passes are enough, and rates fall when one is not better."""
 _FEW = 500
 """Rows of the rarer label below which a logistic regression is the better model."""
-
-
 _SOME = 6000
 """Rows of the rarer label below which the network starts at the mean of the label."""
 
@@ -62,9 +62,17 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
         "dense": {"optimizer": ({"name": "adam", "lr": 0.01 if small else 0.001}, "")},
         "training": {
             "mode": ("sync", "exact; in one process as fast as hybrid"),
-            "epochs": (20 if rows >= 10_000 else 60, "at most"),
+            "epochs": (20 if rows >= _MANY else 60, "at most"),
             "monitor": ("logloss", "steadier than AUC where validation rows, or 1s, are few"),
-            "patience": (2, "stop after so many passes without a better one on validation rows"),
+            "patience": (
+                2 if rows >= _MANY else 3,
+                "stop after so many passes without a better one on validation rows",
+            ),
+            "plateau": (
+                (0.1, "factor on all rates after such a pass")
+                if rows >= _MANY
+                else (None, "rates stay: the loss of small tables may pause before it falls on")
+            ),
             "seed": (1, ""),
         },
         "data": {"batch_size": (batch, f"about {max(1, rows // batch):,} steps in each pass")},
