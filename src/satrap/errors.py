@@ -70,6 +70,10 @@ class TrainingError(SatrapError):
     """A training run had to stop."""
 
 
+class OwnCodeError(TrainingError):
+    """Code of the user that a recipe names failed; `where` is its file and line."""
+
+
 class ExchangeError(SatrapError):
     """The exchange between workers and shards failed."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from satrap.errors import ConfigError, SatrapError, TrainingError, did_you_mean
+from satrap.errors import ConfigError, OwnCodeError, SatrapError, did_you_mean
 
 _modules: dict[tuple[str, str], ModuleType] = {}  # by path and digest of the file
 _references: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -240,7 +240,7 @@ def check_arguments(call: Any, name: str, given: Mapping[str, Any], *, first: in
 
 
 @contextmanager
-def blaming(what: str, kind: type[SatrapError] = TrainingError, place: str = "") -> Iterator[None]:
+def blaming(what: str, kind: type[SatrapError] = OwnCodeError, place: str = "") -> Iterator[None]:
     """Turn an error of the user's own code into one that says where in that code it was raised.
 
     Args:

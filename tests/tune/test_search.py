@@ -9,7 +9,7 @@ import pytest
 
 from satrap import launch
 from satrap.config import Recipe, load
-from satrap.errors import ConfigError, DataError
+from satrap.errors import ConfigError, DataError, OwnCodeError
 from satrap.train import Observer, Progress
 from satrap.tune import BEST, Found, Limits, tune
 from tests.launch.runs import RECIPE, frame, make_recipe
@@ -150,6 +150,15 @@ def test_a_recipe_with_a_missing_file_ends_the_search(tmp_path: Path) -> None:
         tune(recipe, str(tmp_path / "out"))
 
 
+def test_own_code_that_fails_ends_the_search_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(METRIC.replace(".mean()", ".middle()"))
+    text = SYNC.replace("epochs: 2", 'epochs: 1, metrics: ["own.py:error"]')
+    with pytest.raises(OwnCodeError, match="middle") as raised:
+        tune(loaded(tmp_path, *RATES, text=text), str(tmp_path / "out"))
+    assert raised.value.where == f"{tmp_path / 'own.py'}:3, in error"
+
+
+@pytest.mark.slow
 def test_a_hopeless_trial_is_given_up(tmp_path: Path) -> None:
     """With a rate of 1e-12 nothing is learned; as the recipe's is fair, the median is better after a pass."""
     recipe = loaded(

@@ -30,6 +30,7 @@ def test_the_first_trial_is_the_recipe_and_is_never_given_up(tmp_path: Path) -> 
     study.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_trial_is_given_up_when_its_best_is_worse_than_the_median(tmp_path: Path, higher: bool) -> None:
     random, study = np.random.default_rng(5), opened(tmp_path, higher=higher)
@@ -72,6 +73,7 @@ def play(study: Study, count: int) -> None:
         trial.complete(-sum((number - 3) ** 2 for number in trial.choice.values()), 1.0)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_opened_again_tries_the_same(tmp_path: Path) -> None:
     whole = opened(tmp_path / "whole", keys=5)
     play(whole, 8)
@@ -91,6 +93,7 @@ def test_a_search_that_is_opened_again_tries_the_same(tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_most_trials_are_like_the_best_one_but_for_four_keys(tmp_path: Path) -> None:
     study = opened(tmp_path, keys=8)
     play(study, 1)
@@ -116,6 +119,7 @@ def test_equal_trials_the_first_is_best(tmp_path: Path) -> None:
     study.close()
 
 
+@pytest.mark.slow
 def test_importance_finds_the_key_that_decides(tmp_path: Path) -> None:
     study = opened(tmp_path, keys=3)
     assert study.importance() == ({}, 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from satrap.config import Recipe
-from satrap.errors import ConfigError, DataError, SatrapError
+from satrap.errors import ConfigError, DataError, OwnCodeError, SatrapError
 from satrap.launch import InterruptedRunError, RunFolder, train
 from satrap.train import Observer, Progress
 from satrap.tune.study import INTERRUPTED, Open
@@ -69,7 +69,8 @@ def run(recipe: Recipe, trial: Open, setting: Setting) -> bool:
     Of the trial's run folder the recipe, metrics, history and curves stay.
 
     Raises:
-        ConfigError, DataError: of the recipe itself. Other trials that fail are noted as failed.
+        ConfigError, DataError, OwnCodeError: of the recipe itself. Other trials that fail are
+            noted as failed.
     """
     folder, watch = RunFolder(setting.folder / str(trial.number)), _Watch(trial, setting)
     shutil.rmtree(folder.path, ignore_errors=True)
@@ -88,7 +89,7 @@ def run(recipe: Recipe, trial: Open, setting: Setting) -> bool:
         return False
     except SatrapError as error:
         trial.fail(error.what.splitlines()[0], watch.seconds)
-        if trial.recipe and isinstance(error, ConfigError | DataError):
+        if trial.recipe and isinstance(error, ConfigError | DataError | OwnCodeError):
             raise
     else:
         if outcome.result.stopped == "stopped":
