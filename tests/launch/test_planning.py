@@ -128,3 +128,10 @@ def test_the_operations_of_the_network_are_those_of_its_matrices(tmp_path: Path)
     layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
     assert found.demand.forward_flop == sum(2 * layer.in_features * layer.out_features for layer in layers)
     assert found.demand.dense == sum(weights.numel() for weights in model.parameters())
+
+
+def test_a_network_larger_than_the_machine_is_planned(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path), ["model={name: dnn, hidden: [1000000, 10000000]}"])  # 40 TB
+    assert plan(recipe).placements
+    with pytest.raises(ConfigError, match=r"spread it with dense\.mesh"):
+        plan_size(recipe, 1e9)

@@ -26,6 +26,7 @@ from satrap.launch.build import (
     wire_of,
 )
 from satrap.launch.datasets import open_part
+from satrap.launch.planning import WITHOUT_NUMBERS
 from satrap.own_code import blaming
 from satrap.plan.dense import DensePlan, Inputs, Network, plan_dense
 from satrap.schema import Schema
@@ -66,7 +67,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
             fix="use training.mode hybrid or sync",
         )
     mesh = mesh_of(recipe) if spread or devices is None else None
-    with blaming("the network cannot be computed without numbers", ConfigError):
+    with blaming(WITHOUT_NUMBERS, ConfigError):
         return plan_dense(_network(recipe), mesh=mesh, devices=devices, memory=memory)
 
 

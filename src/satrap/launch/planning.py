@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from satrap import machine_code
@@ -17,6 +18,7 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
+from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import Placement
@@ -25,17 +27,19 @@ from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.folder import RunFolder, write_whole
+from satrap.own_code import blaming
 from satrap.plan import Plan, Rates, Topology, Workload, measure, place, workload
 from satrap.plan.cluster import ClusterPlan, Demand, plan_cluster, read
+from satrap.plan.dense import Inputs
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
 from satrap.store.limits import machine_bytes
-from satrap.train.blank import blank_batch
-from satrap.train.predictor import Predictor
+from satrap.train.blank import SIZE, blank_ticket
 
 BATCHES = 20
 """Batches that are read, of all workers together."""
+WITHOUT_NUMBERS = "the network cannot be computed without numbers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
         CheckpointError: `facts.run` has no checkpoint.
     """
     schema, workers = recipe.schema(), facts.workers or recipe.sections.shares
-    tables, _ = _tables(recipe, schema, notice)
+    tables, _ = _tables(recipe, schema, notice, FakeTensorMode())
     return place(
         _workload(recipe, schema, tables, workers, facts),
         _topology(recipe, tables, workers, facts),
@@ -121,31 +125,37 @@ def plan_size(
         CheckpointError: `facts.run` has no checkpoint.
     """
     catalog, schema = read(machines), recipe.schema()
-    tables, model = _tables(recipe, schema, notice)
+    mode = FakeTensorMode()
+    tables, model = _tables(recipe, schema, notice, mode)
     counted = _workload(recipe, schema, tables, 1, facts)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    demand = Demand.of(counted, parameters, _forward_flop(model, schema, tables), weights)
+    demand = Demand.of(counted, parameters, _forward_flop(model, schema, tables, mode), weights)
     return plan_cluster(demand, catalog, hosts=hosts, budget=budget, samples=samples)
 
 
 def _tables(
-    recipe: Recipe, schema: Schema, notice: Callable[[str], None]
+    recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: FakeTensorMode
 ) -> tuple[list[Table], torch.nn.Module]:
+    """Return the tables, and the network without numbers: it may be larger than this machine."""
     if not schema.categorical:
         raise ConfigError("the recipe has no categorical features, so there are no tables to place")
     machine_code.announce(lambda: notice(COMPILING))
-    model = make_model(recipe, schema)
-    return tables_for(recipe, schema, model), model
+    with mode, blaming(WITHOUT_NUMBERS, ConfigError):
+        model = make_model(recipe, schema)
+        return tables_for(recipe, schema, model), model
 
 
-def _forward_flop(model: torch.nn.Module, schema: Schema, tables: Sequence[Table]) -> float:
+def _forward_flop(
+    model: torch.nn.Module, schema: Schema, tables: Sequence[Table], mode: FakeTensorMode
+) -> float:
     """Return the floating-point operations of the network for one sample, forward: products of matrices."""
     with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
-        predictor = Predictor(model, schema, exchange)
-        batch = blank_batch(predictor.plan, predictor.embeddings)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            predictor.logits(batch)
-    return float(counter.get_total_flops()) / batch.size
+        plan = EmbeddingPlan(schema, exchange.groups)
+        inputs = Inputs.of(schema, plan, blank_ticket(plan), SIZE)
+    counter = FlopCounterMode(display=False)
+    with mode, counter, torch.no_grad(), blaming(WITHOUT_NUMBERS, ConfigError):
+        model(inputs.batch(inputs.leaves()))
+    return float(counter.get_total_flops()) / SIZE
 
 
 def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:

@@ -10,29 +10,33 @@ import torch
 from torch import nn
 
 from satrap.batch import Batch, EmbeddedBatch, Jagged
-from satrap.embedding import EmbeddingPlan, Embeddings
+from satrap.embedding import EmbeddingPlan, Embeddings, Ticket
 
 SIZE = 2
 """Samples of a blank batch: batch normalisation needs two."""
 
 
-def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
-    """Return a batch of samples that stand for nothing: one id per feature, all numbers and rows are 1.
-
-    No rows are looked up. Ones, since a model may divide by a norm, or take a logarithm.
-    """
+def blank_ticket(plan: EmbeddingPlan) -> Ticket:
+    """Return the requests of samples that stand for nothing: one id per feature, all numbers are 1."""
     schema = plan.schema
-    numbers = np.ones((SIZE, schema.numeric_width), np.float32)
-    ticket = plan.ticket(
+    return plan.ticket(
         Batch(
             size=SIZE,
             ids={name: Jagged(np.zeros(SIZE, np.uint64)) for name in schema.categorical},
-            numeric=numbers if schema.numeric_width else None,
+            numeric=np.ones((SIZE, schema.numeric_width), np.float32) if schema.numeric_width else None,
             labels=np.zeros((SIZE, len(schema.labels)), np.float32),
             weights=None if schema.weight is None else np.ones(SIZE, np.float32),
             groups=None if schema.group is None else np.zeros(SIZE, np.uint64),
         )
     )
+
+
+def blank_batch(plan: EmbeddingPlan, embeddings: Embeddings) -> EmbeddedBatch:
+    """Return the batch of a `blank_ticket` with rows of ones; none is looked up.
+
+    Ones, since a model may divide by a norm, or take a logarithm.
+    """
+    ticket = blank_ticket(plan)
     rows = [
         np.ones((request.rows, plan.groups[i].dim), np.float32) for i, request in enumerate(ticket.requests)
     ]
