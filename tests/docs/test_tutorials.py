@@ -11,7 +11,10 @@ from tests.docs.page import follow
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIRST = DOCS / "tutorials" / "own_data.md"
-LATER = [*sorted({*DOCS.glob("tutorials/*.md")} - {FIRST}), DOCS / "coming_from.md", DOCS / "kubernetes.md"]
+LATER = [
+    *sorted({*DOCS.glob("tutorials/*.md")} - {FIRST}),
+    *(DOCS / f"{name}.md" for name in ("coming_from", "kubernetes", "published_runs")),
+]
 
 pytestmark = pytest.mark.cluster
 

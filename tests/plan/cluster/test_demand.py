@@ -21,6 +21,7 @@ def test_bytes_and_traffic_are_those_of_the_rows() -> None:
     assert demand.bytes == 300_000 * 44 + 100_000 * 36
     assert demand.ids == (0.5, 0.02)
     assert demand.wire == pytest.approx(0.5 * (8 + 16 + 16) + 0.02 * (8 + 8 + 8))  # two bytes a number
+    assert demand.vectors == pytest.approx((wide.ids * (16 + 16) + narrow.ids * (8 + 8)) / 1000)  # not pooled
     assert demand.costs([2.0, 100.0]) == pytest.approx(3.0)
 
 

@@ -61,6 +61,19 @@ def test_the_speed_is_that_of_the_scarcest_resource() -> None:
     assert later.hours == pytest.approx(1e12 / later.samples_per_second / 3600)
 
 
+def test_embedding_workers_take_the_ids_and_rows_from_the_workers() -> None:
+    table = load("t", dim=16, weight_bytes=64, state_bytes=4, rows=1000, distinct=2000, pooled_features=3)
+    asked = Demand.of(Workload((table,), batch_size=1000, steps=1), 1.6e11, 1e6, 1000)
+    helpers = Machine("a/cpu", "cpu", memory=64, cores=30, network=8, price=1.0)
+    catalog = Catalog({kind.name: kind for kind in (BIG, GPUS, helpers)}, "a test")
+    found = plan_cluster(asked, catalog, hosts={"a/big": 1, "a/gpus": 2, "a/cpu": 5})
+    assert asked.vectors == 3 * (32 + 32)
+    assert "ids and rows in the workers" not in found.limits
+    assert found.limits["ids and rows in the embedding workers"] == pytest.approx(150 / (2 * 0.55e-6))
+    assert found.limits["network of the embedding workers"] == pytest.approx(5e9 / (2 * (8 + 32 + 32)))
+    assert found.limits["network of the workers"] == pytest.approx(2e10 / asked.vectors)
+
+
 def test_impossible_hosts_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no machine 'a/smal'\n.*\n.*did you mean 'a/small'"):
         plan_cluster(demand(), CATALOG, hosts={"a/smal": 1})

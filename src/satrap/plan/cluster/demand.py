@@ -49,6 +49,7 @@ class Demand:
         parts: the tables.
         ids: distinct ids per sample, in a batch of one worker, by table.
         wire: bytes per sample between a worker and the shards: ids, rows and gradients.
+        vectors: bytes per sample between a worker and an embedding worker: pooled vectors, their gradients.
         forward_flop: floating-point operations of the network's forward pass, per sample.
         dense: weights of the network.
         batch_size: samples of a worker's batch, over which ids are distinct.
@@ -57,6 +58,7 @@ class Demand:
     parts: tuple[Part, ...]
     ids: tuple[float, ...]
     wire: float
+    vectors: float
     forward_flop: float
     dense: int
     batch_size: int
@@ -78,7 +80,8 @@ class Demand:
         parts = tuple(_part(table, math.ceil(table.rows * parameters / known)) for table in workload.tables)
         ids = tuple(table.distinct / workload.batch_size for table in workload.tables)
         wire = sum(n * _bytes(table, workload) for n, table in zip(ids, workload.tables, strict=True))
-        return cls(parts, ids, wire, forward_flop, dense, workload.batch_size)
+        vectors = sum(_vectors(t, workload) * _numbers(t, workload) for t in workload.tables)
+        return cls(parts, ids, wire, vectors, forward_flop, dense, workload.batch_size)
 
     @property
     def parameters(self) -> int:
@@ -102,4 +105,12 @@ def _part(table: TableLoad, rows: int) -> Part:
 
 
 def _bytes(table: TableLoad, workload: Workload) -> float:
-    return ID_BYTES + sum(row_bytes(code, table.dim) for code in (workload.forward, workload.backward))
+    return ID_BYTES + _numbers(table, workload)
+
+
+def _numbers(table: TableLoad, workload: Workload) -> float:
+    return float(sum(row_bytes(code, table.dim) for code in (workload.forward, workload.backward)))
+
+
+def _vectors(table: TableLoad, workload: Workload) -> float:
+    return table.pooled_features or table.ids / workload.batch_size

@@ -131,7 +131,8 @@ def plan_cluster(
         demand: of the model.
         catalog: the kinds of hosts there are.
         hosts: kind -> how many. Without one for shards, the cheapest that hold the rows are taken; without
-            one for workers, one host of the cheapest kind of the same cloud.
+            one for workers, one host of the cheapest kind of the same cloud. Those for "cpu" have embedding
+            workers on all cores.
         budget: most $/h.
         samples: how many are to be trained.
 
@@ -181,14 +182,21 @@ def _limits(demand: Demand, hosts: list[tuple[Machine, int]]) -> dict[str, float
     """Return samples/s at which each resource is used up."""
     shards = [(kind, count) for kind, count in hosts if kind.role == "shards"]
     workers = [(kind, count) for kind, count in hosts if kind.role == "workers"]
+    helpers = [(kind, count) for kind, count in hosts if kind.role == "cpu"]
     per_sample = demand.costs([per_width(part.dim) for part in demand.parts])
     devices = sum(max(kind.gpus, 1) * count for kind, count in workers)
     limits = {
         "processors of the shards": _sum(shards, "cores") / (per_sample * SHARD_SECONDS),
         "network of the shards": _sum(shards, "bytes_per_second") / demand.wire,
-        "network of the workers": _sum(workers, "bytes_per_second") / demand.wire,
-        "ids and rows in the workers": WORKER_CORES * devices / (per_sample * WORKER_SECONDS),
     }
+    if helpers:
+        cores = _sum(helpers, "cores")
+        limits["ids and rows in the embedding workers"] = cores / (per_sample * WORKER_SECONDS)
+        limits["network of the embedding workers"] = _sum(helpers, "bytes_per_second") / demand.wire
+        limits["network of the workers"] = _sum(workers, "bytes_per_second") / demand.vectors
+    else:
+        limits["ids and rows in the workers"] = WORKER_CORES * devices / (per_sample * WORKER_SECONDS)
+        limits["network of the workers"] = _sum(workers, "bytes_per_second") / demand.wire
     flops = sum(kind.gpus * kind.tflops * 1e12 * count for kind, count in workers)
     if flops and demand.forward_flop:
         limits["the network on the GPUs"] = UTILISATION * flops / (BACKWARD * demand.forward_flop)

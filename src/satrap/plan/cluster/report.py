@@ -73,7 +73,8 @@ def _notes(plan: ClusterPlan) -> list[str]:
     return [
         f"rows x (weights + state + {OVERHEAD} bytes of index); {FILLED:.0%} of a host's memory is for rows",
         f"distinct ids per sample: {sum(d.ids):.2f}, in batches of {d.batch_size:,}; "
-        f"{d.wire:,.0f} bytes per sample to and from the shards",
+        f"{d.wire:,.0f} bytes per sample to and from the shards; "
+        f"{d.vectors:,.0f} between a worker and its embedding worker, if there are any",
         f"processor time per distinct id of dim 16: {1e6 * SHARD_SECONDS:.2f} us in the shards, "
         f"{1e6 * WORKER_SECONDS:.2f} us in a worker, measured by benchmarks.capacity",
         f"network: {BACKWARD} x {d.forward_flop / 1e6:,.2f} MFLOP per sample at {UTILISATION:.0%} of a GPU's "
