@@ -189,6 +189,18 @@ def test_impossible_splits(tmp_path: Path, override: str, what: str) -> None:
     assert error.where
 
 
+def test_a_global_batch_is_divided_among_the_workers(tmp_path: Path) -> None:
+    servers = ["cluster.exchange=servers", "data.global_batch=true", "data.batch_size=120"]
+    for settings, size in (
+        (["cluster.workers=3"], 40),
+        (["cluster.workers=6", "dense.mesh={tensor: 2}"], 40),
+    ):
+        assert loaded(tmp_path, *servers, *settings).sections.batch_size == size
+    error = refused(tmp_path, *servers, "cluster.workers=7")
+    assert "120, which 7 workers cannot divide equally" in error.what
+    assert "multiple of 7" in error.fix
+
+
 OWN_TABLES = """\
 tables:
   user: {optimizer: {name: sgd, lr: 0.5}, initial_scale: 0.1}

@@ -65,7 +65,9 @@ class Data(Keys):
     format: Literal["csv", "tsv", "parquet", "arrow"] | None = None
     """File format; default by the endings of the names."""
     batch_size: Positive = 4096
-    """Samples per step. Each worker takes as many."""
+    """Samples per step. Each worker takes as many, unless `global_batch` is true."""
+    global_batch: bool = False
+    """Divide `batch_size` among the workers, so that a run with more of them takes the same steps."""
     shuffle: bool = True
     """Shuffle the training rows (files, row groups and a buffer) differently in each epoch."""
     buffer_rows: Positive | None = None
@@ -480,6 +482,11 @@ class Sections(Keys):
     """What `satrap tune` tries."""
     about: About = About()
     """Where the data comes from and what to expect."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one worker in a step."""
+        return self.data.batch_size // (self.shares if self.data.global_batch else 1)
 
     @property
     def shares(self) -> int:

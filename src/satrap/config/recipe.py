@@ -299,7 +299,14 @@ def _check_tables(recipe: Recipe, schema: Schema) -> None:
 
 
 def _check_data(recipe: Recipe) -> None:
-    data = recipe.sections.data
+    data, shares = recipe.sections.data, recipe.sections.shares
+    if data.global_batch and data.batch_size % shares:
+        raise ConfigError(
+            f"data.batch_size is {data.batch_size}, which {shares} workers cannot divide equally",
+            where=recipe.source.where(("data", "batch_size")),
+            why="data.global_batch is true: the batch is that of all workers together",
+            fix=f"make it a multiple of {shares}, or data.global_batch false",
+        )
     if data.split is None:
         return
     for part in ("validation", "test"):

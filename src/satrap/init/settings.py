@@ -75,7 +75,10 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
             ),
             "seed": (1, ""),
         },
-        "data": {"batch_size": (batch, f"about {max(1, rows // batch):,} steps in each pass")},
+        "data": {
+            "batch_size": (batch, f"about {max(1, rows // batch):,} steps in each pass"),
+            "global_batch": (True, "of all workers together, so that more of them take the same steps"),
+        },
     }
 
 

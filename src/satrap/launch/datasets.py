@@ -87,7 +87,7 @@ def _read(
         data.read,
         list(sources),
         schema,
-        batch_size=keys.batch_size,
+        batch_size=recipe.sections.batch_size,
         shuffle=shuffle,
         rows=rows,
         join=joins,

@@ -97,7 +97,7 @@ def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> In
         tables = tables_for(recipe, schema, make())
     with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
-        return Inputs.of(schema, plan, plan.ticket(batch), recipe.sections.data.batch_size)
+        return Inputs.of(schema, plan, plan.ticket(batch), recipe.sections.batch_size)
 
 
 def _loss(recipe: Recipe, schema: Schema) -> Loss:

@@ -192,7 +192,7 @@ def _workload(
     found = workload.measure(
         ids,
         tables,
-        _batches(recipe, ids, max(workers, facts.batches // workers * workers)),
+        _batches(recipe, ids, max(workers, facts.batches // workers * workers), facts.workers),
         workers,
         forward=CODES[wire.forward],
         backward=CODES[wire.backward],
@@ -203,9 +203,11 @@ def _workload(
     return found.with_rows(facts.rows, "given")
 
 
-def _batches(recipe: Recipe, schema: Schema, count: int) -> itertools.islice[Batch]:
+def _batches(recipe: Recipe, schema: Schema, count: int, workers: int | None) -> itertools.islice[Batch]:
     train = open_part(recipe, schema, "train")
     assert train is not None
+    if workers is not None and recipe.sections.data.global_batch:  # other workers than the recipe's
+        train = train.with_options(batch_size=max(1, recipe.sections.data.batch_size // workers))
     return itertools.islice(train.batches(), count)
 
 
