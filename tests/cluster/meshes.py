@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class Mine(nn.Module):
 
 class Stacked(nn.Module):
     """A user's network with a chain, in which two tensors pass from step to step."""
+
+    tensor_plan: ClassVar = {"enter": "alone", "blocks.*": "alone"}
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"pipeline": 2, "schedule": "gpipe"}, {}),
     ({"pipeline": 2}, {}),
     ({"data": 2, "pipeline": 4}, {}),
+    ({"tensor": 2, "pipeline": 2}, {}),
 ]
 
 CASES = [
@@ -49,16 +50,27 @@ def predicted(setting: int) -> list[int]:
 
 @cache
 def pretended() -> list[int]:
-    """What PyTorch's tracker counts in one process that has the place of each case in its mesh."""
-    command = [sys.executable, "-m", PROGRAM, "none", "0", json.dumps(CASES)]
-    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=500).stdout
-    return [int(line) for line in said.split()]
+    """What PyTorch's tracker counts in one process that has the place of each case in its mesh.
+
+    The last two are alone: PyTorch remembers the groups of equal meshes in a process.
+    """
+    found = list[int]()
+    for cases in (CASES[:-2], CASES[-2:-1], CASES[-1:]):
+        command = [sys.executable, "-m", PROGRAM, "none", "0", json.dumps(cases)]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=500).stdout
+        found += [int(line) for line in said.split()]
+    return found
+
+
+def tolerance(mesh: dict[str, Any]) -> float:
+    """A stage with divided layers may keep one more tensor of a part."""
+    return 0.07 if {"tensor", "pipeline"} <= mesh.keys() else 0.05
 
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[json.dumps(case) for case in CASES])
 def test_peak_of_a_process_without_the_others(case: int) -> None:
     mesh, options, stage = CASES[case]
-    assert predicted(SETTINGS.index((mesh, options)))[stage] == pytest.approx(pretended()[case], rel=0.05)
+    assert predicted(SETTINGS.index((mesh, options)))[stage] == pytest.approx(pretended()[case], rel=tolerance(mesh))
 
 
 @pytest.mark.parametrize("setting", [0, 1, 4, 11], ids=[json.dumps(SETTINGS[n][0]) for n in (0, 1, 4, 11)])

@@ -14,7 +14,10 @@ from tests.cluster.meshes import Stacked, make_trainer, whole
 from tests.cluster.test_meshes import EVERY, Numbers, assert_near, run, saved
 from tests.train.plain import Batches
 
-LONG = [Mesh(data, pipeline=p, schedule=s) for data, p in ((1, 2), (1, 4), (2, 2)) for s in ("gpipe", "1f1b")]
+LONG = [
+    *(Mesh(data, pipeline=p, schedule=s) for data, p in ((1, 2), (1, 4), (2, 2)) for s in ("gpipe", "1f1b")),
+    Mesh(2, tensor=2, pipeline=2),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +73,23 @@ def test_copies_of_stages_and_a_mean_of_means(tmp_path: Path, alone: Any) -> Non
         assert_near(saved(str(tmp_path / "wrong" / "saved 0")), alone("sync", 2)[1])
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_stages_with_divided_layers_learn_what_one_process_learns(tmp_path: Path, alone: Any) -> None:
+    mesh = Mesh(tensor=2, pipeline=2, stages=("blocks.1",))
+    tasks: list[dict[str, Any]] = [
+        {"exchange": "servers", "mode": "sync"},
+        {"mode": "sync", "clip": 0.05},
+    ]
+    check(mesh, tasks, tmp_path, alone)
+
+
 @pytest.mark.dense
 @pytest.mark.timeout(600)
 def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) -> None:
     """With one share the position is the same on all meshes, so the moves change nothing but rounding."""
     place = str(tmp_path / "checkpoints")
-    for number, mesh in enumerate((Mesh(pipeline=2), Mesh(pipeline=4))):
+    for number, mesh in enumerate((Mesh(pipeline=2), Mesh(tensor=2, pipeline=2))):
         task = {"mode": "sync", "checkpoints": place, "steps": 20 * (number + 1), "resume": number > 0}
         run(tmp_path / str(number), mesh, [{"model": "stacked", **task}])
     trainer, losses = make_trainer("sync", "stacked")
@@ -89,7 +103,9 @@ def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) ->
 
 @pytest.mark.dense
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mesh", LONG, ids=lambda mesh: f"{mesh.data}x{mesh.pipeline} {mesh.schedule}")
+@pytest.mark.parametrize(
+    "mesh", LONG, ids=lambda mesh: f"{mesh.data}x{mesh.tensor}x{mesh.pipeline} {mesh.schedule}"
+)
 def test_every_pipeline_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone: Any) -> None:
     # In hybrid, each of several workers takes an update of its own.
     ways = [way for way in EVERY if mesh.data == 1 or way[1] == "sync"]

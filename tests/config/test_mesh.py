@@ -92,7 +92,7 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", ["dense.mesh.tensor=2", "dense.sharded=gradients", "dense.precision=bfloat16"]
+    "other", ["dense.sharded=gradients", "dense.precision=bfloat16", "dense.checkpoint_activations=true"]
 )
 def test_stages_are_whole(tmp_path: Path, other: str) -> None:
     error = refused(tmp_path, SERVERS, "dense.mesh.pipeline=2", other)

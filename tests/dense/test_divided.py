@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from satrap.dense.divided import _check_separable
+from satrap.dense.divided import check_separable
 from satrap.errors import ConfigError
 
 
@@ -22,9 +22,9 @@ from satrap.errors import ConfigError
     ],
 )
 def test_optimizers_that_look_at_each_number_by_itself(make: Callable[[Any], torch.optim.Optimizer]) -> None:
-    _check_separable(make)
+    check_separable(make)
 
 
 def test_an_optimizer_that_looks_at_whole_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match="Adafactor does not go with a network in parts"):
-        _check_separable(lambda p: torch.optim.Adafactor(p, lr=0.1))
+        check_separable(lambda p: torch.optim.Adafactor(p, lr=0.1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -41,6 +42,13 @@ class OneStage(ConnectedWorkers):
         group = Group()
         group.rank, group.size = self._stage, 3
         return group
+
+    @property
+    def tensor(self) -> Group:
+        return Group()
+
+    def watched(self, stage: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Numbered(nn.Linear):

@@ -224,7 +224,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedGroup] = {}
-        axes = ("data", "pipeline") if self.mesh.pipeline > 1 else ("data", "tensor", "shard", "replicate")
+        staged = ("data", "tensor", "pipeline", "peers")
+        axes = staged if self.mesh.pipeline > 1 else ("data", "tensor", "shard", "replicate")
         for axis in axes if not self.mesh.whole else ():
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
             own = self.mesh.axes(self.rank)[axis]
@@ -254,7 +255,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     @property
     def peers(self) -> Group:
         """See `Workers.peers`."""
-        return self._axes.get("pipeline", self.tensor)  # a mesh has one of the two
+        return self._axes.get("peers", self.tensor)
 
     def pipeline_group(self, device: str) -> Any:
         """Return the processes of `pipeline` as PyTorch has them, for tensors on "cpu" or "cuda"."""
@@ -262,20 +263,20 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return group._cuda if device == "cuda" else group._main
 
     def device_mesh(self, device: str) -> DeviceMesh:
-        """Return the mesh as PyTorch has it, with dimensions replicate, shard and tensor.
+        """Return the mesh as PyTorch has it, with dimensions replicate, shard and tensor; of a stage, tensor.
 
         Args:
             device: type of the device whose tensors its groups are for, "cpu" or "cuda".
         """
-        names = ("replicate", "shard", "tensor")
+        names = ("replicate", "shard", "tensor") if self.mesh.pipeline == 1 else ("tensor",)
         shape = (self.mesh.data // self.mesh.shards, self.mesh.shards, self.mesh.tensor)
-        groups = [self._axes[name] for name in names]
-        return DeviceMesh.from_group(
-            [group._cuda if device == "cuda" else group._main for group in groups],
-            device,
-            torch.arange(self.size).view(shape),
-            mesh_dim_names=names,
-        )
+        groups = [
+            group._cuda if device == "cuda" else group._main for group in (self._axes[name] for name in names)
+        ]
+        if len(names) == 1:
+            return DeviceMesh.from_group(groups[0], device, mesh_dim_names=names)
+        ranks = torch.arange(self.size).view(shape)
+        return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
 
     def called(self, stage: str) -> bool:
         """See `Workers.called`."""

@@ -55,18 +55,21 @@ class Divided(DataParallel):
         assert isinstance(workers, ConnectedWorkers)
         super().__init__(model, None, clip_norm, workers, precision)
         if make is not None:
-            _check_separable(make)
+            check_separable(make)
         device = next((p.device.type for p in self.parameters), "cpu")
         mesh = workers.device_mesh(device)
         workers.broadcast(list(model.state_dict().values()))
-        self._pieces = spread(model, workers.mesh, mesh)
-        self._trained = [piece for piece in self._pieces if piece.parameter.requires_grad]
-        self.parameters = [piece.parameter for piece in self._trained]
-        self._locals = [nn.Parameter(piece.local) for piece in self._trained]
+        self._know(spread(model, workers.mesh, mesh))
         self.trainable = make is not None
         if make is not None and self.parameters:
             self.optimizer = make(self._locals)
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+
+    def _know(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._trained = [piece for piece in pieces if piece.parameter.requires_grad]
+        self.parameters = [piece.parameter for piece in self._trained]
+        self._locals = [nn.Parameter(piece.local) for piece in self._trained]
 
     def begin(self) -> None:
         """Do nothing: the parts are those of the network of process 0."""
@@ -222,7 +225,7 @@ class Divided(DataParallel):
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
 
-def _check_separable(make: MakeOptimizer) -> None:
+def check_separable(make: MakeOptimizer) -> None:
     """Raise `ConfigError` if an optimizer's steps of two halves are not those of the whole."""
     random = torch.Generator().manual_seed(0)
     start, gradients = torch.randn(4, 4, generator=random), torch.randn(2, 4, 4, generator=random)

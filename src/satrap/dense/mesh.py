@@ -34,7 +34,8 @@ class Mesh:
             to the end of its backward pass (ZeRO-2); default False, not at all.
         shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
             all shares.
-        pipeline: stages, one after another, default 1; not with `tensor` or `sharded`.
+        pipeline: stages, one after another, default 1; not with `sharded`. With `tensor`, the processes of a
+            tensor group have parts of the layers of one stage.
         microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
             four times the stages.
         schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
@@ -44,7 +45,7 @@ class Mesh:
 
     Raises:
         ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with
-            `tensor` or `sharded`, too few parts of a batch, or names for another number of stages.
+            `sharded`, too few parts of a batch, or names for another number of stages.
     """
 
     data: int = 1
@@ -71,13 +72,12 @@ class Mesh:
             self._check_pipeline()
 
     def _check_pipeline(self) -> None:
-        for name, wrong in (("tensor", self.tensor > 1), ("sharded", self.sharded)):
-            if wrong:
-                raise ConfigError(
-                    f"mesh: {name} does not go with pipeline",
-                    why="a stage is whole in each of its processes",
-                    fix=f"use one of the two, or pipeline and data without {name}",
-                )
+        if self.sharded:
+            raise ConfigError(
+                "mesh: sharded does not go with pipeline",
+                why="each part of a batch would gather the weights of its stage again",
+                fix="use pipeline with tensor and data, or sharded with these",
+            )
         if self.schedule == "1f1b" and self.parts < self.pipeline:
             raise ConfigError(
                 f"{self.parts} microbatches are too few for {self.pipeline} stages in the schedule 1f1b",
@@ -121,7 +121,8 @@ class Mesh:
 
         "tensor": they have the other parts of the same layers. "pipeline": they have the other stages.
         "shard": they have the other parts of what is sharded. "replicate": they have the same part of it.
-        "data": those of the last two, and all that differ in both.
+        "data": those of the last two, and all that differ in both. "peers": those of the first two and of
+        both, which train the same batches.
         """
         (share, peer), tensor = divmod(rank, self.peers), rank % self.tensor
         first = share - share % self.shards
@@ -133,6 +134,7 @@ class Mesh:
         peers = {
             "tensor": range(peer - tensor, peer - tensor + self.tensor),
             "pipeline": range(tensor, self.peers, self.tensor),
+            "peers": range(self.peers),
         }
         found = {name: [one * self.peers + peer for one in each] for name, each in shares.items()}
         return found | {name: [share * self.peers + one for one in each] for name, each in peers.items()}

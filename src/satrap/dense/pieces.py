@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Piece:
         tensor_dim: the dimension that the tensor group divides; None: each process of it has all.
         shape: of what this tensor coordinate has, before its rows are divided.
         sharded: whether its rows are divided among the processes of the shard group.
-        mesh: of the network.
+        mesh: of the network; None if nothing is divided.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Piece:
     tensor_dim: int | None
     shape: torch.Size
     sharded: bool
-    mesh: DeviceMesh
+    mesh: DeviceMesh | None
 
     @property
     def local(self) -> Tensor:
@@ -55,8 +55,10 @@ class Piece:
     def gather(self, local: Tensor) -> Tensor:
         """Return the whole of something that has the shape of `local`; all processes call it."""
         if self.sharded:
+            assert self.mesh is not None
             local = _join(local, self.mesh["shard"], 0, self.shape)
         if self.tensor_dim is not None:
+            assert self.mesh is not None
             mesh, dim = self.mesh["tensor"], self.tensor_dim
             whole = list(self.shape)
             whole[dim] *= mesh.size()
@@ -70,6 +72,7 @@ class Piece:
         return self._part(whole, "shard", 0) if self.sharded else whole
 
     def _part(self, whole: Tensor, axis: str, dim: int) -> Tensor:
+        assert self.mesh is not None
         mesh = self.mesh[axis]
         parts, rank = torch.chunk(whole, mesh.size(), dim), mesh.get_local_rank()
         return parts[rank] if rank < len(parts) else whole.narrow(dim, 0, 0)
@@ -110,6 +113,27 @@ def spread(model: nn.Module, mesh: Mesh, device_mesh: DeviceMesh) -> list[Piece]
     return [
         Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()
+    ]
+
+
+def spread_stage(
+    model: nn.Module, plan: Mapping[str, Cut], names: Set[str], device_mesh: DeviceMesh | None
+) -> list[Piece]:
+    """Divide the layers of a stage in place, and return its pieces, in the order of `parameters`.
+
+    Args:
+        model: the network, with equal weights on all processes.
+        plan: how layers are cut; those of other stages stay as they are.
+        names: of the stage's parameters and buffers.
+        device_mesh: has the dimension tensor; None: nothing is cut.
+    """
+    if device_mesh is not None:
+        styles = {name: _style(cut) for name, cut in plan.items() if f"{name}.weight" in names}
+        parallelize_module(model, device_mesh["tensor"], styles, src_data_rank=None)
+    return [
+        Piece(name, p, _tensor_dim(p), _local(p.detach()).shape, False, device_mesh)
+        for name, p in model.named_parameters()
+        if name in names
     ]
 
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense.backend import DenseState, LossOfBatch, Parts, Stepped
+from satrap.dense.backend import DenseState, LossOfBatch, Parts
 from satrap.dense.connected import ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
+from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average
+from satrap.dense.divided import Divided, check_separable
 from satrap.dense.passes import Boundary, Passes
-from satrap.dense.stages import Link, compute, stages_of, tensors
+from satrap.dense.pieces import Piece, spread_stage
+from satrap.dense.stages import Link, compute, stage_cuts, stages_of, tensors
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 
 
-class Pipelined(DataParallel):
+class Pipelined(Divided):
     """Each process has one stage, which is some layers of the network, and its optimizer.
 
     `run` sends the parts of a batch through the stages, one behind another, and their gradients back. The
     first stage alone gets embeddings, so it alone has gradients of rows. Copies of a stage average their
-    gradients; then all processes agree on the step.
+    gradients; then all processes agree on the step. With `Mesh.tensor`, the processes of a stage have parts
+    of its layers.
 
     Args:
         model: the network, see `stages_of`; it begins with the weights it has in process 0.
@@ -34,10 +37,9 @@ class Pipelined(DataParallel):
         precision: "float32".
 
     Raises:
-        ConfigError: the network cannot be cut so.
+        ConfigError: the network cannot be cut so, see `tensor_plan`, or the optimizer looks at more than one
+            number at a time and layers are divided.
     """
-
-    collective = True
 
     def __init__(
         self,
@@ -49,32 +51,40 @@ class Pipelined(DataParallel):
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
         assert precision == "float32"
-        super().__init__(model, None, clip_norm, workers)
+        DataParallel.__init__(self, model, None, clip_norm, workers)
         self.pipeline, self._mesh, self._number = self, workers.mesh, workers.pipeline.rank
         self.count = self._mesh.parts
-        stages = stages_of(model, self._mesh)
+        stages, plan = stages_of(model, self._mesh), stage_cuts(model, self._mesh)
+        if plan and make is not None:
+            check_separable(make)
         workers.broadcast(list(model.state_dict().values()))
-        whole, self._steps = self.parameters, [[s for link in stage for s in link.steps] for stage in stages]
-        self._own = {p for link in stages[self._number] for p in link.parameters}
+        self._steps = [[s for link in stage for s in link.steps] for stage in stages]
         self._names = _names(model, stages, self._number)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.parameters = [p for p in whole if p in self._own]
+        self._know(
+            spread_stage(model, plan, self._names, workers.device_mesh(self._device.type) if plan else None)
+        )
         self.trainable = make is not None
-        if make is not None and whole:
-            self._keep_own(make(whole))
+        if make is not None and self._all_trained():
+            self._keep_own(make(self._all_trained()))
+
+    def _all_trained(self) -> list[nn.Parameter]:
+        """Return what is trained of the whole network, of this stage what this process has of it."""
+        own = {id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)}
+        return [own.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
 
     def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
         """Take this stage's part from the optimizer of the whole network, whose groups are right."""
-        self.optimizer, count = optimizer, 0
+        self.optimizer, count, own = optimizer, 0, set(self._locals)
         self._base_rates = [g["lr"] for g in optimizer.param_groups]
         self._groups, self._numbers = list[list[int]](), list[int]()
         for group in optimizer.param_groups:
             numbers = list(range(count, count + len(group["params"])))
-            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in self._own]
+            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in own]
             self._groups.append(numbers)
             self._numbers += [n for n, _ in kept]
             group["params"], count = [p for _, p in kept], count + len(numbers)
-        for parameter in set(optimizer.state) - self._own:
+        for parameter in set(optimizer.state) - own:
             del optimizer.state[parameter]
 
     def try_out(self, batch: EmbeddedBatch) -> None:
@@ -82,9 +92,10 @@ class Pipelined(DataParallel):
         found, boundaries = self._tried(batch), list[list[Boundary]]()
         for one in found:
             boundaries.append([Boundary.of(tensor, batch.size) for tensor in one])
+        own = {piece.parameter for piece in self._pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
-                if parameter not in self._own:
+                if parameter not in own:
                     empty = parameter.detach().to("meta")
                     setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
         assert isinstance(self.workers, ConnectedWorkers)
@@ -123,12 +134,10 @@ class Pipelined(DataParallel):
             )
         return stages
 
-    def begin(self) -> None:
-        """Do nothing: the stages are those of the network of process 0."""
-
     def settle(self, exchange: Exchange) -> None:
-        """Give all copies of the stage the buffers of the first; the weights are equal."""
-        self.workers.data.broadcast(list(self._buffers().values()))
+        """Give all processes of the stage the buffers of the first; copies of weights are equal."""
+        for group in (self.workers.data, self.workers.tensor):
+            group.broadcast(list(self._buffers().values()))
 
     def _buffers(self) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in self.model.named_buffers() if name in self._names}
@@ -172,79 +181,79 @@ class Pipelined(DataParallel):
         self.workers.pipeline.sum(flat)
         return flat[1:].view(size, *self._shape), flat[0]
 
-    def step(
-        self,
-        loss: Tensor | None,
-        rows: Sequence[Tensor],
-        lr_scale: float,
-        *,
-        share: float = 1.0,
-        stop: bool = False,
-        finite: Callable[[], bool] | None = None,
-        ready: Callable[[bool], None] | None = None,
-    ) -> Stepped:
-        """See `DenseBackend.step`, after `run` has computed loss and gradients; `ready` hears of all."""
+    def _backward(self, loss: Tensor | None, share: float) -> Tensor:
+        """Return the loss, times the share; `run` has computed the gradients."""
         assert loss is not None, "every process takes part in the passes"
-        if self.workers.data.size > 1:
-            average(self.parameters, self.workers.data)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        of_rows = [row.grad for row in rows if row.grad is not None]
-        seen = gradients if finite is not None else [*gradients, *of_rows]
-        right = finite_sum(loss, seen) and (finite is None or finite())
-        mean = loss.item() * share if right else 0.0
-        stepped = self._agreed(Stepped(right, mean, stop), gradients, of_rows)
-        if ready is not None:
-            ready(stepped.accepted)
-        if stepped.accepted:
-            self._take(lr_scale)
-        return stepped
+        return loss.double() * share
 
-    def _agreed(self, own: Stepped, gradients: Sequence[Tensor], rows: Sequence[Tensor]) -> Stepped:
-        """Return what all processes say of the step together, and clip."""
-        total = 0.0
-        if self.clip_norm is not None and own.accepted:
-            total = squares(gradients) / self._mesh.data + squares(rows) / self._mesh.data**2
-        say = torch.tensor([not own.accepted, own.loss, own.stop, total], dtype=torch.float64)
-        self.workers.sum(say)
-        refused, loss, stop, total = say.tolist()
-        if self.clip_norm is not None and not refused:
-            factor = min(self.clip_norm / (math.sqrt(total) + 1e-6), 1.0)
-            for gradient in (*gradients, *rows):
-                gradient.mul_(factor)
-        return Stepped(refused == 0, loss / self._mesh.size, stop > 0)
+    def _average(self) -> None:
+        """Average the gradients over the processes that have the same part of the stage."""
+        data, tensor = self.workers.data, self.workers.tensor
+        if data.size > 1:
+            average(self._locals, data)
+        whole = [p for p, piece in zip(self._locals, self._trained, strict=True) if piece.tensor_dim is None]
+        if whole and tensor.size > 1:  # equal but for rounding, which must not make the copies differ
+            average(whole, tensor)
 
     def state(self) -> DenseState:
-        """Return this stage, in its first copy; nothing elsewhere."""
+        """Return this stage, in the first of its processes; nothing elsewhere."""
         if self.workers.data.rank > 0:
             return DenseState()
-        weights = {name: tensor for name, tensor in self.model.state_dict().items() if name in self._names}
-        state = DenseState(weights)
-        if self.optimizer is not None:
-            found = self.optimizer.state_dict()
-            for group, rate, numbers in zip(
-                found["param_groups"], self._base_rates, self._groups, strict=True
-            ):
-                group["lr"], group["params"] = rate, numbers
-            found["state"] = {self._numbers[number]: entry for number, entry in found["state"].items()}
-            state.optimizer.update(found)
+        with self.workers.watched("gathering weights"):
+            state = self._gathered()
+        return DenseState() if self.workers.tensor.rank > 0 else state
+
+    def _gathered(self) -> DenseState:
+        """Return the stage with whole layers; all processes of its first copy call it."""
+        pieces, state = {id(piece.parameter): piece for piece in self._pieces}, DenseState()
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            if name in self._names:
+                piece = pieces.get(id(tensor))
+                state.weights[name] = tensor.detach() if piece is None else piece.gather(piece.local)
+        if self.optimizer is None:
+            return state
+        found = self.optimizer.state_dict()
+        for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
+            group["lr"], group["params"] = rate, numbers
+        entries = {number: dict(entry) for number, entry in found["state"].items()}
+        for number, piece in enumerate(self._pieces_in_order()):
+            for key, value in entries.get(number, {}).items():
+                if isinstance(value, Tensor) and value.shape == piece.shape:
+                    entries[number][key] = piece.gather(value)
+        found["state"] = {self._numbers[number]: entry for number, entry in entries.items()}
+        state.optimizer.update(found)
         return state
 
+    def _pieces_in_order(self) -> list[Piece]:
+        """Return the pieces in the order in which this stage's optimizer numbers them."""
+        own = dict(zip(map(id, self._locals), self._trained, strict=True))
+        return [own[id(local)] for local in self._in_order()]
+
     def restore(self, whole: DenseState) -> None:
-        """Take over this stage of a network."""
+        """Take over this process's part of a network."""
+        pieces = {id(piece.parameter): piece for piece in self._pieces}
         with torch.no_grad():
             for name, tensor in self.model.state_dict(keep_vars=True).items():
-                if name in self._names:
-                    tensor.copy_(whole.weights[name])
+                if name not in self._names:
+                    continue
+                piece, value = pieces.get(id(tensor)), whole.weights[name]
+                if piece is None:
+                    tensor.copy_(value)
+                else:
+                    piece.local.copy_(piece.cut(value))
         if self.optimizer is None or not whole.optimizer:
             return
-        own, groups = self.optimizer.state_dict(), whole.optimizer["param_groups"]
+        own, groups, state = self.optimizer.state_dict(), whole.optimizer["param_groups"], {}
+        for number, (of_whole, piece) in enumerate(zip(self._numbers, self._pieces_in_order(), strict=True)):
+            if of_whole in whole.optimizer["state"]:
+                size = piece.parameter.shape
+                state[number] = {
+                    key: piece.cut(value) if isinstance(value, Tensor) and value.shape == size else value
+                    for key, value in whole.optimizer["state"][of_whole].items()
+                }
         self.optimizer.load_state_dict(
             {
-                "state": {
-                    number: whole.optimizer["state"][of_whole]
-                    for number, of_whole in enumerate(self._numbers)
-                    if of_whole in whole.optimizer["state"]
-                },
+                "state": state,
                 "param_groups": [
                     {**group, "params": here["params"]}
                     for group, here in zip(groups, own["param_groups"], strict=True)
@@ -254,8 +263,8 @@ class Pipelined(DataParallel):
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:
-        """Return copies of the stage's buffers, except in its first copy, whose buffers are in `state`."""
-        if self.workers.data.rank == 0:
+        """Return copies of the stage's buffers, except in the process whose buffers are in `state`."""
+        if self.workers.data.rank == self.workers.tensor.rank == 0:
             return {}
         return {name: tensor.detach().cpu().clone() for name, tensor in self._buffers().items()}
 

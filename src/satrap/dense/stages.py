@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
 from satrap.dense.mesh import Mesh
+from satrap.dense.tensor_plan import Cut, tensor_plan
 from satrap.errors import ConfigError, did_you_mean
 
 PYTORCH = "2.13"
@@ -78,6 +79,23 @@ def stages_of(model: nn.Module, mesh: Mesh) -> list[list[Link]]:
     stages = [links[start:end] for start, end in zip(starts, ends, strict=True)]
     _check_weights(model, stages)
     return stages
+
+
+def stage_cuts(model: nn.Module, mesh: Mesh) -> dict[str, Cut]:
+    """Return how the layers of all stages are cut: the `tensor_plan`, with each pair in one stage.
+
+    Raises:
+        ConfigError: see `stages_of` and `tensor_plan`.
+    """
+    of_stage = {
+        used: number
+        for number, stage in enumerate(stages_of(model, mesh))
+        for link in stage
+        for module in link.modules
+        for used in module.modules()
+    }
+    numbers = {name: of_stage[module] for name, module in model.named_modules() if module in of_stage}
+    return tensor_plan(model, mesh.tensor, numbers)
 
 
 def described(stages: Sequence[Sequence[Link]]) -> str:

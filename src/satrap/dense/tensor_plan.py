@@ -38,7 +38,7 @@ ELEMENTWISE = (
 """Modules that treat each number by itself, so that they may stand between a column and a row."""
 
 
-def tensor_plan(model: nn.Module, parts: int) -> dict[str, Cut]:
+def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None = None) -> dict[str, Cut]:
     """Return how each linear layer of a network is cut: its name -> the cut; others stay whole.
 
     An attribute `tensor_plan` of the model says it: `{"tower.*.up": "column", "tower.*.down": "row"}`, with
@@ -50,16 +50,18 @@ def tensor_plan(model: nn.Module, parts: int) -> dict[str, Cut]:
     Args:
         model: the network.
         parts: number of processes in a tensor group.
+        stages: module -> its stage of a pipeline; a pair is in one stage. Default: there are no stages.
 
     Raises:
         ConfigError: a name that matches no linear layer, a width that does not divide, a layer that cannot be
-            cut, batch normalisation, or nothing to cut.
+            cut, batch normalisation, a pair in two stages, or nothing to cut.
     """
     if parts == 1:
         return {}
     _refuse_batch_norm(model)
     given = getattr(model, "tensor_plan", None)
-    plan = _derived(model, parts) if given is None else _named(model, given)
+    plan = _derived(model, parts, stages or {}) if given is None else _named(model, given)
+    _check_stages(plan, stages or {})
     for name, cut in plan.items():
         layer = model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
@@ -112,13 +114,26 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
     return plan
 
 
-def _derived(model: nn.Module, parts: int) -> dict[str, Cut]:
+def _check_stages(plan: Mapping[str, Cut], stages: Mapping[str, int]) -> None:
+    """Raise `ConfigError` for a stage with one kind of cut whose partners must be in another stage."""
+    for number in set(stages.values()):
+        cuts = {cut for name, cut in plan.items() if stages.get(name) == number} - {"alone"}
+        if len(cuts) == 1:
+            [cut] = cuts
+            raise ConfigError(
+                f"tensor_plan cuts layers of stage {number} by {cut} only",
+                why="what a column leaves divided must meet its row before it is handed to the next stage",
+                fix="keep a column and its row in one stage (dense.stages), or cut the layers alone",
+            )
+
+
+def _derived(model: nn.Module, parts: int, stages: Mapping[str, int]) -> dict[str, Cut]:
     fit, plan = set(_cuttable(model)), dict[str, Cut]()
     for stack in _stacks(model):
         open_name, clear = "", False  # the last linear layer without a partner; whether one may follow it
         for name, module in stack:
             if name in fit:
-                if open_name and clear:
+                if open_name and clear and stages.get(open_name) == stages.get(name):
                     plan |= {open_name: "column", name: "row"}
                     open_name = ""
                 else:

@@ -9,7 +9,7 @@ import torch
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Mesh, Workers
-from satrap.dense.stages import described, stages_of
+from satrap.dense.stages import described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
@@ -195,11 +195,17 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
         return ""
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else ("dense", "mesh")
-        stages = recipe.located(place, stages_of, make_model(recipe, schema), mesh)
-        return f"mesh: {mesh}; stages: {described(stages)}"
-    plan = recipe.located(("dense", "mesh"), tensor_plan, make_model(recipe, schema), mesh.tensor)
+        model = make_model(recipe, schema)
+        stages, plan = (
+            recipe.located(place, stages_of, model, mesh),
+            recipe.located(place, stage_cuts, model, mesh),
+        )
+        said = f"mesh: {mesh}; stages: {described(stages)}"
+    else:
+        plan = recipe.located(("dense", "mesh"), tensor_plan, make_model(recipe, schema), mesh.tensor)
+        said = f"mesh: {mesh}"
     cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
-    return f"mesh: {mesh}{cuts if plan else ''}"
+    return said + (cuts if plan else "")
 
 
 def pools(recipe: Recipe) -> bool:

@@ -135,13 +135,13 @@ def peak(workers: ConnectedWorkers | None, options: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Print the peaks of cases, [[mesh, options, rank], ...], one after another."""
+    """Print the peaks of cases, [[mesh, options, stage], ...], one after another."""
     store, rank, cases = sys.argv[1:]
-    for mesh, options, pretended in json.loads(cases):
+    for mesh, options, stage in json.loads(cases):
         torch.manual_seed(0)
         shape = Mesh(**mesh)
         if store == "none":
-            workers: ConnectedWorkers = Pretended(shape, pretended)
+            workers: ConnectedWorkers = Pretended(shape, stage * shape.tensor)
         else:
             workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=60)
         print(json.dumps(peak(workers, options)), flush=True)

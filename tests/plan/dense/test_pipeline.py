@@ -27,6 +27,12 @@ def test_stages_need_their_weights_and_parts_in_flight() -> None:
     assert early[0].bubble == 1 / 9
 
 
+def test_stages_with_divided_layers_need_less_and_send_more() -> None:
+    whole, cut = (needs_of_stages(network(), Mesh(tensor=t, pipeline=2))[1] for t in (1, 2))
+    assert cut.memory["parameters"] < 0.6 * whole.memory["parameters"]
+    assert cut.sent["activations"] > whole.sent["activations"]
+
+
 def test_more_stages_than_layers() -> None:
     with pytest.raises(ConfigError, match="layers to cut at"):
         needs_of_stages(network(), Mesh(pipeline=16))

@@ -134,8 +134,8 @@ def meshes(devices: int) -> Iterator[Mesh]:
         for sharded, shard_size in kinds:
             yield Mesh(data, tensor, sharded, shard_size)
     for pipeline in _divisors(devices):
-        if pipeline > 1:
-            yield Mesh(devices // pipeline, pipeline=pipeline)
+        for tensor in _divisors(devices // pipeline) if pipeline > 1 else []:
+            yield Mesh(devices // pipeline // tensor, tensor, pipeline=pipeline)
 
 
 def per_sample(need: Need, network: Network) -> float:

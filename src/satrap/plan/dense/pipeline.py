@@ -10,7 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.mesh import Mesh
 from satrap.dense.passes import Boundary, Stage
-from satrap.dense.stages import compute, stages_of, tensors
+from satrap.dense.stages import compute, stage_cuts, stages_of, tensors
+from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
 from satrap.train.loss import as_mean
@@ -37,8 +38,15 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
         model, live = network.make(), Live()
         stages = stages_of(model, mesh)
         boundaries = _boundaries(network, [[s for link in stage for s in link.steps] for stage in stages])
+        started, sums = sum(map(size_of, model.parameters())), list[int]()
+        whole = {p for link in stages[number] for p in link.parameters}
+        inside = {m for link in stages[number] for one in link.modules for m in one.modules()}
+        cuts = {
+            name: cut for name, cut in stage_cuts(model, mesh).items() if model.get_submodule(name) in inside
+        }
+        cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
-        live.begin(sum(map(size_of, model.parameters())))
+        live.begin(started)
         own = list(dict.fromkeys(p for link in stages[number] for p in link.parameters))
         live.hold("parameters", sum(map(size_of, [*own, *model.buffers()])))
         trained = [p for p in own if p.requires_grad]
@@ -51,15 +59,16 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
         arriving, leaving = sides[0] * (number > 0), sides[1] * (number < mesh.pipeline - 1)
         stage = Stage([s for link in stages[number] for s in link.steps], last=number == mesh.pipeline - 1)
         rows = _passes(network, mesh, number, stage, boundaries, live)
-        if mesh.data > 1:
-            live.hold("buffers", count)
-            live.hold("buffers", -count)
+        uncut = sum(size_of(p) for p in trained if p in whole)
+        for averaged in (count * (mesh.data > 1), uncut * (mesh.tensor > 1)):
+            live.hold("buffers", averaged)
+            live.hold("buffers", -averaged)
         live.hold("buffers", round(rates.beside * max(map(size_of, trained), default=0) / 4))
         del rows  # they were needed until here
-    peers = (mesh.pipeline - 1) / mesh.pipeline
+    peers = (mesh.peers - 1) / mesh.peers
     sent = {
-        "gradients": all_reduce(count, mesh.data),
-        "activations": float(mesh.parts * (arriving + leaving)),
+        "gradients": all_reduce(count, mesh.data) + all_reduce(uncut, mesh.tensor),
+        "activations": mesh.parts * (arriving + leaving) + all_reduce(sum(sums), mesh.tensor),
         "rows": network.inputs.row_bytes * peers,
     }
     return Need(mesh, dict(live.most), sent, number)
