@@ -70,7 +70,8 @@ def tolerance(mesh: dict[str, Any]) -> float:
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[json.dumps(case) for case in CASES])
 def test_peak_of_a_process_without_the_others(case: int) -> None:
     mesh, options, stage = CASES[case]
-    assert predicted(SETTINGS.index((mesh, options)))[stage] == pytest.approx(pretended()[case], rel=tolerance(mesh))
+    expected = predicted(SETTINGS.index((mesh, options)))[stage]
+    assert expected == pytest.approx(pretended()[case], rel=tolerance(mesh))
 
 
 @pytest.mark.parametrize("setting", [0, 1, 4, 11], ids=[json.dumps(SETTINGS[n][0]) for n in (0, 1, 4, 11)])
