@@ -50,6 +50,7 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
     """
     batch = batch_size_of(rows)
     small = is_small(rows, share)
+    quick = small or rows >= _MANY  # the loss of a logistic regression has no flat parts
     model = _small_model(_rarer(rows, share)) if small else _model(rows, width)
     return {
         "model": model,
@@ -62,15 +63,15 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
         "dense": {"optimizer": ({"name": "adam", "lr": 0.01 if small else 0.001}, "")},
         "training": {
             "mode": ("sync", "exact; in one process as fast as hybrid"),
-            "epochs": (20 if rows >= _MANY else 60, "at most"),
+            "epochs": (20 if quick and rows >= 10_000 else 60, "at most"),
             "monitor": ("logloss", "steadier than AUC where validation rows, or 1s, are few"),
             "patience": (
-                2 if rows >= _MANY else 3,
+                2 if quick else 3,
                 "stop after so many passes without a better one on validation rows",
             ),
             "plateau": (
                 (0.1, "factor on all rates after such a pass")
-                if rows >= _MANY
+                if quick
                 else (None, "rates stay: the loss of small tables may pause before it falls on")
             ),
             "seed": (1, ""),
