@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from satrap.errors import ConfigError
 from satrap.optim import LARGEST, SGD, Optimizer
+from satrap.retention import Admission, AsStore, Eviction, check_own
 
 TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
@@ -212,6 +213,11 @@ class Table:
             always read as float32, and optimizer state always is float32.
         frozen: its rows never change: they are loaded, gradients for them are ignored, and no others are
             created. An id without a row reads zeros. There is no optimizer, and no state. Default False.
+        memory: its own budget in bytes, which is a part of the store's; the other tables share the rest.
+            Default None: it shares the rest, too.
+        admission: which of its new ids get a row; None: all. Default "store": as the store says.
+        eviction: which of its rows are evicted once its budget is used up; None: none. Default "store".
+            Tables share what they do not have of their own, so a row may be evicted for one of another table.
     """
 
     name: str
@@ -220,11 +226,16 @@ class Table:
     initial_scale: float = field(default=0.01, kw_only=True)
     dtype: str = field(default="float32", kw_only=True)
     frozen: bool = field(default=False, kw_only=True)
+    memory: int | None = field(default=None, kw_only=True)
+    admission: Admission | AsStore | None = field(default="store", kw_only=True)
+    eviction: Eviction | AsStore | None = field(default="store", kw_only=True)
 
     def __post_init__(self) -> None:
         if self.frozen:
             if self.optimizer not in (None, STILL):
                 raise ConfigError(f"table {self.name!r} is frozen, and has an optimizer", fix="remove one")
+            if isinstance(self.admission, Admission):
+                raise ConfigError(f"table {self.name!r} is frozen, and has an admission", fix="remove one")
             object.__setattr__(self, "optimizer", STILL)
             object.__setattr__(self, "initial_scale", 0.0)
         if not isinstance(self.name, str):
@@ -238,6 +249,20 @@ class Table:
             raise ConfigError(
                 f"table {self.name!r}: dtype {self.dtype!r} is unknown", fix=f"use one of {', '.join(DTYPES)}"
             )
+        check_own(self.memory, self.admission, self.eviction, f"table {self.name!r}")
+
+    def admission_or(self, general: Admission | None) -> Admission | None:
+        """Return which of its new ids get a row in a store with this admission; None: all, if not frozen."""
+        own = general if isinstance(self.admission, str) else self.admission
+        return None if own is None or own.open or self.frozen else own
+
+    def eviction_or(self, general: Eviction | None) -> Eviction | None:
+        """Return which of its rows are evicted in a store with this eviction; None: none."""
+        return general if isinstance(self.eviction, str) else self.eviction
+
+    def part(self, shards: int) -> Table:
+        """Return the table as one of several shards has it, whose memory for it together has this size."""
+        return self if self.memory is None else replace(self, memory=self.memory // shards)
 
 
 def check_dim(dim: int, where: str) -> None:

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
+from satrap.retention import Eviction
 from satrap.store.directory import OVERHEAD, Budget, Directory, budget
-from satrap.store.eviction import Eviction
 from satrap.store.hashes import bucket_of
 from satrap.store.workers import Workers
 

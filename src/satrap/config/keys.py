@@ -245,7 +245,7 @@ class Embedding(Keys):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of the weights."""
     memory: Bytes | None = None
-    """Memory for all tables together, for example 4GiB; default no limit."""
+    """Memory for all tables together, for example 4GiB; default no limit but those of single tables."""
     admission: Admission = Admission()
     """Which new ids get a row."""
     eviction: Eviction | None = None
@@ -268,6 +268,12 @@ class OwnTable(Keys):
     with columns id and weights (lists), or NumPy's .npz with arrays id and weights; ids as in the data."""
     frozen: bool = False
     """Whether it has the rows of this file and no others, and they never change; other ids read zeros."""
+    memory: Bytes | None = None
+    """Its own part of `embedding.memory`, for example 1GiB; default: it shares what such tables leave."""
+    admission: Admission | None = None
+    """Which of its new ids get a row, in place of all of `embedding.admission`; null: all."""
+    eviction: Eviction | None = None
+    """Which of its rows leave memory when its part is full, in place of `embedding.eviction`; null: none."""
 
 
 class Mesh(Keys):

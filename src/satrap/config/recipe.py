@@ -14,7 +14,7 @@ from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
 from satrap.config.source import OWN_CODE, KeyPath, Source, dotted, read, with_overrides
-from satrap.config.tables import check_table
+from satrap.config.tables import check_kept, check_table
 from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
@@ -226,9 +226,9 @@ def checked(source: Source) -> Recipe:
     check_mesh(sections, source)
     _check_own_code(recipe)
     _check_data(recipe)
-    _check_eviction(recipe)
     _check_transforms(recipe)
     _check_tables(recipe, recipe.schema())
+    check_kept(sections, source)
     recipe.embedding_optimizer()
     recipe.table_optimizers()
     recipe.lr_schedule()
@@ -346,33 +346,6 @@ def _check_parts(recipe: Recipe, split: Split) -> None:
     if len(named) >= split.modulo:
         raise ConfigError(
             "data.split leaves no rows for training", where=recipe.source.where(("data", "split"))
-        )
-
-
-def _check_eviction(recipe: Recipe) -> None:
-    embedding = recipe.sections.embedding
-    eviction = embedding.eviction
-    if embedding.tier is not None and (embedding.memory is None or eviction is None or eviction.ttl):
-        raise ConfigError(
-            "embedding.tier needs embedding.memory and an eviction policy of lru or lfu",
-            where=recipe.source.where(("embedding", "tier")),
-            why="a tier keeps the rows that leave memory when a budget is used up",
-            fix="set embedding.memory, for example 4GiB, and eviction: {policy: lru}",
-        )
-    if eviction is None:
-        return
-    if (eviction.policy == "ttl") != (eviction.ttl is not None):
-        raise ConfigError(
-            f"embedding.eviction: policy {eviction.policy} {'has no' if eviction.ttl else 'needs'} ttl",
-            where=recipe.source.where(("embedding", "eviction")),
-            fix="write eviction: {policy: ttl, ttl: STEPS}",
-        )
-    if embedding.memory is None and eviction.ttl is None:
-        raise ConfigError(
-            f"embedding.eviction with policy {eviction.policy} needs embedding.memory",
-            where=recipe.source.where(("embedding", "eviction")),
-            why="rows are evicted when a budget is used up, and there is none",
-            fix="set embedding.memory, for example 4GiB, or remove the key",
         )
 
 

@@ -1,8 +1,9 @@
 """Refuses keys of the cluster that do not go together, and impossible numbers of processes."""
 
 from satrap.config.cluster import Cluster
-from satrap.config.keys import CategoricalKeys, Sections
+from satrap.config.keys import Sections
 from satrap.config.source import Source, dotted
+from satrap.config.tables import kept
 from satrap.errors import ConfigError
 
 
@@ -128,9 +129,9 @@ def _check_wire(sections: Sections, source: Source) -> None:
 
 def _check_placements(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for placements of unknown tables, or that do not go with the other keys."""
-    cluster, embedding = sections.cluster, sections.embedding
-    features = {name: f for name, f in sections.features.items() if isinstance(f, CategoricalKeys)}
-    tables = sorted({getattr(feature, "table", None) or name for name, feature in features.items()})
+    cluster = sections.cluster
+    rows = kept(sections)
+    tables = sorted(rows)
     for table in sorted(cluster.placements.keys() - set(tables)):
         raise ConfigError(
             f"cluster.placements names {table!r}, which is no table",
@@ -138,7 +139,8 @@ def _check_placements(sections: Sections, source: Source) -> None:
             fix=f"tables: {', '.join(tables)}",
         )
     which = "which rows there are would depend on who holds them"
-    exchange, admission, placements = cluster.exchange, embedding.admission, cluster.placements
+    part = "each worker has its share of this memory, and would hold all rows or none"
+    exchange, placements = cluster.exchange, cluster.placements
     servers = exchange == "servers"
     whatever = {"row_wise"} | ({"auto"} if exchange == "collective" else set())  # auto heeds the other keys
     placed: dict[str, set[str]] = {"placement": {cluster.placement}, "placements": set(placements.values())}
@@ -148,13 +150,15 @@ def _check_placements(sections: Sections, source: Source) -> None:
         hot = "shards hold the rows, but for tables that cluster.placements calls replicated"
         idle = servers and len(replicas) == len(tables)
         steps = "replicas change in steps that all workers take together"
+        given = placements if key == "placements" else dict.fromkeys(rows, cluster.placement) | placements
+        spread = {name: rows[name] for name, placement in given.items() if placement in values}
         for wrong, other, why in (
             (not held, f"cluster.exchange: {exchange}", hot if servers else "no worker holds rows"),
             (idle, f"cluster.exchange: {exchange}", "all tables are replicated: shards would hold nothing"),
             (sections.training.mode == "async", "training.mode: async", steps),
             (cluster.embedding_workers > 0, "cluster.embedding_workers", "these ask the shards for all rows"),
-            (embedding.eviction is not None, "embedding.eviction", which),
-            (admission.min_count > 1 or admission.probability < 1, "embedding.admission", which),
+            *((True, dotted(path), which) for table in spread.values() for path in table.decided_by),
+            *((True, f"tables.{name}.memory", part) for name in spread if rows[name].memory is not None),
         ):
             if wrong:
                 raise ConfigError(
@@ -186,16 +190,14 @@ def _check_embedding_workers(sections: Sections, source: Source) -> None:
 
 def _check_lookahead(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for what does not go with lookups that are made early and yet see all updates."""
-    cluster, embedding = sections.cluster, sections.embedding
-    admission = embedding.admission
+    cluster = sections.cluster
     which = "which rows there are would depend on how early they are looked up"
     blind = cluster.exchange == "servers" and cluster.workers > 1
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode != "sync", "in other modes lookups run ahead already"),
         (("cluster", "workers"), blind, "a worker cannot know what others do to rows of shard servers"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "they pool rows too early"),
-        (("embedding", "eviction"), embedding.eviction is not None, which),
-        (("embedding", "admission"), admission.min_count > 1 or admission.probability < 1, which),
+        *((path, True, which) for table in kept(sections).values() for path in table.decided_by),
     ):
         if wrong:
             raise ConfigError(

@@ -45,6 +45,9 @@ def tables_of(
             initial_scale=store.initial_scale if own.initial_scale is None else own.initial_scale,
             dtype=own.dtype or store.dtype,
             frozen=own.frozen,
+            memory=own.memory,
+            admission=own.admission,
+            eviction=own.eviction,
         )
         if tables.setdefault(table.name, table).dim != dim:
             raise ConfigError(

@@ -109,7 +109,7 @@ def own_functions(recipe: Recipe, key: str) -> dict[str, Any]:
 
 def store_of(recipe: Recipe) -> StoreConfig:
     """Return the store settings of a recipe; a ConfigError about admission names the recipe's line."""
-    keys, optimizers = recipe.sections.embedding, recipe.table_optimizers()
+    keys = recipe.sections.embedding
     return StoreConfig(
         seed=recipe.sections.training.seed,
         memory=keys.memory,
@@ -118,16 +118,26 @@ def store_of(recipe: Recipe) -> StoreConfig:
         tier=None if keys.tier is None else Tier(**keys.tier.model_dump()),
         initial_scale=keys.initial_scale,
         dtype=keys.dtype,
-        tables={
-            name: TableSettings(
-                optimizers.get(name),
-                own.initial_scale,
-                own.dtype,
-                None if own.rows is None else recipe.locate(own.rows),
-                own.frozen,
-            )
-            for name, own in recipe.sections.tables.items()
-        },
+        tables={name: _table_settings(recipe, name) for name in recipe.sections.tables},
+    )
+
+
+def _table_settings(recipe: Recipe, name: str) -> TableSettings:
+    own = recipe.sections.tables[name]
+    given = own.model_dump(include=own.model_fields_set & {"admission", "eviction"})
+    if given.get("admission") is not None:
+        path = ("tables", name, "admission")
+        given["admission"] = recipe.located(path, Admission, **given["admission"])
+    if given.get("eviction") is not None:
+        given["eviction"] = Eviction(**given["eviction"])
+    return TableSettings(
+        recipe.table_optimizers().get(name),
+        own.initial_scale,
+        own.dtype,
+        None if own.rows is None else recipe.locate(own.rows),
+        own.frozen,
+        own.memory,
+        **given,
     )
 
 

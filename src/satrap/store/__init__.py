@@ -5,12 +5,11 @@
 rows, and turn the rows into what a model reads.
 """
 
-from satrap.store.admission import Admission
+from satrap.retention import Admission, Eviction
 from satrap.store.buffers import floats
 from satrap.store.changes import Changes, Delta
 from satrap.store.chunk import Chunk
 from satrap.store.config import StoreConfig, TableSettings
-from satrap.store.eviction import Eviction
 from satrap.store.group import Group
 from satrap.store.hashes import BUCKETS, bucket_of
 from satrap.store.pooling import (

@@ -9,16 +9,15 @@ from typing import Any, Self
 
 from satrap.errors import ConfigError
 from satrap.optim import Optimizer, from_dict
+from satrap.retention import Admission, AsStore, Eviction, check_own, own_to_dict
 from satrap.schema import Table
-from satrap.store.admission import Admission
-from satrap.store.eviction import Eviction
 from satrap.store.shard import Shard
 from satrap.store.tier import Tier
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What differs in one table from what the others have; None: nothing.
+    """What differs in one table from what the others have; default: nothing.
 
     Args:
         optimizer: how its rows learn.
@@ -30,9 +29,10 @@ class TableSettings:
             it, unless it resumes.
         frozen: the table has the rows of the file and no others, and they never change: see `Table`. Default
             False: they are trained, like those of new ids.
+        memory, admission, eviction: its own budget, and which of its rows come and go in it, see `Table`.
 
     Raises:
-        ConfigError: a frozen table with what it has no use for.
+        ConfigError: an impossible value, or a frozen table with what it has no use for.
     """
 
     optimizer: Optimizer | None = None
@@ -40,10 +40,14 @@ class TableSettings:
     dtype: str | None = None
     rows: str | Path | None = None
     frozen: bool = False
+    memory: int | None = None
+    admission: Admission | AsStore | None = "store"
+    eviction: Eviction | AsStore | None = "store"
 
     def __post_init__(self) -> None:
-        for name in ("optimizer", "initial_scale"):
-            if self.frozen and getattr(self, name) is not None:
+        check_own(self.memory, self.admission, self.eviction, "settings of a table")
+        for name in ("optimizer", "initial_scale", "admission"):
+            if self.frozen and getattr(self, name) not in (None, "store"):
                 raise ConfigError(
                     f"a frozen table has no {name}",
                     why="its rows never change, and no others are created",
@@ -51,16 +55,29 @@ class TableSettings:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that `of` reads back; without the file, which a checkpoint does not need."""
+        """Return plain data that `of` reads back.
+
+        Without file, memory and eviction, as they do not belong to a trained model.
+        """
         optimizer = None if self.optimizer is None else self.optimizer.to_dict()
         plain = {"optimizer": optimizer, "initial_scale": self.initial_scale, "dtype": self.dtype}
-        return plain | ({"frozen": True} if self.frozen else {})
+        if self.frozen:
+            plain["frozen"] = True
+        if self.admission != "store":
+            plain["admission"] = own_to_dict(self.admission)
+        return plain
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
         """Build it from `to_dict` data."""
-        optimizer = plain["optimizer"]
-        return cls(**{**plain, "optimizer": None if optimizer is None else from_dict(optimizer)})
+        optimizer, admission = plain["optimizer"], plain.get("admission", "store")
+        return cls(
+            **{
+                **plain,
+                "optimizer": None if optimizer is None else from_dict(optimizer),
+                "admission": Admission(**admission) if isinstance(admission, dict) else admission,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,12 @@ class StoreConfig:
             memory=None if self.memory is None else self.memory // shards,
             tier=None if self.tier is None else self.tier.part(1, shards),
         )
+
+    def bounds(self, tables: Sequence[Table]) -> dict[str, str]:
+        """Return the tables that do not keep every row -> why: "eviction", else "admission"."""
+        evicted = {t.name: "eviction" for t in tables if t.eviction_or(self.eviction) is not None}
+        chosen = {t.name: "admission" for t in tables if t.admission_or(self.admission) is not None}
+        return chosen | evicted
 
     def open(self, tables: Sequence[Table]) -> Shard:
         """Return an empty store with these tables; raises as `Shard` does."""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
+from satrap.retention import Eviction
 from satrap.store import hashes
-from satrap.store.eviction import Eviction
 from satrap.store.kernels import growth, index, layout
 from satrap.store.kernels.layout import PAGE_BYTES, SEGMENT_PAGES, SPARE_PAGES, Index
 from satrap.store.limits import machine_bytes
@@ -26,6 +26,8 @@ OVERHEAD = 24
 PLAIN_OVERHEAD = 19
 """The same without notes."""
 LARGEST_LOG = 1 << 18
+_POLICIES = {"lru": layout.RECENT, "lfu": layout.FREQUENT, "ttl": layout.RECENT}
+"""What the kernels note in the index: steps or counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Directory:
         self._tables, self._workers, self._eviction = len(tables), workers, eviction
         self.step, self.limit = 0, room.rows
         self._scratch = np.empty((2, 0), np.int64)
-        self._policy = layout.NONE if eviction is None else eviction.code
+        self._policy = layout.NONE if eviction is None else _POLICIES[eviction.policy]
         pages = room.index_bytes // PAGE_BYTES
         segments = 2 * pages // SEGMENT_PAGES + 2 * self._tables + 64
         log = max(64, min(LARGEST_LOG, room.rows // 16))

@@ -1,4 +1,4 @@
-"""Tables of equal dim, dtype and optimizer: one backend holds their rows, and one call serves them all."""
+"""Tables of one kind: one backend holds their rows, and one call serves them all."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
-from satrap.optim import Optimizer
-from satrap.schema import Table
-from satrap.store.admission import Admission, ClosedGate, Gate
+from satrap.retention import Admission
+from satrap.store.admission import ClosedGate, Gate
 from satrap.store.backend import FAST, Features, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.cut import Cut, wait_for_room
 from satrap.store.directory import Directory, budget
-from satrap.store.eviction import Eviction
+from satrap.store.grouping import Share
 from satrap.store.image import save
 from satrap.store.ram import Ram
 from satrap.store.statistics import TableStatistics
 from satrap.store.steps import RowKind
-from satrap.store.tier import Tier, Tiered, most_records
+from satrap.store.tier import Tiered, most_records
 from satrap.store.types import Bytes, Floats, Found, Ids, Offsets, Slots, per_table
 from satrap.store.workers import Workers
 
@@ -31,7 +30,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Group:
-    """Tables of equal (dim, dtype, optimizer): admission, counters, and the order of backend calls.
+    """Tables of one kind, see `Kind`: admission, counters, and the order of backend calls.
 
     Made by `Shard`; read only. Methods take arrays that `Shard` has checked.
     `ids[splits[t]:splits[t + 1]]` belong to `tables[t]`.
@@ -43,6 +42,7 @@ class Group:
         plan: how a row is laid out in memory; its size is `row_bytes`.
         optimizer: the optimizer of its rows.
         frozen: whether its rows never change, see `Table`.
+        budget: key of a recipe that limits its rows.
         backend: holds the rows.
         gate: decides which new ids get a row; None: all.
         updates: number of updates so far; the rounding of 16-bit weights is a function of it. Set it, along
@@ -53,25 +53,22 @@ class Group:
     def __init__(
         self,
         index: int,
-        tables: Sequence[Table],
-        optimizer: Optimizer,
+        share: Share,
         *,
         seed: int,
         workers: Workers,
-        memory: int | None = None,
-        admission: Admission | None = None,
-        eviction: Eviction | None = None,
-        tier: Tier | None = None,
     ) -> None:
-        kind = RowKind(tables, optimizer, seed)
-        self.index, self.optimizer, self._kind = index, optimizer, kind
+        tables, tier, eviction = share.tables, share.tier, share.kind.eviction
+        kind = RowKind(tables, share.kind.optimizer, seed)
+        self.index, self.optimizer, self._kind = index, share.kind.optimizer, kind
         self.tables, self.dim, self.plan = kind.tables, kind.dim, kind.plan
         self.row_bytes = kind.plan.row_bytes
         self.counters = np.zeros((len(COUNTERS), len(tables)), np.int64)
         self.updates = self._epoch = 0
-        self.frozen = tables[0].frozen
-        self.gate = _gate(admission, seed, self.tables, frozen=self.frozen)
-        records, memory = most_records(kind, tier, memory)
+        self.frozen, alone = share.kind.frozen, share.kind.alone
+        self.budget = f"tables.{alone}.memory" if alone else "embedding.memory"
+        self.gate = _gate(share.kind.admission, seed, self.tables, frozen=self.frozen)
+        records, memory = most_records(kind, tier, share.memory)
         memory = _left_for_rows(memory, self.gate)
         room = budget(memory, self.row_bytes, self.plan.stride, len(tables), eviction)
         ram = Ram(kind, room, eviction, workers)
@@ -254,7 +251,7 @@ class Group:
 def _gate(admission: Admission | None, seed: int, tables: tuple[str, ...], *, frozen: bool) -> Gate | None:
     if frozen:
         return ClosedGate(Admission(), seed, tables)
-    return None if admission is None or admission.open else Gate(admission, seed, tables)
+    return None if admission is None else Gate(admission, seed, tables)
 
 
 def _left_for_rows(memory: int | None, gate: Gate | None) -> int | None:
@@ -287,5 +284,5 @@ def check_room(group: Group, ids: Ids, splits: Offsets, missing: Offsets | None 
             f"no room for {wanted} more rows: {int(group.directory.counters()['rows'].sum())} rows use "
             f"{group.bytes} bytes",
             why="the memory budget is used up; the request was refused and changed nothing",
-            fix="set embedding.memory to more (without it ulimit -v counts), evict rows, or add shards",
+            fix=f"set {group.budget} to more (without it ulimit -v counts), evict rows, or add shards",
         )

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from satrap.retention import Eviction
 from satrap.store.backend import FAST, Features, Part, PartRows, Places, RowBackend
 from satrap.store.buffers import floats
 from satrap.store.directory import Budget, Directory
-from satrap.store.eviction import Eviction
 from satrap.store.image import place
 from satrap.store.pooling import gather_features
 from satrap.store.slab import Slab

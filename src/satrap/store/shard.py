@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
+from satrap.retention import Admission, Eviction
 from satrap.schema import Table
-from satrap.store.admission import Admission
 from satrap.store.ahead import Ahead
 from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
-from satrap.store.directory import OVERHEAD
-from satrap.store.eviction import Eviction
 from satrap.store.group import Group, check_room
+from satrap.store.grouping import shares
 from satrap.store.hashes import BUCKETS
-from satrap.store.limits import address_bytes
 from satrap.store.pooling import distinct, segment_sum
 from satrap.store.requests import GroupRequests
 from satrap.store.statistics import Statistics, total
-from satrap.store.steps import plan
 from satrap.store.tier import Tier
 from satrap.store.types import Floats, Found, Ids, Offsets, check_rows, plain
 from satrap.store.workers import Workers
-
-LEFT_PARTS = 3
-"""Without a budget, a store reserves one in this many parts of a limited address space. `clear` reserves
-another part before it returns the first; the rest is for batches and threads."""
-LEAST_LEFT = 256 << 20
-"""Bytes of address space below which a store without a budget is refused."""
 
 
 class Shard(GroupRequests):
@@ -45,9 +35,10 @@ class Shard(GroupRequests):
     rows, found = shard.peek("user", ids)    # never creates a row, never counts as a use
     ```
 
-    Tables of equal dim, dtype and optimizer form a *group*; the methods of `GroupRequests` serve all tables
-    of a group at once. A row's first value is a pure function of (seed, table name, id). Calls from several
-    threads are served one after another. A refused request changes nothing.
+    Tables of equal dim, dtype, optimizer, admission and eviction form a *group*; one with its own memory is
+    alone. The methods of `GroupRequests` serve all tables of a group at once. A row's first value
+    is a pure function of (seed, table name, id). Calls from several threads are served one after another. A
+    refused request changes nothing.
 
     Args:
         tables: one or more, names unique.
@@ -56,21 +47,23 @@ class Shard(GroupRequests):
         threads: number of threads that share a large request (above about 16,000 ids); None: the cores of
             this process, at most 4. The result does not depend on it, bit for bit.
         memory: budget in bytes for everything the rows need: weights, state, index (the tier's, too),
-            bookkeeping and rounding to pages. Groups share it so that every table can have as many rows
-            as any other. None: the machine's memory (its container's, if that has less), or a third of the
-            remaining address space where that is limited (`ulimit -v`, `vm.overcommit_memory` 2).
-        admission: which new ids get a row; None: all.
-        eviction: which rows are evicted once the budget is used up; None: none, and new ids are refused.
-            Without a budget only the policy "ttl" has an effect.
+            bookkeeping and rounding to pages. Groups share what tables with their own memory leave, so
+            that every table can have as many rows as any other. None: the machine's memory (its container's,
+            if that has less), or a third of the remaining address space where that is limited (`ulimit -v`,
+            `vm.overcommit_memory` 2).
+        admission: which new ids get a row, in tables that do not say so themselves; None: all.
+        eviction: which rows are evicted once the budget is used up, in tables that do not say so themselves;
+            None: none, and new ids are refused. Without a budget only the policy "ttl" has an effect.
         tier: where evicted rows are kept so that they can come back; None: nowhere, they are forgotten.
+            Tables that evict no rows have no part of it.
 
     Attributes:
         changes: which rows changed or were removed since a moment; off until first used, see `Changes`.
         ahead: reads rows of the tier before they are looked up, see `Ahead`.
 
     Raises:
-        ConfigError: no tables, a repeated name, a table without optimizer, an impossible budget, eviction
-            that needs a budget, or a tier that cannot be used.
+        ConfigError: no tables, a repeated name, a table without optimizer, an impossible budget, tables whose
+            own memory is more than that of all, eviction that needs a budget, or a tier that cannot be used.
         StoreError: the system grants no memory, or no file for the tier.
     """
 
@@ -86,27 +79,17 @@ class Shard(GroupRequests):
         eviction: Eviction | None = None,
         tier: Tier | None = None,
     ) -> None:
-        members = _members(tables, optimizer)
         if threads is not None and threads < 1:
             raise ConfigError(f"threads must be >= 1, got {threads}")
-        if eviction is not None:
-            eviction.check(memory)
-        if tier is not None:
-            tier.check(memory, eviction)
+        parts = shares(
+            tables, optimizer=optimizer, memory=memory, admission=admission, eviction=eviction, tier=tier
+        )
         self.seed = seed
         self._workers = Workers(threads)
-        common: dict[str, Any] = {
-            "seed": seed,
-            "workers": self._workers,
-            "admission": admission,
-            "eviction": eviction,
-        }
-        shares = _shares(members)
         groups: list[Group] = []
         try:
-            for (chosen, own), budget, share in zip(members, _budgets(memory, members), shares, strict=True):
-                part = tier and tier.part(share, sum(shares))
-                groups.append(Group(len(groups), own, chosen, memory=budget, tier=part, **common))
+            for share in parts:
+                groups.append(Group(len(groups), share, seed=seed, workers=self._workers))
         except SatrapError:
             for group in groups:
                 group.close()
@@ -284,49 +267,3 @@ def check_lookups(shard: Shard, requests: Iterable[tuple[int, Ids, Offsets]]) ->
         for group, ids, splits in checked:
             if group.gate is None:
                 check_room(group, ids, splits)
-
-
-def _members(tables: Sequence[Table], default: Optimizer | None) -> list[tuple[Optimizer, list[Table]]]:
-    """Return the tables by group: equal dim, dtype and optimizer, frozen or not, by first appearance."""
-    if not tables:
-        raise ConfigError("a store needs at least one table")
-    members: dict[tuple[int, str, Optimizer, bool], list[Table]] = {}
-    names: set[str] = set()
-    for table in tables:
-        chosen = table.optimizer or default
-        if chosen is None:
-            raise ConfigError(
-                f"table {table.name!r} has no optimizer",
-                fix="give the table or the store one of satrap.optim",
-            )
-        if table.name in names:
-            raise ConfigError(f"two tables have the name {table.name!r}")
-        names.add(table.name)
-        members.setdefault((table.dim, table.dtype, chosen, table.frozen), []).append(table)
-    return [(chosen, group) for (_, _, chosen, _), group in members.items()]
-
-
-def _budgets(memory: int | None, members: list[tuple[Optimizer, list[Table]]]) -> list[int | None]:
-    """Return each group's part: in proportion to its tables times bytes per row, index included."""
-    if memory is None:
-        left = address_bytes()
-        if left is None:
-            return [None] * len(members)
-        if left < LEAST_LEFT:
-            raise StoreError(
-                f"the limits on this process leave {left} bytes of address space",
-                why="the rows need some, and so does every batch",
-                fix="raise the limit (ulimit -v); embedding.memory says how much of it rows may have",
-            )
-        memory = left // LEFT_PARTS
-    if memory <= 0:
-        raise ConfigError(f"memory must be > 0 bytes, got {memory}")
-    shares = _shares(members)
-    return [memory * share // sum(shares) for share in shares]
-
-
-def _shares(members: list[tuple[Optimizer, list[Table]]]) -> list[int]:
-    return [
-        len(tables) * (plan(optimizer, tables[0].dim, tables[0].dtype).row_bytes + OVERHEAD)
-        for optimizer, tables in members
-    ]

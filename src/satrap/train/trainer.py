@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -123,13 +123,13 @@ class Trainer:
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness = mode, schedule.staleness
-        if lookahead:
-            _check_lookahead(store)
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         self.model = _checked(model, options).to(chosen)
         clip_norm, precision = options.clip_norm, options.precision
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
+        if lookahead:
+            _check_lookahead(store.bounds(tables))
         kind = _backend(schedule, self.workers, options)
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
@@ -453,17 +453,14 @@ def _score_by(dense: DenseBackend, predictor: Predictor) -> None:
         predictor.network = lambda batch: pipeline.scores(MicroBatches(batch, pipeline.count))
 
 
-def _check_lookahead(store: StoreConfig) -> None:
-    for what, wrong in (
-        ("eviction", store.eviction is not None),
-        ("admission", store.admission is not None and not store.admission.open),
-    ):
-        if wrong:
-            raise ConfigError(
-                f"lookahead does not go with {what}",
-                why="which rows there are would depend on how early a lookup is issued",
-                fix=f"train without lookahead, or without {what}",
-            )
+def _check_lookahead(bounds: Mapping[str, str]) -> None:
+    for table, what in bounds.items():
+        raise ConfigError(
+            f"lookahead does not go with {what}",
+            where=f"table {table!r}",
+            why="which rows there are would depend on how early a lookup is issued",
+            fix=f"train without lookahead, or without {what}",
+        )
 
 
 def _check_together(exchange: Exchange, mode: str) -> None:

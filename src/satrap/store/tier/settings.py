@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from fractions import Fraction
+from typing import Any
 
 from satrap.errors import ConfigError
-
-if TYPE_CHECKING:
-    from satrap.store.eviction import Eviction
+from satrap.retention import Eviction
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Tier:
                 fix="give an existing folder that may be written",
             ) from error
 
-    def part(self, share: int, whole: int) -> Tier:
+    def part(self, share: int | Fraction, whole: int | Fraction) -> Tier:
         """Return this tier with `share / whole` of the size, at least 1 byte."""
         return Tier(self.path, max(1, self.size * share // whole))
 

@@ -1,0 +1,136 @@
+"""Which new ids get a row, and which rows are evicted when the memory is used up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from satrap.errors import ConfigError
+
+Policy = Literal["lru", "lfu", "ttl"]
+AsStore = Literal["store"]
+"""In place of a setting of one table: that of its store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Keeps rare ids from getting rows.
+
+    ```python
+    shard = satrap.store.Shard(tables, admission=satrap.store.Admission(min_count=3))
+    ```
+
+    A use is a lookup request that names the id. Until an id is admitted, each lookup reads its deterministic
+    initial row, and its gradients are counted as dropped. The counts take `memory` bytes, whatever the number
+    of ids. A count is never too low, so an id is admitted with its `min_count`-th use at the latest. A count
+    is too high by t or more with probability at most t ** -4 (then the id is admitted early). All counts are
+    halved each time memory / 4 uses (the width of the sketch) have been counted: ids that stay rare are
+    forgotten, and the bound always holds.
+
+    Args:
+        min_count: number of the use that creates the row, 1..255; default 1, the first use.
+        probability: chance, in (0, 1], that a use (from the `min_count`-th on) creates the row: it takes
+            1 / probability uses on average, and no memory. Default 1. The coin is a pure function of
+            (seed, table, id, number of the lookup request), whatever the number of shards.
+        memory: bytes for the counts of each table group, a power of two, used if min_count > 1; default
+            16 MiB.
+
+    Raises:
+        ConfigError: a value outside its range.
+    """
+
+    min_count: int = 1
+    probability: float = 1.0
+    memory: int = 1 << 24
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_count <= 255:
+            raise ConfigError(f"admission: min_count must be 1 to 255, got {self.min_count}")
+        if not 0 < self.probability <= 1:
+            raise ConfigError(f"admission: probability must be in (0, 1], got {self.probability}")
+        if self.memory < 64 or self.memory & (self.memory - 1):
+            raise ConfigError(f"admission: memory must be a power of two >= 64, got {self.memory}")
+
+    @property
+    def open(self) -> bool:
+        """True if every id is admitted at once."""
+        return self.min_count == 1 and self.probability == 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, the form used in checkpoints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Gives the row of a rarely used id to a new id, once the memory budget is used up.
+
+    ```python
+    shard = satrap.store.Shard(tables, memory=4 << 30, eviction=satrap.store.Eviction("lru"))
+    ```
+
+    A new id takes the worst of the 10 rows that share its two index buckets. Every 4th new id instead takes
+    the worst of 10 rows under a hand that walks over all tables, so a growing table takes rows from the
+    others. This needs no list and no order, only 4 bytes per index entry. The worst of a few rows chosen by a
+    hash is nearly as good as exact LRU (measured: miss rates within 1 % of all lookups), the time does not
+    depend on the number of rows, and unlike SIEVE it works well when popularity drifts.
+
+    A row's optimizer state is evicted with it. An id that comes back starts from its deterministic initial
+    row. Rows of the request being served are never evicted. An id that finds no room reads its initial row,
+    and is counted as `refused`; its gradient is counted as `dropped`.
+
+    Args:
+        policy: "lru" (default) evicts the row looked up longest ago; "lfu" the row looked up least often
+            (counted up to 4095; of equals, the one used longest ago); "ttl" evicts like lru, and also drops
+            rows that no lookup has named for `ttl` steps, even when there is room.
+        ttl: steps, for "ttl": a step is one lookup request of the table group. Expired rows are dropped
+            bit by bit within ttl / 4 or 32 further steps, whichever is more.
+
+    Raises:
+        ConfigError: an unknown policy, or a ttl missing, misplaced or < 1.
+    """
+
+    policy: Policy = "lru"
+    ttl: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in get_args(Policy):
+            raise ConfigError(
+                f"eviction policy {self.policy!r} is unknown", fix=f"use one of {', '.join(get_args(Policy))}"
+            )
+        if (self.policy == "ttl") != (self.ttl is not None):
+            raise ConfigError("eviction: ttl and the policy ttl belong together", fix="give both or neither")
+        if self.ttl is not None and not 1 <= self.ttl < 2**31:
+            raise ConfigError(f"eviction: ttl must be 1 to 2147483647 steps, got {self.ttl}")
+
+    def check(self, memory: int | None, where: str = "") -> None:
+        """Raise `ConfigError`, which tells `where`, if it would have no effect with this budget."""
+        if memory is None and self.ttl is None:
+            raise ConfigError(
+                f"eviction with policy {self.policy} needs a memory budget",
+                where=where,
+                why="rows go when it is used up, and there is none",
+                fix="give memory in bytes, or no eviction",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments, the form used in checkpoints."""
+        return asdict(self)
+
+
+def check_own(memory: object, admission: object, eviction: object, where: str) -> None:
+    """Raise `ConfigError`, which tells `where`, unless a table can have these settings of its own."""
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
+        raise ConfigError(f"{where}: memory must be a whole number of bytes >= 1, got {memory!r}")
+    for kind, own in ((Admission, admission), (Eviction, eviction)):
+        if own is not None and own != "store" and not isinstance(own, kind):
+            name = kind.__name__
+            raise ConfigError(
+                f"{where}: {name.lower()} must be satrap.store.{name}, None or 'store', got {own!r}",
+                fix=f"None: none; 'store': that of the store, for all tables; else {name}(...)",
+            )
+
+
+def own_to_dict(own: Admission | Eviction | AsStore | None) -> dict[str, Any] | AsStore | None:
+    """Return such a setting of a table as plain data."""
+    return own if own is None or isinstance(own, str) else own.to_dict()
