@@ -90,6 +90,9 @@ HOT, ALL = "{user: replicated}", "{user: replicated, genres: replicated}"
             [*HELD, EVICTS],
             "embedding.eviction",
         ),
+        ("placements", HOT, [*HELD, "tables.user.eviction={policy: ttl, ttl: 9}"], "tables.user.eviction"),
+        ("placement", "table_wise", [*HELD, "tables.user.admission={min_count: 2}"], "tables.user.admission"),
+        ("placements", HOT, ["cluster.exchange=servers", "tables.user.memory=1GiB"], "tables.user.memory"),
     ],
 )
 def test_placements_go_with_workers_that_hold_the_rows_and_rows_that_stay(
@@ -109,6 +112,8 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     loaded(tmp_path, "cluster.placements={user: row_wise}")  # as it is anyway
     loaded(tmp_path, *HELD, "cluster.placement=auto", EVICTS)  # auto heeds it
     assert refused(tmp_path, "cluster.placement=auto").what.endswith("cluster.exchange: local")
+    loaded(tmp_path, *HELD, f"cluster.placements={HOT}", EVICTS, "tables.user.eviction=null")
+    loaded(tmp_path, *HELD, f"cluster.placements={HOT}", "tables.genres.memory=1GiB")
     mixed = ["cluster.placement=auto", "cluster.placements={user: replicated}", EVICTS]
     assert refused(tmp_path, *HELD, *mixed).what == "cluster.placements does not go with embedding.eviction"
 
@@ -122,6 +127,8 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
         ("embedding.admission", [SYNC, "embedding.admission={min_count: 2}"]),
         ("embedding.admission", [SYNC, "embedding.admission={probability: 0.5}"]),
         ("embedding.eviction", [SYNC, "embedding.memory=1GiB", "embedding.eviction={policy: lru}"]),
+        ("tables.user.eviction", [SYNC, "tables.user={memory: 1GiB, eviction: {policy: lru}}"]),
+        ("tables.user.admission", [SYNC, "tables.user.admission={min_count: 2}"]),
     ],
 )
 def test_lookahead_is_refused_where_it_could_not_be_exact(

@@ -17,6 +17,14 @@ GIB = 1 << 30
         ([], 25 * GIB),  # a quarter of the rows may change before a snapshot has written them
         (["embedding.memory=1GiB"], (1 << 28) + (1 << 28)),  # but copies of 256 MiB are always allowed
         (["embedding.eviction.policy=lru"], 25 * GIB + 17 * 20 * GIB // (19 + 4 * 4)),
+        (
+            ["embedding.eviction.policy=lru", "tables.user.eviction=null"],
+            25 * GIB + 17 * 20 * GIB // (19 + 16),
+        ),
+        (
+            ["tables.user.memory=40GiB", "tables.item={memory: 40GiB, eviction: {policy: lru}}"],
+            25 * GIB + 17 * 10 * GIB // (19 + 16),
+        ),
         (["embedding.eviction.policy=lru", "embedding.dtype=float16"], 25 * GIB + 17 * 20 * GIB // (19 + 8)),
     ],
 )

@@ -29,6 +29,12 @@ def test_memory_of_the_tables(tmp_path: Path, memory: str, limit: int, level: st
     assert requirements.tables(recipe, limit * GIB).level == level
 
 
+def test_budgets_of_all_tables_are_the_memory(tmp_path: Path) -> None:
+    given = ["tables.user.memory=5GiB", "tables.item.memory=4GiB"]
+    assert "9.0 GiB for all tables" in requirements.tables(load(make_recipe(tmp_path), given), 80 * GIB).found
+    assert "no limit" in requirements.tables(load(make_recipe(tmp_path), given[:1]), 80 * GIB).found
+
+
 def test_replicas_take_as_much_again(tmp_path: Path) -> None:
     given = ["embedding.memory=5GiB", "cluster.exchange=servers", "cluster.workers=2"]
     assert requirements.tables(load(make_recipe(tmp_path), given), 8 * GIB).level == "ok"

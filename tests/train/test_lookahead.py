@@ -8,7 +8,7 @@ import pytest
 
 from satrap.errors import ConfigError
 from satrap.exchange.states import counts_of
-from satrap.store import Admission, Eviction
+from satrap.store import Admission, Eviction, TableSettings
 from satrap.train import Checkpointing
 from tests.train.plain import Batches, make_batches
 from tests.train.test_snapshots import KillAt, KilledError, StopAt
@@ -74,6 +74,10 @@ def test_what_lookahead_does_not_go_with() -> None:
         make_trainer(mode="sync", lookahead=1, eviction=Eviction("lru"), memory=1 << 20)
     with pytest.raises(ConfigError, match="admission"):
         make_trainer(mode="sync", lookahead=1, admission=Admission(probability=0.5))
+    with pytest.raises(ConfigError, match="lookahead does not go with eviction"):
+        make_trainer(
+            mode="sync", lookahead=1, tables={"user": TableSettings(memory=1 << 20, eviction=Eviction("lru"))}
+        )
     with pytest.raises(ConfigError, match="mode sync, not with hybrid"):
         make_trainer(mode="hybrid", lookahead=1)
     with pytest.raises(ConfigError, match=">= 0, got -1"):

@@ -11,6 +11,7 @@ from satrap import own_code
 from satrap.config import Recipe, to_yaml
 from satrap.config.recipe import checked, put
 from satrap.config.source import KeyPath, Source, dotted
+from satrap.config.tables import memory_of
 from satrap.deploy.request import Request
 from satrap.errors import ConfigError
 
@@ -100,7 +101,7 @@ def _check(recipe: Recipe, request: Request) -> None:
         ),
         (
             ("embedding", "memory"),
-            sections.embedding.memory is None,
+            memory_of(sections) is None,
             "embedding.memory is not set",
             "a pod is killed beyond its memory, which must be asked for before",
             "set it, for example to what satrap plan says",

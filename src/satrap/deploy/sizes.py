@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from satrap.config.keys import CategoricalKeys, Sections
+from satrap.config.tables import kept, memory_of
 from satrap.plan.cluster.plan import FILLED
 from satrap.store.aside import SHARE, SMALLEST
 from satrap.store.directory import PLAIN_OVERHEAD
@@ -17,18 +18,21 @@ _WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
 def rows_bytes(sections: Sections, holders: int) -> int:
     """Return the memory for the rows of one of several processes that hold them.
 
-    They are `embedding.memory`, with the share that `satrap plan` leaves free, or with what a snapshot copies
-    if that is more: rows that change before they are written, and the order of eviction.
+    They are `embedding.memory`, or the sum of all tables' own, with the share that `satrap plan` leaves free,
+    or with what a snapshot copies if that is more: rows that change before they are written, and the order of
+    eviction.
     """
-    embedding = sections.embedding
-    assert embedding.memory is not None
-    part = embedding.memory // holders
+    memory, tables = memory_of(sections), kept(sections).values()
+    assert memory is not None
+    part = memory // holders
     copies = max(SMALLEST, part // SHARE)
     order = 0
-    if embedding.eviction is not None:
+    if any(table.eviction is not None for table in tables):
+        staying = sum(table.memory or 0 for table in tables if table.eviction is None)
         features = [one for one in sections.features.values() if isinstance(one, CategoricalKeys)]
         narrowest = min((getattr(one, "dim") for one in features), default=1)  # noqa: B009 - made from a schema
-        order = ORDER * part // (PLAIN_OVERHEAD + narrowest * _WIDTH[embedding.dtype])
+        width = narrowest * _WIDTH[sections.embedding.dtype]
+        order = ORDER * ((memory - staying) // holders) // (PLAIN_OVERHEAD + width)
     return int(max(part / FILLED, part + copies + order))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from satrap.config import Recipe
+from satrap.config.tables import memory_of
 from satrap.doctor.finding import Finding
 from satrap.doctor.machine import abilities
 from satrap.embedding import tables_of
@@ -49,17 +50,18 @@ def processes(recipe: Recipe, cores: float) -> Finding:
 
 def tables(recipe: Recipe, limit: int) -> Finding:
     """Compare the tables' memory with that of the machine, whose bytes are `limit`."""
-    embedding, cluster = recipe.sections.embedding, recipe.sections.cluster
+    cluster = recipe.sections.cluster
     per_row = row_bytes(recipe)
-    if embedding.memory is None:
+    whole = memory_of(recipe.sections)
+    if whole is None:
         rows = limit * MUCH / max(per_row, default=1)
         found = f"no limit is set; {size(limit)} hold about {rows:,.0f} of the widest rows"
         return Finding("tables", "ok", found, "to be safe, set embedding.memory, for example 4GiB")
     replicas = cluster.exchange == "servers" and "replicated" in cluster.placements.values()
-    asked = embedding.memory * (2 if replicas else 1)
+    asked = whole * (2 if replicas else 1)
     found = f"{size(asked)} for all tables of {size(limit)}"
     found += ", replicas included" if replicas else ""
-    found += f": about {embedding.memory / max(per_row, default=1):,.0f} of the widest rows"
+    found += f": about {whole / max(per_row, default=1):,.0f} of the widest rows"
     if asked > limit:
         fix = f"set embedding.memory to at most {int(limit * MUCH) >> 20}MiB, or use embedding.tier"
         return Finding("tables", "error", f"{found}: more than there is", fix)

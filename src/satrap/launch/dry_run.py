@@ -31,13 +31,14 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
     assert parts["train"] is not None
     rows = parts["train"].with_options(batch_size=TRIAL_ROWS, shuffle=False)
     recipe = _without_rows(recipe)
-    store = store_of(recipe).part(recipe.sections.holders)
+    holders = recipe.sections.holders
+    store = store_of(recipe).part(holders)
     with ShardServer("127.0.0.1:0") as server:
 
         def exchange(tables: Sequence[Table]) -> Exchange:
             return ServersExchange(
                 [server.address],
-                tables,
+                [table.part(holders) for table in tables],
                 store=store,
                 wire=wire_of(recipe),
                 options=ClientOptions(deadline=COMPILE_SECONDS, heartbeat=60.0),

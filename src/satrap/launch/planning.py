@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,10 +18,12 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
+from satrap.config.tables import memory_of
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.exchange.collective import Placement
+from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.servers.wire import CODES
 from satrap.launch.build import make_model, pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
@@ -36,6 +38,7 @@ from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
 from satrap.store.limits import machine_bytes
 from satrap.train.blank import SIZE, blank_ticket
+from satrap.words import size
 
 BATCHES = 20
 """Batches that are read, of all workers together."""
@@ -88,11 +91,17 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
     """
     schema, workers = recipe.schema(), facts.workers or recipe.sections.shares
     tables, _ = _tables(recipe, schema, notice, FakeTensorMode())
-    return place(
+    load, topology = (
         _workload(recipe, schema, tables, workers, facts),
         _topology(recipe, tables, workers, facts),
+    )
+    bounds = store_of(recipe).bounds(tables)
+    spread = [table.name for table in tables if table.memory is not None or table.name in bounds]
+    return place(
+        load if topology.evicts else _within_budgets(load, tables, bounds, topology),
+        topology,
         pooled=pools(recipe),
-        fixed=recipe.sections.cluster.placements,
+        fixed=dict.fromkeys(spread, PLACEMENTS[0]) | recipe.sections.cluster.placements,
     )
 
 
@@ -203,6 +212,32 @@ def _workload(
     return found.with_rows(facts.rows, "given")
 
 
+def _within_budgets(
+    load: Workload, tables: Sequence[Table], bounds: Mapping[str, str], topology: Topology
+) -> Workload:
+    """Return the load with no more rows of a table that evicts than its budget, or its share, has room for.
+
+    Raises ConfigError for a table that does not evict and has more rows than its own budget has room for.
+    """
+    own = {table.name: table.memory for table in tables if table.memory is not None}
+    rest = max(0, int(topology.memory * topology.workers) - sum(own.values()))
+    each = sum(table.row_bytes for table in load.tables if table.name not in own)
+    found = []
+    for table in load.tables:
+        room = own[table.name] // table.row_bytes if table.name in own else rest // each
+        if bounds.get(table.name) == "eviction":
+            table = replace(table, rows=min(table.rows, room))
+        elif table.name in own and table.rows > room:
+            raise ConfigError(
+                f"the {table.rows:,} rows of table {table.name!r} need {size(table.rows * table.row_bytes)}, "
+                f"and it has {size(own[table.name])}",
+                why="it evicts no rows, so a row that does not fit ends the run",
+                fix=f"set tables.{table.name}.memory to more, or tables.{table.name}.eviction",
+            )
+        found.append(table)
+    return replace(load, tables=tuple(found))
+
+
 def _batches(recipe: Recipe, schema: Schema, count: int, workers: int | None) -> itertools.islice[Batch]:
     train = open_part(recipe, schema, "train")
     assert train is not None
@@ -220,11 +255,10 @@ def _rows(url: str) -> dict[str, int]:
 
 
 def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Facts) -> Topology:
-    embedding = recipe.sections.embedding
     if facts.memory is not None:
         memory, origin = facts.memory, "as given"
-    elif embedding.memory is not None:
-        memory, origin = embedding.memory // workers, "its part of embedding.memory"
+    elif (whole := memory_of(recipe.sections)) is not None:
+        memory, origin = whole // workers, "its part of embedding.memory"
     else:
         memory, origin = machine_bytes() // workers, "its part of this machine"
     bandwidth, latency = BANDWIDTH, LATENCY
@@ -232,18 +266,15 @@ def _topology(recipe: Recipe, tables: Sequence[Table], workers: int, facts: Fact
         bandwidth, latency = measure.network(workers)
     rates = measure.rates(tables) if facts.measure else {t.dim: assumed(t.dim) for t in tables}
     given = [facts.bandwidth, facts.latency, facts.lookups, facts.updates]
-    admission = store_of(recipe).admission
-    bounds = {
-        "eviction": embedding.eviction is not None,
-        "admission": admission is not None and not admission.open,
-    }
+    bounds = store_of(recipe).bounds(tables)
+    kinds = {bounds.get(table.name, "") for table in tables}
     return Topology(
         workers,
         memory,
         facts.bandwidth or bandwidth,
         facts.latency or latency,
         {d: Rates(facts.lookups or r.lookups, facts.updates or r.updates) for d, r in rates.items()},
-        bounded_by=next((name for name, used in bounds.items() if used), ""),
+        bounded_by="" if "" in kinds else max(kinds) if len(kinds) == 1 else "admission",
         memory_from=origin,
         speeds_from=_origin(sum(one is not None for one in given), facts.measure),
     )

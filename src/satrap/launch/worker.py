@@ -100,7 +100,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
                 store=store,
                 wire=wire,
                 mode=mode,
-                ordered=_order_decides(store),
+                ordered=_order_decides(store, tables),
                 worker=worker,
                 options=options,
             )
@@ -159,9 +159,11 @@ def _ranks(workers: Workers, deadline: float) -> Ranks:
     return torch_ranks(workers, deadline) if isinstance(workers, ConnectedWorkers) else Alone()
 
 
-def _order_decides(store: StoreConfig) -> bool:
+def _order_decides(store: StoreConfig, tables: Sequence[Table]) -> bool:
     """Return whether the order of lookups decides which rows exist."""
-    return store.eviction is not None or (store.admission is not None and store.admission.probability < 1)
+    admissions = [table.admission_or(store.admission) for table in tables]
+    chance = any(admission is not None and admission.probability < 1 for admission in admissions)
+    return chance or "eviction" in store.bounds(tables).values()
 
 
 def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | None:

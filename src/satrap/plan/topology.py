@@ -49,8 +49,8 @@ class Topology:
         bandwidth: bytes/s that a worker sends, and at the same time receives; default 1.25e9.
         latency: seconds of an all-to-all that carries nearly nothing, default 200e-6.
         rates: dim -> rows/s; for a dim that is not there, `assumed`.
-        bounded_by: "eviction" or "admission" if the store has one: all tables must then be row_wise; default
-            none. With eviction, rows that do not fit leave memory.
+        bounded_by: "eviction" or "admission" if all tables have one, and so must be row_wise; default none.
+            With eviction, rows that do not fit leave memory.
         memory_from: where the memory comes from, in words.
         speeds_from: where bandwidth, latency and rates come from, in words; default "assumed".
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,33 @@ def test_a_checkpoint_comes_back_with_any_placement_and_number_of_ranks(
 def test_what_cannot_be_is_refused(placement: Placement, store: StoreConfig, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         members(1, TABLES, store, placement)
+
+
+@pytest.mark.parametrize(
+    ("own", "what"),
+    [
+        ({"admission": Admission(2)}, "admission goes with"),
+        ({"eviction": Eviction("ttl", 9)}, "eviction goes with"),
+        ({"memory": 1 << 20}, "its own memory goes with"),
+    ],
+)
+def test_settings_of_one_table_bind_its_placement_alone(own: dict[str, Any], what: str) -> None:
+    first, *others = TABLES
+    tables = [replace(first, **own), *others]
+    with pytest.raises(ConfigError, match=what):
+        members(1, tables, placement=Placement(tables={first.name: "replicated"}))
+    [exchange] = members(1, tables, placement=Placement("replicated", tables={first.name: "row_wise"}))
+    exchange.close()
+
+
+def test_ranks_divide_the_memory_of_a_table() -> None:
+    first, *others = TABLES
+    found = members(2, [replace(first, memory=1 << 20, eviction=Eviction("lru")), *others])
+    half = StoreConfig(memory=1 << 19, eviction=Eviction("lru")).open([first])
+    for exchange in found:
+        assert exchange.shard.groups[0].directory.limit == half.groups[0].directory.limit
+    together([exchange.close for exchange in found])
+    half.close()
 
 
 @pytest.mark.parametrize("arguments", [("everywhere",), ("row_wise", {"a": "column_wise"})])

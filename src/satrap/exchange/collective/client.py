@@ -47,8 +47,8 @@ class CollectiveExchange:
         ranks: the processes.
         aside: the same processes, for the thread that writes snapshots.
         tables: the tables, each with an optimizer; equal on all ranks.
-        store: how rows start and how many are kept. Its memory and the size of its tier are those of all
-            ranks together; the memory of its admission is that of each.
+        store: how rows start and how many are kept. Its memory, that of a table and the size of its tier are
+            those of all ranks together; the memory of its admission is that of each.
         wire: number formats of rows and gradients on their way, default float16 and bfloat16. With float32
             for both, rows are those of a `LocalExchange` to the bit.
         placement: which ranks hold the rows of a table, default row-wise: each those of its buckets.
@@ -80,10 +80,10 @@ class CollectiveExchange:
         placement: Placement = Placement(),
         pools: bool = False,
     ) -> None:
-        placement.check([table.name for table in tables], store)
+        placement.check(tables, store)
         self._ranks, self._aside = ranks, aside
         self.rank, self.size, self.placement, self.wire = ranks.rank, ranks.size, placement, wire
-        self.shard = store.part(ranks.size).open(tables)
+        self.shard = store.part(ranks.size).open([table.part(ranks.size) for table in tables])
         self.groups: Sequence[TableGroup] = TableGroup.of(self.shard)
         self._channel, self._holders = Channel(ranks), Holders(self.groups, placement, ranks)
         alone = [t.name for t in tables if placement.of(t.name) == "table_wise"]

@@ -15,6 +15,7 @@ from satrap.exchange.lookup import Bags, Request
 from satrap.exchange.protocol import TableGroup
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.split import EVERYWHERE, Part, Splitter
+from satrap.schema import Table
 from satrap.store import BUCKETS, StoreConfig
 
 PLACEMENTS = ("row_wise", "table_wise", "replicated")
@@ -63,22 +64,23 @@ class Placement:
         """Return the placement of a table."""
         return self.tables.get(table, self.default)
 
-    def check(self, tables: Sequence[str], store: StoreConfig) -> None:
-        """Raise `ConfigError` if it names other tables, or does not go with the settings of the store."""
-        unknown = sorted((set(self.tables) | set(self.owners)) - set(tables))
+    def check(self, tables: Sequence[Table], store: StoreConfig) -> None:
+        """Raise `ConfigError` if it names other tables, or does not go with their settings or the store's."""
+        names = {table.name for table in tables}
+        unknown = sorted((set(self.tables) | set(self.owners)) - names)
         if unknown:
             raise ConfigError(
-                f"there is no table {unknown[0]!r} to place", fix=f"tables: {', '.join(sorted(tables))}"
+                f"there is no table {unknown[0]!r} to place", fix=f"tables: {', '.join(sorted(names))}"
             )
-        admission = store.admission
-        choosy = admission is not None and not admission.open
-        used = "admission" if choosy else "eviction" if store.eviction is not None else ""
-        if used and any(self.of(table) != "row_wise" for table in tables):
-            raise ConfigError(
-                f"{used} goes with the placement row_wise only",
-                why="otherwise which rows there are would depend on the placement, and replicas would differ",
-                fix=f"remove {used}, or place all tables row_wise",
-            )
+        bounds = dict.fromkeys((t.name for t in tables if t.memory is not None), "its own memory")
+        for table, used in (bounds | store.bounds(tables)).items():
+            if self.of(table) != "row_wise":
+                raise ConfigError(
+                    f"{used} goes with the placement row_wise only",
+                    where=f"table {table!r}",
+                    why="else which rows there are would depend on the placement, and replicas would differ",
+                    fix=f"remove {used}, or place the table row_wise",
+                )
 
 
 class Holders:

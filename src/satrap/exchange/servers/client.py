@@ -61,8 +61,9 @@ class ServersExchange:
     Args:
         addresses: HOST:PORT per shard; the order is the shards' numbers and must be the same for all workers.
         tables: the tables, each with an optimizer.
-        store: how rows start and how many are kept. Its memory and the size of its tier are for all shards
-            together; the tier's folder is on their machines. The memory of its admission is for each shard.
+        store: how rows start and how many are kept. Its memory, that of a table and the size of its tier are
+            for all shards together; the tier's folder is on their machines. The memory of its admission is
+            for each shard.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
@@ -103,7 +104,8 @@ class ServersExchange:
         self.tables, self.seed, self.mode = tables, store.seed, mode
         self.wire, self.map = wire, ShardMap(len(addresses), epoch=epoch)
         self.world = worker.world
-        plain, part = tables_to_dicts(tables), store.part(len(addresses))
+        shards = len(addresses)
+        plain, part = tables_to_dicts([table.part(shards) for table in tables]), store.part(shards)
         about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
         hellos = [ShardConfig(plain, part, s, self.map).to_dict() | about for s in range(len(addresses))]
         self._shards = Shards(addresses, hellos, epoch=epoch, options=options)

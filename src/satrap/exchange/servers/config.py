@@ -13,6 +13,7 @@ from satrap.exchange.servers.sections import MAX_SECTIONS
 from satrap.exchange.servers.wire import CODES
 from satrap.exchange.shard_map import ShardMap
 from satrap.optim import from_dict
+from satrap.retention import own_to_dict
 from satrap.rpc.wire.text import LARGEST, MAX_WORLD, shortened, whole
 from satrap.schema import Table
 from satrap.store import BUCKETS, Admission, Eviction, Shard, StoreConfig, Tier
@@ -29,7 +30,7 @@ class ShardConfig:
     """Everything the rows of one shard depend on; equal for all its clients.
 
     Args:
-        tables: with an optimizer each, as `tables_to_dicts` writes them.
+        tables: with an optimizer each, as `tables_to_dicts` writes them; their memory is this shard's share.
         store: how rows start and how many this shard keeps; memory and tier are its own share.
         shard: index of this shard.
         map: which buckets it owns.
@@ -101,8 +102,9 @@ class ShardConfig:
             store.close()
             raise ConfigError(
                 f"the tables form {groups} groups, a message carries {MAX_SECTIONS}",
-                why="tables are of one group only if their dim, optimizer and number format are equal",
-                fix="use fewer different dims and optimizers",
+                why="tables are of one group only if dim, optimizer, number format, admission and eviction "
+                "are equal, and none has its own memory",
+                fix="use fewer different dims, optimizers and settings of single tables",
             )
         return store
 
@@ -213,7 +215,8 @@ def tables_to_dicts(tables: Sequence[Table]) -> tuple[Mapping[str, Any], ...]:
             )
         optimizer = table.optimizer.to_dict()
         settings = {k: list(v) if isinstance(v, tuple) else v for k, v in optimizer.items()}
-        plain.append({f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings})
+        own = {"admission": own_to_dict(table.admission), "eviction": own_to_dict(table.eviction)}
+        plain.append({f.name: getattr(table, f.name) for f in fields(table)} | {"optimizer": settings, **own})
     return tuple(plain)
 
 
@@ -225,5 +228,10 @@ def tables_from_dicts(plain: Sequence[Mapping[str, Any]]) -> list[Table]:
         name = arguments.pop("name")
         if not isinstance(name, str):
             raise ConfigError(f"a hello has an impossible name of a table: {shortened(name)}")
+        for key, read in (("admission", _admission), ("eviction", _eviction)):
+            if isinstance(arguments.get(key), dict):
+                arguments[key] = read(arguments[key])
+        if arguments.get("memory") is not None:
+            whole(arguments, "memory", 1, LARGEST)
         tables.append(Table(name, **arguments))
     return tables
