@@ -67,20 +67,19 @@ def test_what_bounds_the_store_leaves_no_choice(tmp_path: Path) -> None:
     assert (found.topology.bounded_by, found.topology.evicts) == ("admission", False)
 
 
-def test_a_table_that_is_bounded_by_itself_stays_row_wise(tmp_path: Path) -> None:
-    """So it does with its own memory; the others are free. Of one that evicts, its budget counts."""
+def test_a_table_that_is_bounded_by_itself_leaves_the_others_free(tmp_path: Path) -> None:
+    """Of one that evicts, its budget counts; of one that does not, all rows must fit into it."""
     path = make_recipe(tmp_path)
-    free = plan(load(path), Facts(workers=2))
-    assert free.placements["user"] != "row_wise"
-    own = ["tables.user.memory=1MiB", "tables.user.eviction={policy: lru}"]
+    held = ["cluster.exchange=collective", "cluster.workers=2", "cluster.placements={item: replicated}"]
+    own = ["tables.user.memory=1MiB", "tables.user.eviction={policy: lru}", *held]
     found = plan(load(path, own), Facts(workers=2, rows={"user": 10**9}))
-    assert (found.topology.bounded_by, found.placements["user"]) == ("", "row_wise")
-    assert found.placements["item"] == free.placements["item"] != "row_wise"
+    assert found.topology.bounded_by == ""
+    assert found.placements == {"user": "row_wise", "item": "replicated"}
     load_of = {table.name: table for table in found.workload.tables}
     assert load_of["user"].rows == (1 << 20) // load_of["user"].row_bytes
     with pytest.raises(ConfigError, match=r"1,000,000,000 rows of table 'user' need .*, and it has 1\.0 MiB"):
-        plan(load(path, own[:1]), Facts(workers=2, rows={"user": 10**9}))
-    both = ["tables.item.memory=3MiB", "tables.item.eviction={policy: lru}", *own]
+        plan(load(path, [own[0], *held]), Facts(workers=2, rows={"user": 10**9}))
+    both = ["tables.item.memory=3MiB", "tables.item.eviction={policy: lru}", *own[:2]]
     topology = plan(load(path, both), Facts(workers=2)).topology
     assert (topology.bounded_by, topology.memory) == ("eviction", 2 << 20)
 

@@ -1,6 +1,7 @@
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -122,8 +123,24 @@ def test_rows_of_a_trained_model_are_kept_as_its_recipe_says_or_as_is_set(tmp_pa
             launch.evaluate(folder, overrides=too_small)
         assert "no room for" in caught.value.why
         assert "--set embedding.memory=SIZE" in caught.value.fix
+    with pytest.raises(ConfigError, match=r"tables\.user\.dtype of a trained model cannot be set"):
+        launch.evaluate(folder, overrides=["tables.user.dtype=float16"])
     with pytest.raises(ConfigError, match=r"model\.name of a trained model cannot be set"):
         launch.evaluate(folder, overrides=["model.name=dnn"])
+
+
+def test_a_table_keeps_its_own_memory_when_its_model_is_used(tmp_path: Path) -> None:
+    """Without it, its rows would have to fit into half of what all tables have."""
+    rows = frame(3000)
+    rows["user"] = [f"u{i}" for i in range(3000)]
+    own = ["embedding.memory=400000", "tables.user={memory: 290000, eviction: {policy: lru}}"]
+    outcome = launch.train(load(make_recipe(tmp_path, rows=rows), own), str(tmp_path / "run"))
+    with closing(load_predictor(outcome.folder, outcome.folder.recipe())) as predictor:
+        assert predictor.statistics().tables["user"].rows == 2400
+    assert launch.evaluate(outcome.folder) == outcome.test
+    less = ["tables.user.memory=200000"]
+    with pytest.raises(ConfigError, match="rows of the trained model do not fit"):
+        launch.evaluate(outcome.folder, overrides=less)
 
 
 def test_labels_of_every_kind_train_resume_evaluate_and_predict(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 import satrap
 from satrap.errors import CheckpointError, ConfigError
+from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Predictor, Trainer
 from tests.train.plain import Batches, Tower, grouped, make_batches, make_schema
 from tests.train.test_trainer import adam, make_trainer
@@ -95,7 +96,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not the one that was saved"):
         Predictor.load(url, satrap.models.DCNv2(make_schema(), hidden=[16]))
     with pytest.raises(ConfigError, match="too small for one row"):
-        Predictor.load(url, Tower(), memory=1 << 12)
+        Predictor.load(url, Tower(), store=StoreConfig(memory=1 << 12))
     with pytest.raises(ConfigError, match="CUDA"):
         Predictor.load(url, Tower(), device="cuda:99")
     with pytest.raises(CheckpointError):

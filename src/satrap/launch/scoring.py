@@ -4,6 +4,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,10 @@ from satrap.train import Predictor
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
-SCORING_KEYS = ("embedding.memory", "embedding.eviction", "embedding.tier", "training.device")
+SCORING_KEYS = (
+    *("embedding.memory", "embedding.eviction", "embedding.tier", "training.device"),
+    *("tables.*.memory", "tables.*.eviction"),
+)
 """Keys of a recipe that can be overridden when its trained model is used: they do not change the model."""
 
 TellShares = Callable[[Mapping[str, float]], object]
@@ -37,7 +42,7 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
     """Return the recipe of a run, with overrides; a key that changes the model is a ConfigError."""
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if not any(key == known or key.startswith(f"{known}.") for known in SCORING_KEYS):
+        if not any(fnmatchcase(key, known) or fnmatchcase(key, f"{known}.*") for known in SCORING_KEYS):
             raise ConfigError(
                 f"{key} of a trained model cannot be set", fix=f"set one of {', '.join(SCORING_KEYS)}"
             )
@@ -47,10 +52,13 @@ def scoring_recipe(folder: RunFolder, overrides: Sequence[str]) -> Recipe:
 def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
     """Return a predictor with the model of a run, or with its newest snapshot if the run was stopped.
 
-    Rows are kept as the recipe says: within `embedding.memory`, and in `embedding.tier`. If they do not fit,
-    raises ConfigError.
+    Rows are kept as the recipe says: within `embedding.memory` and the tables' own, and in `embedding.tier`.
+    If they do not fit, raises ConfigError.
     """
     store = store_of(recipe)
+    if store.tier is None:  # rows that are evicted would be lost
+        own = {name: replace(table, eviction=None) for name, table in store.tables.items()}
+        store = replace(store, eviction=None, tables=own)
     ended = folder.model.exists() and folder.stopped != "stopped"
     place = str(folder.model) if ended else newest(folder.snapshots(recipe))
     try:
@@ -58,9 +66,7 @@ def load_predictor(folder: RunFolder, recipe: Recipe) -> Predictor:
             place,
             partial(make_model, recipe) if ("model", "class") in recipe.own_code() else None,
             device=recipe.sections.training.device,
-            memory=store.memory,
-            eviction=None if store.tier is None else store.eviction,
-            tier=store.tier,
+            store=store,
             metrics=tuple(own_functions(recipe, "metrics").values()),
         )
     except StoreError as error:

@@ -119,6 +119,17 @@ class StoreConfig:
             tier=None if self.tier is None else self.tier.part(1, shards),
         )
 
+    def limited(self, by: StoreConfig) -> StoreConfig:
+        """Return these settings with the memory, eviction and tier of others, those of tables included."""
+        own = {
+            name: replace(
+                self.tables.get(name, TableSettings()), memory=table.memory, eviction=table.eviction
+            )
+            for name, table in by.tables.items()
+        }
+        tables = {**self.tables, **own}
+        return replace(self, memory=by.memory, eviction=by.eviction, tier=by.tier, tables=tables)
+
     def bounds(self, tables: Sequence[Table]) -> dict[str, str]:
         """Return the tables that do not keep every row -> why: "eviction", else "admission"."""
         evicted = {t.name: "eviction" for t in tables if t.eviction_or(self.eviction) is not None}

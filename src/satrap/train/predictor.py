@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +25,7 @@ from satrap.memory import keep_freed_memory
 from satrap.metrics import Metrics
 from satrap.metrics.own import Metric
 from satrap.schema import Schema
-from satrap.store import Eviction, Tier
+from satrap.store import StoreConfig
 from satrap.threads import default_threads
 from satrap.train.blank import blank_batch
 from satrap.train.loss import as_matrix, as_tensor, predictions
@@ -106,9 +105,7 @@ class Predictor:
         model: nn.Module | MakeModel | None = None,
         *,
         device: str | torch.device = "cpu",
-        memory: int | None = None,
-        eviction: Eviction | None = None,
-        tier: Tier | None = None,
+        store: StoreConfig = StoreConfig(),
         threads: int | None = None,
         metrics: Sequence[Metric] | None = None,
     ) -> Predictor:
@@ -118,21 +115,22 @@ class Predictor:
             url: folder or fsspec URL of a saved model or a run, see `Trainer.load`.
             model: the network, or a function that makes it from the schema, see `Trainer.load`.
             device: where it computes, default "cpu".
-            memory, eviction, tier: of the tables, see `satrap.store.StoreConfig`; default none.
+            store: its memory, eviction and tier, and those of its tables, limit the rows; default no limits.
+                Everything else is as it was saved.
             threads: PyTorch's threads inside an operation, see `Trainer`.
             metrics: functions, your own metrics, see `satrap.metrics.OwnMetrics`; default those of a run.
 
         Raises:
             CheckpointError: missing, incomplete or damaged.
             ConfigError: the model is not the saved one.
-            StoreError: the rows do not fit into `memory`.
+            StoreError: the rows do not fit into the memory.
         """
         checkpoint = read_checkpoint(newest(url))
         saved = trainer_arguments(checkpoint, model, url)
         place = prepare(device, threads)
         network: nn.Module = saved["model"].to(place)
         schema, dims = saved["schema"], getattr(network, "embedding_dims", None)
-        store = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
+        store = saved["store"].limited(store)
         tables = tables_of(schema, saved["embedding_optimizer"], dims, store)
         precision = saved["training"].precision
         measured = metrics_of(schema, saved["training"].metrics if metrics is None else metrics)

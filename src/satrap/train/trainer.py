@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -295,7 +294,8 @@ class Trainer:
                 `satrap.models`, or if the URL is a run folder with the code of the user's own model, which
                 is then run.
             dense_optimizer: as for the constructor; None: evaluate and predict only.
-            memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none.
+            memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also of tables
+                that had their own.
             **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
                 saved ones. Everything else that the store depends on is as it was saved.
 
@@ -305,7 +305,7 @@ class Trainer:
         """
         checkpoint = read_checkpoint(newest(url))
         saved = trainer_arguments(checkpoint, model, url)
-        saved["store"] = replace(saved["store"], memory=memory, eviction=eviction, tier=tier)
+        saved["store"] = saved["store"].limited(StoreConfig(memory=memory, eviction=eviction, tier=tier))
         trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)
         try:
             trainer.state.restore(checkpoint)
