@@ -17,6 +17,7 @@ def test_help_lists_the_commands_that_exist() -> None:
     assert commands == [
         "quickstart",
         "init",
+        "prepare",
         "train",
         "tune",
         "evaluate",

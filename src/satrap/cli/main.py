@@ -18,6 +18,7 @@ from satrap.cli.key import key
 from satrap.cli.loader import loader
 from satrap.cli.options import debug_option
 from satrap.cli.plan import plan
+from satrap.cli.prepare import prepare
 from satrap.cli.quickstart import quickstart
 from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
@@ -47,6 +48,7 @@ def satrap() -> None:
 for command in (
     quickstart,
     init,
+    prepare,
     train,
     tune,
     evaluate,

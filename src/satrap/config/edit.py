@@ -1,11 +1,15 @@
 """Changes values in the text of a recipe and keeps its comments."""
 
 import io
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from copy import deepcopy
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from satrap.config.recipe import Recipe
+from satrap.config.source import DATA_FILES, OWN_CODE, KeyPath
 
 
 def edited(text: str, values: Mapping[str, Any]) -> str:
@@ -45,3 +49,34 @@ def _on_one_line(value: Any) -> Any:
     styled: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)
     styled.fa.set_flow_style()  # what is inside follows
     return styled
+
+
+def written(recipe: Recipe, wanted: Recipe, changes: Iterable[KeyPath] = ()) -> dict[str, Any]:
+    """Return what is written in a recipe and in overrides, as plain data; files as absolute paths.
+
+    At the paths in `changes` it has the values of `wanted`.
+    """
+    values, complete = deepcopy(recipe.source.values), wanted.resolved()
+    files: list[KeyPath] = [tuple(key.split(".")) for key in DATA_FILES]
+    files += [*OWN_CODE, ("about", "md5"), *(("tables", name, "rows") for name in recipe.sections.tables)]
+    for path in [*(p for p in files if _has(values, p) and _has(complete, p)), *changes]:
+        _copy(complete, values, path)
+    for written, join in zip(values["data"].get("join", ()), complete["data"].get("join", ()), strict=True):
+        written["source"] = join["source"]
+    return values
+
+
+def _has(values: Any, path: KeyPath) -> bool:
+    return not path or (isinstance(values, Mapping) and path[0] in values and _has(values[path[0]], path[1:]))
+
+
+def _copy(complete: Any, values: Any, path: KeyPath) -> None:
+    """Copy the value at a path; inside a section, with all of a mapping that is not written yet."""
+    for depth, part in enumerate(path[:-1]):
+        complete = complete[part]
+        if values.get(part) is None:
+            values[part] = complete if depth else {}
+        values = values[part]
+    last = path[-1]
+    single = isinstance(values.get(last), str) and isinstance(complete[last], list)
+    values[last] = complete[last][0] if single else complete[last]

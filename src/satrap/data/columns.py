@@ -74,7 +74,7 @@ def to_floats(array: pa.Array, missing: pa.Array | None = None) -> npt.NDArray[n
         truths = pc.index_in(array, _TRUTH)
         if truths.null_count < len(truths):
             array = pc.if_else(truths.is_valid(), pc.if_else(pc.less(truths, 3), "1", "0"), array)
-    elif pa.types.is_temporal(array.type):
-        raise pa.ArrowInvalid("dates and times are no numbers")
+    elif pa.types.is_temporal(array.type) or isinstance(array.type, pa.BaseExtensionType):
+        raise pa.ArrowInvalid("dates, times and ids are no numbers")
     values: npt.NDArray[np.float64] = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values

@@ -90,7 +90,7 @@ class CsvSource:
     """
 
     def __init__(self, files: Sequence[File], options: CsvOptions) -> None:
-        self._files, self._options = files, options
+        self.inputs, self._options = files, options
         self._marks = (
             ord(options.quote) if options.quote else -1,
             ord(options.separator or ","),
@@ -101,15 +101,33 @@ class CsvSource:
         self.label, self.files = files[0].name, len(files)
         self.names: Sequence[str] = self._header(0)[0]
 
+    def single(self, file: int) -> CsvSource:
+        """Return the source of one of the files."""
+        return CsvSource([self.inputs[file]], self._options)
+
+    def offset(self, cursor: Cursor) -> int:
+        """Return how many bytes of a single file are before a cursor."""
+        return _Place(*cursor).offset
+
+    def cursors(self, start: Cursor | None) -> Iterator[Cursor] | None:
+        """Return the cursors of a single file's blocks; None for text that cannot be read from its middle."""
+        with TextStream(self.inputs[0], self._options.encoding) as stream:
+            if self.inputs[0].local is None or not stream.seekable:
+                return None
+        place = _Place(*start) if start else _Place()
+        return (
+            [0, block.offset, block.row, 0, block.row] for block in self._blocks(0, place.offset, place.row)
+        )
+
     def num_rows(self, scan: Scan) -> int | None:
         """Return None: it takes reading the files to know."""
         return None
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
         """Return the share of the bytes before the cursor; None for compressed files."""
-        if any(file.name.endswith(".gz") for file in self._files):
+        if any(file.name.endswith(".gz") for file in self.inputs):
             return None
-        sizes = [self._files[i].size() for i in self._order(scan)]
+        sizes = [self.inputs[i].size() for i in self._order(scan)]
         return min(1.0, (sum(sizes[: cursor[0]]) + max(0, cursor[1])) / max(1, sum(sizes)))
 
     def scan(self, scan: Scan, cursor: Cursor | None) -> Iterator[Piece]:
@@ -140,7 +158,7 @@ class CsvSource:
     def _header(self, index: int) -> tuple[list[str], int]:
         """Return (column names, byte offset of what follows the header) of a file."""
         if index not in self._headers:
-            file = self._files[index]
+            file = self.inputs[index]
             with TextStream(file, self._options.encoding) as stream:
                 if self._options.columns is not None:
                     self._headers[index] = list(self._options.columns), stream.offset
@@ -179,12 +197,12 @@ class CsvSource:
     def _blocks(self, index: int, offset: int, row: int) -> Iterator[Block]:
         """Yield the blocks of a file from a byte offset, or from after the header if it is negative."""
         start = self._header(index)[1]
-        with TextStream(self._files[index], self._options.encoding) as stream:
+        with TextStream(self.inputs[index], self._options.encoding) as stream:
             stream.skip_to(offset if offset >= 0 else start)
             yield from blocks(stream, *self._marks, row=row, size=BLOCK_BYTES)
 
     def _scan_file(self, index: int, scan: Scan, place: _Place) -> Iterator[Piece]:
-        file, names = self._files[index], self._header(index)[0]
+        file, names = self.inputs[index], self._header(index)[0]
         check_columns(scan.names, names, file.name)
         parser = _Parser(self._options, self._marks, names, file)
         for block in self._blocks(index, place.offset, place.row):

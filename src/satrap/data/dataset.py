@@ -19,7 +19,17 @@ from satrap.data.join import Join, SideTable, check_joins
 from satrap.data.memory import MemorySource, to_table
 from satrap.data.parquet import ArrowSource, ParquetSource
 from satrap.data.rows import Mark, Rows, slice_rows, take_rows
-from satrap.data.source import Cursor, Origin, Piece, RowSplit, Scan, Source, check_columns, permutation
+from satrap.data.source import (
+    Cursor,
+    FileSource,
+    Origin,
+    Piece,
+    RowSplit,
+    Scan,
+    Source,
+    check_columns,
+    permutation,
+)
 from satrap.data.times import TimeRange
 from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
@@ -191,9 +201,19 @@ class Dataset:
         if empty:
             self._refuse_empty()
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the columns of one pass in file order, joined but not encoded; for statistics."""
-        return self._pieces(self._scan(None))
+    def pieces(self, cursor: Cursor | None = None) -> Iterator[Piece]:
+        """Yield the columns of one pass in file order, joined but not encoded, from a piece's cursor on."""
+        return self._pieces(self._scan(None), cursor)
+
+    def single(self, file: int) -> Dataset:
+        """Return the rows of one of the files."""
+        assert isinstance(self._source, FileSource)
+        return Dataset(self._source.single(file), self.schema, self.settings, self._joins)
+
+    @property
+    def source(self) -> Source:
+        """Where the rows come from."""
+        return self._source
 
     def _scan(self, epoch: int | None, *, raw: bool = False) -> Scan:
         """Return what a pass reads; without an epoch, in file order."""

@@ -458,7 +458,12 @@ def split_words(array: pa.Array, separator: str, missing: pa.Array) -> pa.Array:
 
 
 def cut_weights(words: pa.Array, separator: str) -> tuple[pa.Array, pa.Array]:
-    """Return what is before and after the last separator of each text; after it is null if there is none."""
+    """Return what is before and after the last separator of each text; after it is null if there is none.
+
+    Pairs, as `satrap prepare` writes them, are separate already.
+    """
+    if pa.types.is_struct(words.type):
+        return words.field(0), words.field(1)
     counts, parts = _flattened(
         pc.split_pattern(words.cast(pa.string()), separator, max_splits=1, reverse=True)
     )

@@ -46,6 +46,16 @@ class File:
         with reading(self.name):
             return int(self.system.size(self.path) or 0)
 
+    def version(self) -> str:
+        """Return a text that changes with the file: its time of change, or the tag of an object store."""
+        with reading(self.name):
+            if self.local is not None:
+                return str(os.stat(self.local).st_mtime_ns)
+            about = self.system.info(self.path)
+        known = ("etag", "md5hash", "crc32c", "mtime", "last_modified", "lastmodified", "updated", "created")
+        found = {key.lower().replace("-", ""): value for key, value in about.items()}
+        return next((str(found[key]) for key in known if found.get(key) is not None), "")
+
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:

@@ -10,7 +10,8 @@ The rules (changing one orphans the trained rows of the values it concerns):
 3. Text has the id XXH64(UTF-8 bytes, seed = salt modulo 2**64).
 4. Null, NaN, empty text and the texts that mean missing are `MISSING_ID` (0). A value whose hash is 0 gets
    the id G.
-5. A combination of columns folds their ids from left to right: `id = mix(id * G + next)`.
+5. A column of ids, as `satrap prepare` writes them, is taken as it is.
+6. A combination of columns folds their ids from left to right: `id = mix(id * G + next)`.
 
 XXH64 is the 64-bit xxHash by Yann Collet (specification in the xxHash repository, doc/xxhash_spec.md).
 """
@@ -28,6 +29,7 @@ import pyarrow as pa
 from satrap.batch import Ids, Offsets
 from satrap.data import canonical
 from satrap.data.columns import as_array, bytes_of, is_text
+from satrap.data.ids import IdType, ids_of
 from satrap.errors import DataError
 from satrap.machine_code import compiled
 from satrap.schema import MISSING_ID
@@ -217,7 +219,7 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
 
     Args:
         values: pyarrow array (integer, float, boolean, text, bytes, dictionary, date, time, time stamp,
-            decimal), one-dimensional NumPy array, pandas Series or list.
+            decimal, ids), one-dimensional NumPy array, pandas Series or list.
         salt: mixed into every id, as `Schema.salt`.
         missing: ids of the texts that mean missing, besides empty text.
 
@@ -225,7 +227,7 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
         uint64[n]; `MISSING_ID` where a value is missing.
 
     Raises:
-        DataError: a type that cannot be an id (lists, structs, durations, mixed types).
+        DataError: a type that cannot be an id (lists, structs, durations, mixed types), ids of another salt.
     """
     array = as_array(values)
     if pa.types.is_dictionary(array.type):
@@ -234,7 +236,9 @@ def hash_ids(values: Any, salt: int = 0, missing: Ids = NOTHING) -> Ids:
         return np.full(len(array), _MISSING, np.uint64)
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
-    if pa.types.is_floating(array.type):
+    if isinstance(array.type, IdType):
+        out = ids_of(array, salt)
+    elif pa.types.is_floating(array.type):
         out = _hash_floats(array.to_numpy(zero_copy_only=False), salt)  # null becomes NaN
     elif pa.types.is_integer(array.type):
         out = np.empty(len(array), np.uint64)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.data.files import File
 from satrap.data.source import Cursor, Origin, Piece, Scan, permutation
 
 
@@ -101,3 +102,27 @@ class IndexedSource(ABC):
     def _share(self, scan: Scan) -> tuple[int, int]:
         total = scan.kept_before(self._starts[-1])
         return total * scan.worker // scan.workers, total * (scan.worker + 1) // scan.workers
+
+
+class IndexedFiles(IndexedSource):
+    """Base of sources of files made of such parts.
+
+    Each of the `inputs` has the rows in `counts`; `names` are the columns of the first.
+    """
+
+    def __init__(self, inputs: Sequence[File], names: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+        self.inputs = inputs
+        super().__init__(inputs[0].name, [file.name for file in inputs], names, counts)
+
+    @abstractmethod
+    def single(self, file: int) -> IndexedFiles:
+        """Return the source of one of the files."""
+
+    def offset(self, cursor: Cursor) -> int:
+        """Return how many bytes of a single file are before the part at a cursor, by the share of rows."""
+        rows, before = int(self._starts[-1]), int(self._starts[cursor[0]])
+        return self.inputs[0].size() * before // max(1, rows)
+
+    def cursors(self, start: Cursor | None) -> Iterator[Cursor] | None:
+        """Return the cursors of the parts of a single file."""
+        return ([place, 0] for place in range(start[0] if start else 0, len(self._parts)))

@@ -13,22 +13,38 @@ from satrap.data.transforms import Doubles, compile_steps, measured_step, unmeas
 from satrap.errors import DataError
 from satrap.schema import Feature, Label, Numeric, Schema
 
+BLOCK = 1 << 15
+"""Numbers whose statistics are computed at once."""
+
 
 class Moments:
     """Running mean, variance and range of numbers that arrive in pieces; NaN is left out.
 
-    Pieces are merged by Chan, Golub and LeVeque (1979), which is stable for any offset of the numbers.
+    Blocks of `BLOCK` numbers are merged by Chan, Golub and LeVeque (1979), which is stable for any offset of
+    the numbers. So the same numbers in other pieces, as another file format has them, give the same bits.
+    Call `end` after the last piece.
     """
 
     def __init__(self) -> None:
         self.count, self.mean, self._squares = 0, 0.0, 0.0
         self.low, self.high = np.inf, -np.inf
+        self._held = np.empty(0)
 
     def add(self, values: Doubles) -> None:
         """Add numbers, float64[n]."""
-        values = values[~np.isnan(values)]
-        if not len(values):
-            return
+        held = np.concatenate((self._held, values[~np.isnan(values)]))
+        whole = len(held) // BLOCK * BLOCK
+        for start in range(0, whole, BLOCK):
+            self._merge(held[start : start + BLOCK])
+        self._held = held[whole:]
+
+    def end(self) -> None:
+        """Take the last numbers into account, which fill no block."""
+        if len(self._held):
+            self._merge(self._held)
+        self._held = np.empty(0)
+
+    def _merge(self, values: Doubles) -> None:
         mean = float(values.mean())
         squares = float(np.square(values - mean).sum())
         count, difference = self.count + len(values), mean - self.mean
@@ -76,6 +92,8 @@ def _measure_labels(schema: Schema, dataset: Dataset) -> Schema:
         values, known = Chunk(piece.table, piece.origin, schema.salt, missing, {}).labels(chosen)
         for i, found in enumerate(moments.values()):
             found.add((values[:, i] if known is None else values[known[:, i], i]).astype(np.float64))
+    for found in moments.values():
+        found.end()
     return schema.replace({}, [_scaled(label, moments.get(label.name)) for label in schema.labels])
 
 
@@ -107,6 +125,7 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
             moments[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}
     for name, found in moments.items():
+        found.end()
         if not found.count:
             raise DataError(
                 f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"

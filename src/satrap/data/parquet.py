@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from satrap.data.files import File
-from satrap.data.indexed import IndexedSource, Part
+from satrap.data.indexed import IndexedFiles, Part
 from satrap.data.source import check_columns
 from satrap.errors import DataError
 
@@ -31,14 +31,13 @@ def _decoding(file: File, kind: str) -> Iterator[None]:
         ) from error
 
 
-class ParquetSource(IndexedSource):
+class ParquetSource(IndexedFiles):
     """Parquet files; a part is a row group, decoded `READ_ROWS` at a time with bounded buffers.
 
     Raises `DataError` if a file is no Parquet file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
-        self._files = files
         counts: list[list[int]] = []
         names: list[str] = []
         for file in files:
@@ -46,11 +45,15 @@ class ParquetSource(IndexedSource):
                 names = names or list(reader.schema_arrow.names)
                 groups = map(reader.metadata.row_group, range(reader.metadata.num_row_groups))
                 counts.append([group.num_rows for group in groups])
-        super().__init__(files[0].name, [file.name for file in files], names, counts)
+        super().__init__(files, names, counts)
+
+    def single(self, file: int) -> ParquetSource:
+        """Return the source of one of the files."""
+        return ParquetSource([self.inputs[file]])
 
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         """Yield the row group from `row` on; rows before it are decoded and dropped."""
-        file = self._files[part.file]
+        file = self.inputs[part.file]
         with _opened(file) as reader:
             check_columns(columns or (), reader.schema_arrow.names, file.name)
             batches = reader.iter_batches(
@@ -79,14 +82,13 @@ def _opened(file: File) -> Iterator[Any]:
         reader.close(force=True)
 
 
-class ArrowSource(IndexedSource):
+class ArrowSource(IndexedFiles):
     """Arrow IPC files (Feather version 2); a part is a record batch.
 
     Raises `DataError` if a file is no Arrow file.
     """
 
     def __init__(self, files: Sequence[File]) -> None:
-        self._files = files
         counts: list[list[int]] = []
         names: list[str] = []
         for file in files:
@@ -95,11 +97,15 @@ class ArrowSource(IndexedSource):
             # Batches tell their length only when read: one narrow column is enough.
             with _opened_arrow(file, names[:1]) as reader, _decoding(file, "Arrow"):
                 counts.append([reader.get_batch(i).num_rows for i in range(reader.num_record_batches)])
-        super().__init__(files[0].name, [file.name for file in files], names, counts)
+        super().__init__(files, names, counts)
+
+    def single(self, file: int) -> ArrowSource:
+        """Return the source of one of the files."""
+        return ArrowSource([self.inputs[file]])
 
     def read(self, part: Part, row: int, columns: Sequence[str] | None) -> Iterator[tuple[int, pa.Table]]:
         """Yield the record batch from `row` on, `READ_ROWS` at a time."""
-        file = self._files[part.file]
+        file = self.inputs[part.file]
         with _opened_arrow(file, columns) as reader:
             with _decoding(file, "Arrow"):
                 table = pa.Table.from_batches([reader.get_batch(part.index)])

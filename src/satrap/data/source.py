@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from satrap.data.files import File
 from satrap.data.hashing import hash_ids
 from satrap.errors import ConfigError, DataError, did_you_mean
 
@@ -140,6 +141,29 @@ class Source(Protocol):
 
     def progress(self, scan: Scan, cursor: Cursor) -> float | None:
         """Return the share of the pass before `cursor`, 0..1, or None when it is not known."""
+
+
+@runtime_checkable
+class FileSource(Source, Protocol):
+    """A source of files, which can be divided by their bytes.
+
+    Attributes:
+        inputs: the files.
+    """
+
+    inputs: Sequence[File]
+
+    def single(self, file: int) -> FileSource:
+        """Return the source of one of the files."""
+
+    def offset(self, cursor: Cursor) -> int:
+        """Return how many bytes of a single file are before a cursor; of compressed text, decompressed."""
+
+    def cursors(self, start: Cursor | None) -> Iterator[Cursor] | None:
+        """Return the cursors of a single file's pieces without reading columns, from the start or a cursor.
+
+        None if that takes as long as reading the rows.
+        """
 
 
 def check_columns(needed: Iterable[str], columns: Sequence[str], file: str) -> None:

@@ -42,6 +42,11 @@ class TextStream:
         self._bytes.close()
         self._handle.close()
 
+    @property
+    def seekable(self) -> bool:
+        """Whether the text can be read from its middle without reading what is before."""
+        return not self.compressed and self._decoder is None
+
     def read(self, size: int) -> bytes:
         """Return `size` bytes of UTF-8; fewer only at the end of the file."""
         parts, missing = [self._ahead], size - len(self._ahead)
@@ -55,7 +60,7 @@ class TextStream:
 
     def skip_to(self, offset: int) -> None:
         """Go forward to a byte offset (of the decompressed UTF-8 text)."""
-        if not self.compressed and self._decoder is None:
+        if self.seekable:
             with reading(self.file.name):
                 self._bytes.seek(offset)
             self._ahead, self.offset = b"", offset

@@ -53,6 +53,20 @@ def _rows_of(recipe: Recipe, split: Split | TimeSplit, part: str) -> data.RowSpl
     )
 
 
+def open_whole(recipe: Recipe, schema: Schema, part: str) -> data.Dataset | None:
+    """Return all rows of the files that `data.train` or another part names, in order; None if it names none.
+
+    The column that the split looks at is read, too.
+    """
+    keys = recipe.sections.data
+    sources, rows = getattr(keys, part), None
+    if sources is None:
+        return None
+    if isinstance(keys.split, TimeSplit) and part == "train":
+        rows = data.TimeRange(keys.split.column)
+    return _read(recipe, schema, [recipe.locate(source) for source in sources], format=keys.format, rows=rows)
+
+
 def open_sources(recipe: Recipe, schema: Schema, sources: Sequence[str]) -> data.Dataset:
     """Return files given by a user, read in order and with the recipe's options.
 

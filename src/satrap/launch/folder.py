@@ -1,10 +1,12 @@
 """The run folder: recipe, metrics, history, curves and model of one run."""
 
+import fcntl
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -168,6 +170,31 @@ class RunFolder:
                 shutil.rmtree(own, ignore_errors=True)
             else:
                 own.unlink(missing_ok=True)
+
+
+LOCK = "lock"
+"""File in an output folder that a process holds while it is at work there."""
+
+
+@contextmanager
+def locked(folder: Path, work: str) -> Iterator[None]:
+    """Make an output folder, or take it up again; no other process may do `work` there, such as "search"."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot write the output folder: {error.strerror}", where=str(folder)) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another {work} is at work in the output folder",
+            where=str(folder),
+            fix="wait for its end, or choose another --output",
+        ) from error
+    finally:
+        os.close(lock)
 
 
 def write_whole(path: Path, text: str) -> None:

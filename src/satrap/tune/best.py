@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from satrap.config import Recipe, load, to_yaml
-from satrap.config.edit import edited
-from satrap.config.source import DATA_FILES, OWN_CODE, KeyPath
+from satrap.config.edit import edited, written
 from satrap.errors import ConfigError
 from satrap.launch.folder import write_whole
 from satrap.tune.space import Dimension, changes_of, chosen
@@ -38,7 +35,7 @@ def write_best(
     draft = file.with_suffix(".draft")
     try:
         old = Path(recipe.source.file).read_text(encoding="utf-8")
-        text = head + edited(old, _values(recipe, wanted, changes_of(space, best.choice)))
+        text = head + edited(old, written(recipe, wanted, changes_of(space, best.choice)))
         write_whole(draft, text)
         if load(draft).resolved() != wanted.resolved():
             raise ConfigError("an alias")
@@ -62,31 +59,3 @@ def _head(
             new, old = (one.options[i].text for i in (best.choice[one.key], one.own))
             lines.append(f"  {one.key}: {new}, was {old}")
     return lines
-
-
-def _values(recipe: Recipe, wanted: Recipe, changes: Mapping[KeyPath, Any]) -> dict[str, Any]:
-    """Return what is written in the recipe and in overrides, with the changes; files as absolute paths."""
-    values, complete = deepcopy(recipe.source.values), wanted.resolved()
-    files: list[KeyPath] = [tuple(key.split(".")) for key in DATA_FILES]
-    files += [*OWN_CODE, ("about", "md5"), *(("tables", name, "rows") for name in recipe.sections.tables)]
-    for path in [*(p for p in files if _has(values, p) and _has(complete, p)), *changes]:
-        _copy(complete, values, path)
-    for written, join in zip(values["data"].get("join", ()), complete["data"].get("join", ()), strict=True):
-        written["source"] = join["source"]
-    return values
-
-
-def _has(values: Any, path: KeyPath) -> bool:
-    return not path or (isinstance(values, Mapping) and path[0] in values and _has(values[path[0]], path[1:]))
-
-
-def _copy(complete: Any, values: Any, path: KeyPath) -> None:
-    """Copy the value at a path; inside a section, with all of a mapping that is not written yet."""
-    for depth, part in enumerate(path[:-1]):
-        complete = complete[part]
-        if values.get(part) is None:
-            values[part] = complete if depth else {}
-        values = values[part]
-    last = path[-1]
-    single = isinstance(values.get(last), str) and isinstance(complete[last], list)
-    values[last] = complete[last][0] if single else complete[last]

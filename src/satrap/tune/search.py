@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from satrap.config.source import KeyPath, dotted
 from satrap.errors import ConfigError
 from satrap.launch.build import training_options
 from satrap.launch.datasets import open_part
-from satrap.launch.folder import OWN, RUNS, write_whole
+from satrap.launch.folder import OWN, RUNS, locked, write_whole
 from satrap.launch.resume import signal_handlers
 from satrap.metrics import criterion
 from satrap.train import Observer
@@ -84,7 +82,8 @@ def tune(
     _check_validation(recipe)
     metric, higher = training_options(recipe).control().metric(criterion(recipe.schema().labels))
     folder = Path(output or f"{RUNS}/{recipe.name}-tune")
-    with _locked(folder), closing(Study(folder / STUDY, space, higher=higher, seed=seed)) as study:
+    _check_free(folder)
+    with locked(folder, "search"), closing(Study(folder / STUDY, space, higher=higher, seed=seed)) as study:
         _check_same(recipe, space, study, folder)
         search = _Search(recipe, space, study, folder, metric, limits, notice)
         for line in [*space_lines(space), "", heading(metric)]:
@@ -181,29 +180,12 @@ def _check_validation(recipe: Recipe) -> None:
         )
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make the folder of a search, or take it up again; no other process may be at work there."""
+def _check_free(folder: Path) -> None:
+    """Raise `ConfigError` if the folder of a search holds a run."""
     if not (folder / STUDY).exists() and any((folder / name).exists() for name in OWN):
         raise ConfigError(
             "the output folder holds a run, not a search", where=str(folder), fix="choose another --output"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot write the output folder: {error.strerror}", where=str(folder)) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise ConfigError(
-            "another search is at work in the output folder",
-            where=str(folder),
-            fix="wait for its end, or choose another --output",
-        ) from error
-    finally:
-        os.close(lock)
 
 
 def _check_same(recipe: Recipe, space: Sequence[Dimension], study: Study, folder: Path) -> None:

@@ -1,0 +1,169 @@
+"""Parts of the data: ranges of an input file that become one file each, the same however they are divided."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from satrap.data import Dataset
+from satrap.data.encode import Encoder, Missing
+from satrap.data.source import Cursor, FileSource
+from satrap.prepare.layout import Layout
+
+ROWS, GROUP_BYTES = 1 << 16, 32 << 20
+"""A row group ends when it has so many rows or bytes: what a process holds in memory."""
+
+TEMPORARY = ".part"
+"""Ending of files that are being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parts that one process writes one after another.
+
+    They are those of file number `file` of a key such as `train`, from part number `number` on. The rows are
+    those from `start` (None: the first) to before `stop` (None: the end of the file).
+    """
+
+    key: str
+    file: int
+    number: int
+    start: Cursor | None
+    stop: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A written file: the rows of an input file from `start` to before `stop`.
+
+    It has `rows` rows, which take `read` bytes of the input, and `size` bytes.
+    """
+
+    key: str
+    file: int
+    number: int
+    start: Cursor | None
+    stop: Cursor | None
+    rows: int
+    read: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Path in the output folder; names sort in the order of the rows."""
+        return f"{self.key}/{self.file:05}-{self.number:05}.parquet"
+
+
+def runs(
+    source: FileSource, key: str, file: int, done: Mapping[int, Part], limit: int, *, split: bool
+) -> Iterator[Run]:
+    """Yield what is left to do of one input file.
+
+    A part ends at the first piece that begins `limit` bytes or more after its first, or at the end.
+
+    Args:
+        source: the file.
+        key: such as "train".
+        file: its number there.
+        done: number -> part that is written.
+        limit: bytes of a part.
+        split: make a run of each part, where parts can be found without reading the rows.
+    """
+    number: int = 0
+    start: Cursor | None = None
+    while True:
+        if number in done:
+            number, start = number + 1, done[number].stop
+            if start is None:
+                return
+            continue
+        cursors = source.cursors(start) if split else None
+        if cursors is None:
+            later = min((n for n in done if n > number), default=None)
+            yield Run(key, file, number, start, done[later].start if later else None)
+            if later is None:
+                return
+            number, start = later, done[later].start
+            continue
+        begin = None
+        for cursor in cursors:
+            begin = source.offset(cursor) if begin is None else begin
+            if source.offset(cursor) - begin >= limit:
+                yield Run(key, file, number, start, cursor)
+                number, start, begin = number + 1, cursor, source.offset(cursor)
+                if number in done:
+                    break
+        else:
+            yield Run(key, file, number, start, None)
+            return
+
+
+class _Writer:
+    """Writes the tables of one part to a temporary file, in row groups that depend on the tables alone."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        # Two processes may write the same part: one may have outlived its killed parent for a moment.
+        self.path = folder / f"{name}.{os.getpid()}{TEMPORARY}"
+        self.rows = 0
+        self._held: list[pa.Table] = []
+        self._writer: Any = None
+
+    def add(self, table: pa.Table) -> None:
+        self._held.append(table)
+        self.rows += table.num_rows
+        full = sum(t.num_rows for t in self._held) >= ROWS
+        if full or sum(t.nbytes for t in self._held) >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        table = pa.concat_tables(self._held)
+        self._held = []
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, table.schema, compression="zstd", compression_level=1)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def end(self) -> int:
+        """Complete the file, and return its bytes once they are on the disk."""
+        self._flush()
+        self._writer.close()
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
+
+
+def write(
+    dataset: Dataset, layout: Layout, run: Run, limit: int, folder: Path
+) -> Iterator[tuple[Path, Part]]:
+    """Yield each part of a run once it is on the disk, in a temporary file that the caller renames."""
+    data = dataset.single(run.file)
+    source, texts = data.source, Missing(data.settings.missing, data.schema.salt).texts
+    assert isinstance(source, FileSource)
+    encoder = Encoder(data.schema, missing=data.settings.missing)
+    number, start, begin = run.number, run.start, 0
+    writer: _Writer | None = None
+
+    def part(stop: Cursor | None) -> tuple[Path, Part]:
+        assert writer is not None
+        size, end = writer.end(), source.offset(stop) if stop else max(begin, source.inputs[0].size())
+        return writer.path, Part(run.key, run.file, number, start, stop, writer.rows, end - begin, size)
+
+    for piece in data.pieces(run.start):
+        if run.stop is not None and piece.cursor >= run.stop:
+            break
+        offset = source.offset(piece.cursor)
+        if writer is not None and offset - begin >= limit:
+            yield part(piece.cursor)
+            number, start, writer = number + 1, piece.cursor, None
+        if writer is None:
+            writer, begin = _Writer(folder, f"{run.key}-{run.file}-{number}"), offset
+        writer.add(layout.table(piece, encoder, texts))
+    if writer is not None:
+        yield part(run.stop)

@@ -1,0 +1,107 @@
+"""Processes that write parts; they end with the process that started them, however that ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from satrap.errors import DataError, SatrapError
+
+Work = Callable[[Any], Iterator[Any]]
+
+
+def results(make: Callable[..., Work], arguments: Any, tasks: Iterator[Any], processes: int) -> Iterator[Any]:
+    """Yield what `make(*arguments)(task)` yields for each task, in the order it is ready.
+
+    Args:
+        make: called once in each process; importable, as in `multiprocessing`.
+        arguments: of `make`; can be pickled, as tasks and results.
+        tasks: read when a process is free.
+        processes: > 1; with 1 the work is done in this process.
+
+    Raises:
+        DataError: a process was killed.
+        SatrapError: of the work.
+    """
+    if processes == 1:
+        work = make(*arguments)
+        for task in tasks:
+            yield from work(task)
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy PyTorch's threads halfway
+    free: list[tuple[Any, Connection]] = []
+    busy: dict[Connection, Any] = {}
+    following = next(tasks, None)
+    try:
+        while following is not None or busy:
+            while following is not None and len(busy) < processes:
+                process, pipe = free.pop() if free else _start(spawn, make, arguments)
+                pipe.send(following)
+                busy[pipe] = process
+                following = next(tasks, None)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                yield from _received(ready, busy, free)
+    finally:
+        for process, pipe in [*free, *((process, pipe) for pipe, process in busy.items())]:
+            pipe.close()
+            process.terminate()
+            process.join()
+
+
+def _start(spawn: Any, make: Callable[..., Work], arguments: Any) -> tuple[Any, Connection]:
+    pipe, inner = spawn.Pipe()
+    process = spawn.Process(target=_serve, args=(inner, make, arguments), daemon=True)
+    process.start()
+    inner.close()
+    return process, pipe
+
+
+def _received(
+    pipe: Connection, busy: dict[Connection, Any], free: list[tuple[Any, Connection]]
+) -> Iterator[Any]:
+    """Yield the result that waits in a pipe, if it is one; note when a process has done its task."""
+    try:
+        found = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        process = busy[pipe]
+        process.join()
+        raise DataError(
+            f"a process that prepares data has ended with code {process.exitcode}",
+            why="the system may be out of memory",
+            fix="run the same command again, it goes on; with less --processes, if memory is short",
+        ) from None
+    if isinstance(found, SatrapError | OSError):
+        raise found
+    if found is None:
+        free.append((busy.pop(pipe), pipe))
+    else:
+        yield found
+
+
+def _serve(pipe: Connection, make: Callable[..., Work], arguments: Any) -> None:
+    """Do tasks from a pipe until it is closed; answer each with its results and then None."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, too, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError):
+        try:
+            work = make(*arguments)
+            while True:
+                for result in work(pipe.recv()):
+                    pipe.send(result)
+                pipe.send(None)
+        except (SatrapError, OSError) as error:
+            pipe.send(error)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,178 @@
+"""`prepare`: from the raw files of a recipe to a folder of prepared files, as far as it is not done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from satrap.config import Recipe
+from satrap.config.keys import TimeSplit
+from satrap.config.recipe import checked
+from satrap.config.source import Source
+from satrap.data import Dataset
+from satrap.data.files import File, find_files
+from satrap.data.source import FileSource
+from satrap.errors import DataError
+from satrap.launch.datasets import PARTS, open_whole
+from satrap.launch.folder import locked
+from satrap.prepare.layout import Layout, layout
+from satrap.prepare.manifest import VERSION, Manifest
+from satrap.prepare.parts import Part, Run, runs, write
+from satrap.prepare.pool import results
+from satrap.prepare.recipe import RECIPE, write_recipe
+
+PART_BYTES = 256 << 20
+"""Bytes of an input file that become one file, unless the number of files is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a folder of prepared files holds: path of its recipe, files, rows, bytes before and after."""
+
+    recipe: Path
+    files: int
+    rows: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the work is: rows written, bytes of the raw files read and in all; None: of compressed text."""
+
+    rows: int
+    read: int
+    total: int | None
+
+
+def prepare(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    files: int | None = None,
+    processes: int = 1,
+    progress: Callable[[Progress], object] = lambda _: None,
+) -> Prepared:
+    """Write the rows of a recipe's files to `folder` as Parquet files of ids and numbers, with a recipe.
+
+    Training by that recipe gives what the first one gives, to the bit where the order of rows is the same:
+    without shuffle. If the folder holds a part of the work, the rest is done; the bytes are the same.
+
+    Args:
+        recipe: with `data.train`, and `validation` and `test` if it has them.
+        folder: a new folder, or one that an earlier call was writing.
+        files: about how many files to write; default one for each 256 MiB of an input file.
+        processes: how many write parts at the same time, >= 1.
+        progress: called for each file that is written.
+
+    Raises:
+        DataError: data that training would refuse, with file and row; an input that has changed.
+        ConfigError: a folder that holds something else.
+    """
+    folder = Path(folder)
+    plan = _layout(recipe)
+    data = _open(recipe, plan)
+    inputs = _inputs(recipe, data)
+    total = sum(file["size"] for name, file in inputs.items() if file["rows"])
+    packed = any(path.endswith(".gz") for path in inputs)
+    limit = PART_BYTES if files is None else max(1, -(-total // files))
+    with locked(folder, "satrap prepare"):
+        manifest = Manifest(folder, _settings(recipe, plan, data, limit), inputs)
+        manifest.open()
+        arguments = (recipe.source, limit, str(folder))
+        for temporary, part in results(
+            worker, arguments, _left(data, manifest, limit, split=processes > 1), processes
+        ):
+            manifest.add(temporary, part)
+            progress(_progress(manifest.parts, None if packed else total))
+        Manifest(folder, manifest.settings, _inputs(recipe, data)).check(
+            inputs, f"remove {folder} and prepare again, while nothing writes the inputs"
+        )
+        _check_rows(data, manifest.parts)
+        write_recipe(folder, recipe, plan.changes)
+    parts = manifest.parts
+    return Prepared(
+        folder / RECIPE, len(parts), sum(p.rows for p in parts), total, sum(p.size for p in parts)
+    )
+
+
+def _progress(parts: list[Part], total: int | None) -> Progress:
+    return Progress(sum(part.rows for part in parts), sum(part.read for part in parts), total)
+
+
+def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
+    """Return a function that writes the parts of a run, in a process of `results`."""
+    recipe = checked(source)
+    plan = _layout(recipe)
+    data = _open(recipe, plan)
+    return lambda run: write(data[run.key], plan, run, limit, Path(folder))
+
+
+def _layout(recipe: Recipe) -> Layout:
+    split = recipe.sections.data.split
+    return layout(recipe.schema(), [split.column] if isinstance(split, TimeSplit) else [])
+
+
+def _open(recipe: Recipe, plan: Layout) -> dict[str, Dataset]:
+    found = {part: open_whole(recipe, plan.schema, part) for part in PARTS}
+    return {part: dataset for part, dataset in found.items() if dataset is not None}
+
+
+def _files(dataset: Dataset) -> FileSource:
+    assert isinstance(dataset.source, FileSource)
+    return dataset.source
+
+
+def _inputs(recipe: Recipe, data: Mapping[str, Dataset]) -> dict[str, Any]:
+    """Return name -> size, version and use of each file."""
+    rows = {file.path: file for dataset in data.values() for file in _files(dataset).inputs}
+    joined = {
+        file.path: file
+        for join in recipe.sections.data.join
+        for file in find_files(recipe.locate(join.source))
+    }
+    return {name: _facts(file, rows=name in rows) for name, file in {**joined, **rows}.items()}
+
+
+def _facts(file: File, *, rows: bool) -> dict[str, Any]:
+    return {"size": file.size(), "version": file.version(), "rows": rows}
+
+
+def _settings(recipe: Recipe, plan: Layout, data: Mapping[str, Dataset], limit: int) -> dict[str, Any]:
+    """Return all that decides the bytes, but for the inputs, as JSON gives it back."""
+    keys = recipe.sections.data.model_dump(mode="json")
+    for free in (*PARTS, "batch_size", "shuffle", "buffer_rows", "split"):
+        del keys[free]
+    return {
+        "version": VERSION,
+        "pyarrow": pa.__version__,
+        "part_bytes": limit,
+        "columns": [asdict(output) for output in plan.outputs],
+        "schema": _plain(plan.schema.to_dict()),
+        "data": keys,
+        "files": {part: [file.path for file in _files(d).inputs] for part, d in data.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _left(data: Mapping[str, Dataset], manifest: Manifest, limit: int, *, split: bool) -> Iterator[Run]:
+    """Yield what is left to do."""
+    for key, dataset in data.items():
+        source = _files(dataset)
+        for file in range(len(source.inputs)):
+            yield from runs(source.single(file), key, file, manifest.done(key, file), limit, split=split)
+
+
+def _check_rows(data: Mapping[str, Dataset], parts: list[Part]) -> None:
+    for key, dataset in data.items():
+        if not any(part.key == key for part in parts):
+            raise DataError("no rows: the data is empty", where=dataset.source.label, fix="check the files")

@@ -1,0 +1,48 @@
+"""The recipe of prepared files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from satrap.config import Recipe, load, to_yaml
+from satrap.config.edit import edited, written
+from satrap.errors import ConfigError
+from satrap.launch.datasets import PARTS
+from satrap.launch.folder import write_whole
+
+RECIPE = "recipe.yaml"
+_OF_RAW_FILES = ("format", "separator", "columns", "comment", "strip", "quote", "encoding", "join")
+"""Keys of data that say how raw files are read."""
+
+
+def write_recipe(folder: Path, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the recipe of prepared files to their folder: the same, but for where the rows come from.
+
+    The comments stay, unless it says something in a way that cannot be edited, such as a value used in two
+    places by an alias. `changes` are the keys of features that differ.
+    """
+    values = written(recipe, recipe)
+    data = values["data"]
+    for key in _OF_RAW_FILES:
+        data.pop(key, None)
+    for part in PARTS:
+        if data.get(part) is not None:
+            data[part] = f"{part}/*.parquet"
+    about = values.get("about") or {}
+    about.pop("md5", None)
+    for name, keys in changes.items():
+        values["features"][name] = {**values["features"][name], **keys}
+    head = f"# Written by satrap prepare from {recipe.source.file}; rows are in this folder.\n"
+    target = folder / RECIPE
+    try:
+        text = edited(Path(recipe.source.file).read_text(encoding="utf-8"), values)
+        draft = folder / f"{RECIPE}.draft"
+        write_whole(draft, head + text)
+        if load(draft).source.values != values:
+            raise ConfigError("an alias")
+        draft.replace(target)
+    except (ConfigError, OSError):
+        write_whole(target, head + to_yaml(values))
+    load(target)
