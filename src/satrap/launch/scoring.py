@@ -218,6 +218,11 @@ def _write(tables: Iterator[pa.RecordBatch], partial: Path, name: str) -> int:
     with ExitStack() as stack:
         writer: Any = None
         for table in tables:
+            if not name.endswith(".parquet"):  # ids of `satrap prepare` become plain numbers
+                plain = [
+                    column.storage if isinstance(column, pa.ExtensionArray) else column for column in table
+                ]
+                table = pa.RecordBatch.from_arrays(plain, table.schema.names)
             if writer is None:
                 writer = stack.enter_context(_writer(stack, partial, name, table.schema))
             writer.write(table)

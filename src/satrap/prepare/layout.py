@@ -62,8 +62,10 @@ class Layout:
     def table(self, piece: Piece, encoder: Encoder, missing: pa.Array) -> pa.Table:
         """Return the prepared columns of some rows; `missing` are the texts that mean missing."""
         batch = encoder(piece.table, piece.origin)
-        arrays = [self._array(output, piece.table, batch, missing) for output in self.outputs]
-        return pa.Table.from_arrays(arrays, [output.name for output in self.outputs])
+        there = set(piece.table.column_names)  # only training rows have the column of a split by time
+        outputs = [output for output in self.outputs if output.column in there]
+        arrays = [self._array(output, piece.table, batch, missing) for output in outputs]
+        return pa.Table.from_arrays(arrays, [output.name for output in outputs])
 
     def _array(self, output: Output, table: pa.Table, batch: Batch, missing: pa.Array) -> pa.Array:
         if output.feature:

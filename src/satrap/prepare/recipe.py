@@ -13,19 +13,18 @@ from satrap.launch.datasets import PARTS
 from satrap.launch.folder import write_whole
 
 RECIPE = "recipe.yaml"
-_OF_RAW_FILES = ("format", "separator", "columns", "comment", "strip", "quote", "encoding", "join")
-"""Keys of data that say how raw files are read."""
 
 
 def write_recipe(folder: Path, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the recipe of prepared files to their folder: the same, but for where the rows come from.
 
     The comments stay, unless it says something in a way that cannot be edited, such as a value used in two
-    places by an alias. `changes` are the keys of features that differ.
+    places by an alias. How text files are written stays, for raw files that the model is to score; joined
+    columns are in the prepared files. `changes` are the keys of features that differ.
     """
     values = written(recipe, recipe)
     data = values["data"]
-    for key in _OF_RAW_FILES:
+    for key in ("format", "join"):
         data.pop(key, None)
     for part in PARTS:
         if data.get(part) is not None:

@@ -1,0 +1,309 @@
+"""Prepared files are read as the raw files are: the same batches, whatever the recipe and the rows."""
+
+import csv
+import gzip
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from satrap.config import load
+from satrap.data import measure
+from satrap.data.csv import BLOCK_BYTES
+from satrap.errors import DataError
+from satrap.launch.datasets import PARTS, measured, open_part
+from satrap.prepare import prepare
+from tests.data.helpers_data import same
+
+RECIPE = """\
+data:
+  train: train.tsv
+  columns: [y, kind, a, b, n, at, tags, w, pairs, v, g, s]
+  missing: ["", "-", "NA"]
+  quote: '"'
+  shuffle: false
+  batch_size: 7
+  split: {modulo: 5, validation: [3], test: [4]}
+labels:
+  - y
+  - {name: kind, positive: ["yes", "7"]}
+features:
+  a: {dim: 4}
+  few: {dim: 4, column: a, buckets: 5}
+  both: {dim: 4, cross: [a, b]}
+  n: {numeric: true, transform: [log1p, standardize]}
+  level: {dim: 4, column: n, boundaries: [0, 1.5, 10]}
+  n_id: {dim: 4, column: n}
+  hour: {dim: 4, column: at, time: hour}
+  age: {numeric: true, column: at, time: age}
+  tags: {dim: 4, multi: true, separator: "|", max_values: 2, keep: last}
+  first: {dim: 4, multi: true, separator: "|", column: tags, max_values: 1}
+  heavy: {dim: 4, multi: true, separator: "|", column: tags, weights: w, pooling: mean}
+  pairs: {dim: 4, multi: true, separator: "|", weight_separator: ":", max_values: 3}
+  v: {vector: 2, separator: " "}
+weight: s
+group: g
+salt: 5
+model: {name: dnn, hidden: [8]}
+"""
+
+NAMES = ["y", "kind", "a", "b", "n", "at", "tags", "w", "pairs", "v", "g", "s"]
+WORDS = ["x", "y y", 'quo"te', "a\nb", "7", "07", "7.0", "-", "NA", "", "é", "true", "1e3"]
+NUMBERS = ["", "-", "0", "1", "2.5", "-3", "1e4", "007", " 8"]
+TIMES = ["", "2024-01-31", "2024-02-29 08:05:30", "1700000000", "-"]
+VALUES = ["x", "y", "7", "NA", "z"]
+
+
+def rows(random, count):
+    def one(values):
+        return values[random.integers(len(values))]
+
+    def several(values):
+        return [one(values) for _ in range(random.integers(5))]
+
+    table = []
+    for _ in range(count):
+        tags = several(VALUES)
+        tags = [] if tags == ["NA"] else tags  # no value, so no weight
+        weights = "|".join(one(["1", "0.25", "2"]) for _ in tags)
+        pairs = "|".join(one(["x", "x:2", "7:0.5", "y:"]) for _ in several(VALUES))
+        kind, level = one(["yes", "no", "7", "7.0"]), one(["1", "0.5", "3"])
+        middle = [one(WORDS), one(WORDS), one(NUMBERS), one(TIMES), "|".join(tags), weights, pairs]
+        table.append([one("01"), kind, *middle, one(["", "1 2", "0.5 -1e-3"]), one(WORDS), level])
+    return table
+
+
+def write_tsv(path, table):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows(table)
+
+
+def batches(recipe, part):
+    dataset = open_part(recipe, measured(recipe, recipe.schema()), part)
+    return None if dataset is None else list(dataset.batches())
+
+
+def assert_same(raw, prepared):
+    for part in PARTS:
+        one, other = batches(raw, part), batches(prepared, part)
+        assert (one is None) == (other is None)
+        assert len(one or ()) == len(other or ())
+        assert all(same(a, b) for a, b in zip(one or (), other or (), strict=True)), part
+
+
+@pytest.mark.parametrize("parquet", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_any_rows_are_read_as_before(tmp_path, seed, parquet):
+    random = np.random.default_rng(seed)
+    table = rows(random, 60 * (1 + seed))
+    if parquet:  # the same texts, nothing parsed yet
+        pd.DataFrame(table, columns=NAMES).to_parquet(tmp_path / "train.parquet", row_group_size=40)
+    write_tsv(tmp_path / "train.tsv", table)
+    (tmp_path / "raw.yaml").write_text(RECIPE.replace("train.tsv", "train.parquet") if parquet else RECIPE)
+    raw = load(tmp_path / "raw.yaml")
+    done = prepare(raw, tmp_path / "out")
+    assert done.rows == len(table)
+    assert_same(raw, load(done.recipe))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Bytes of text that are read at once; no part is smaller."""
+    monkeypatch.setattr("satrap.data.csv.BLOCK_BYTES", 1 << 14)
+    return 1 << 14
+
+
+def make(folder, count=20_000, text="", seed=0):
+    """Write a recipe and 18 bytes or so for each row; the last bits of their mean depend on the order."""
+    random = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "y": random.integers(0, 2, count),
+            "n": random.normal(1e6, 3, count).round(3),
+            "a": random.integers(0, 1000, count),
+        }
+    )
+    frame.to_csv(folder / "rows.csv", index=False)
+    (folder / "raw.yaml").write_text(
+        "data: {train: rows.csv, shuffle: false, split: {modulo: 10, validation: [8], test: [9]}}\n"
+        "labels: [y]\nfeatures:\n  n: {numeric: true, transform: standardize}\n  a: {dim: 4}\n"
+        "model: {name: dnn, hidden: [8]}\n" + text
+    )
+    return load(folder / "raw.yaml")
+
+
+def contents(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in sorted(folder.glob("*/*.parquet"))}
+
+
+def test_statistics_are_the_same_bits_from_other_pieces(tmp_path):
+    raw = make(tmp_path)
+    prepared = load(prepare(raw, tmp_path / "out").recipe)
+    one, other = (measured(recipe, recipe.schema()) for recipe in (raw, prepared))
+    assert one == other
+    assert one.numeric["n"].transform[0]["standardize"]["mean"] == pytest.approx(1e6, abs=0.1)
+
+
+def test_files_is_about_how_many_are_written_and_rows_keep_their_order(tmp_path, small_blocks):
+    raw = make(tmp_path, 8 * small_blocks // 18)
+    done = prepare(raw, tmp_path / "out", files=3)
+    found = sorted((tmp_path / "out" / "train").iterdir())
+    assert len(found) == done.files == 3
+    values = np.concatenate([pq.read_table(path).column("n").to_numpy() for path in found])
+    assert (values == pd.read_csv(tmp_path / "rows.csv")["n"].to_numpy()).all()
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+@pytest.mark.cluster
+def test_processes_change_no_byte(tmp_path):
+    raw = make(tmp_path, 8 * BLOCK_BYTES // 18)
+    for processes in (1, 3):
+        prepare(raw, tmp_path / str(processes), files=6, processes=processes)
+    assert len(contents(tmp_path / "1")) >= 5
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+def test_compressed_text_gives_the_same_bytes(tmp_path, small_blocks):
+    raw = make(tmp_path, 8 * small_blocks // 18)
+    packed = gzip.compress((tmp_path / "rows.csv").read_bytes(), 1)
+    (tmp_path / "rows.csv.gz").write_bytes(packed)
+    other = load(tmp_path / "raw.yaml", [f"data.train={tmp_path}/rows.csv.gz"])
+    prepare(other, tmp_path / "gz", files=2)
+    limit = -(-len(packed) // 2)
+    prepare(raw, tmp_path / "plain", files=-(-(tmp_path / "rows.csv").stat().st_size // limit))
+    assert len(contents(tmp_path / "gz")) > 2
+    assert list(contents(tmp_path / "gz")) == list(contents(tmp_path / "plain"))
+    assert read_back(tmp_path / "gz").equals(read_back(tmp_path / "plain"))
+
+
+def read_back(folder):
+    return pd.concat(pq.read_table(path).to_pandas() for path in sorted((folder / "train").iterdir()))
+
+
+def test_what_is_done_stays_and_the_rest_follows(tmp_path, small_blocks):
+    raw = make(tmp_path, 8 * small_blocks // 18)
+    prepare(raw, tmp_path / "whole", files=4)
+
+    class StopError(Exception):
+        pass
+
+    def stop(_):
+        raise StopError
+
+    for number in (1, 2):  # each call gets one file further
+        with pytest.raises(StopError):
+            prepare(raw, tmp_path / "out", files=4, progress=stop)
+        assert len(contents(tmp_path / "out")) == number
+        assert not (tmp_path / "out" / "recipe.yaml").exists()
+    prepare(raw, tmp_path / "out", files=4)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/*.parquet")}
+    prepare(raw, tmp_path / "out", files=4)  # nothing is left to do
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_joined_columns_become_columns(tmp_path):
+    make(tmp_path)
+    (tmp_path / "side.csv").write_text(
+        "id,colour,price\n" + "".join(f"{i},c{i % 7},{i}.5\n" for i in range(990))
+    )
+    text = (tmp_path / "raw.yaml").read_text()
+    text = text.replace("shuffle: false", "shuffle: false, join: [{source: side.csv, on: a, key: id}]")
+    text = text.replace("  a: {dim: 4}", "  a: {dim: 4}\n  colour: {dim: 4}\n  price: {numeric: true}")
+    (tmp_path / "raw.yaml").write_text(text)
+    raw = load(tmp_path / "raw.yaml")
+    prepared = load(prepare(raw, tmp_path / "out").recipe)
+    (tmp_path / "side.csv").rename(tmp_path / "gone")
+    assert prepared.sections.data.join == []
+    other = batches(prepared, "train")
+    (tmp_path / "gone").rename(tmp_path / "side.csv")
+    assert all(same(a, b) for a, b in zip(batches(raw, "train"), other, strict=True))
+    (tmp_path / "side.csv").write_text("id,colour,price\n")
+    with pytest.raises(DataError, match="has no rows"):
+        prepare(raw, tmp_path / "out")
+
+
+def test_a_split_by_time_and_files_of_their_own(tmp_path):
+    random, early = np.random.default_rng(0), 0
+    for name, count in (("more", 100), ("rows", 500)):
+        days = pd.Timestamp("2024-01-01") + pd.to_timedelta(random.integers(0, 90, count), unit="D")
+        early = int((days < "2024-03-01").sum())
+        frame = pd.DataFrame({"y": random.integers(0, 2, count), "at": days, "a": range(count)})
+        frame.drop(columns=[] if name == "rows" else "at").to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "raw.yaml").write_text(
+        "data: {train: rows.csv, validation: more.csv, shuffle: false, batch_size: 20,\n"
+        "       split: {column: at, test: 2024-03-01}}\n"
+        "labels: [y]\nfeatures:\n  a: {dim: 4}\nmodel: {name: dnn, hidden: [8]}\n"
+    )
+    raw = load(tmp_path / "raw.yaml")
+    prepared = load(prepare(raw, tmp_path / "out").recipe)
+    assert_same(raw, prepared)
+    sizes = [sum(batch.size for batch in batches(prepared, part)) for part in PARTS]
+    assert sizes == [early, 100, 500 - early]
+
+
+def test_a_changed_input_is_refused(tmp_path):
+    raw = make(tmp_path)
+    prepare(raw, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    with (tmp_path / "rows.csv").open("a") as file:
+        file.write("1,2,3\n")
+    with pytest.raises(DataError, match="the input has changed") as caught:
+        prepare(raw, tmp_path / "out")
+    assert caught.value.where == str(tmp_path / "rows.csv")
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_input_that_changes_meanwhile_is_refused(tmp_path):
+    raw = make(tmp_path)
+
+    def append(_):
+        with (tmp_path / "rows.csv").open("a") as file:
+            file.write("1,2,3\n")
+
+    with pytest.raises(DataError, match="the input has changed"):
+        prepare(raw, tmp_path / "out", progress=append)
+    assert not (tmp_path / "out" / "recipe.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "column"),
+    [
+        ("1,hello,3", "value 'hello' is no number", ", column 'n'"),
+        ("2,1.5,3", "value 2 is neither 0 nor 1", ", column 'y'"),
+        ("1,1.5", "a row has 2 values, the header has 3", ": 1,1.5"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_row(tmp_path, small_blocks, line, what, column):
+    raw = make(tmp_path, 4 * small_blocks // 18)
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    lines[3_001] = line  # the first line is the header, and rows count from 1
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError) as caught:
+        prepare(raw, tmp_path / "out", files=4)
+    assert caught.value.what == what
+    assert caught.value.where == f"{tmp_path}/rows.csv, row 3001{column}"
+    assert 0 < len(contents(tmp_path / "out")) < 4
+    lines[3_001] = "1,1.5,3"
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(
+        DataError, match="the input has changed"
+    ):  # before it was repaired, parts were written
+        prepare(raw, tmp_path / "out", files=4)
+
+
+def test_no_rows(tmp_path):
+    raw = make(tmp_path, 0)
+    with pytest.raises(DataError, match="no rows"):
+        prepare(raw, tmp_path / "out")
+
+
+def test_the_model_of_prepared_files_knows_raw_files(tmp_path):
+    """Where no column has two names, schema and statistics are the same: either scores rows of the other."""
+    raw = make(tmp_path)
+    prepared = load(prepare(raw, tmp_path / "out").recipe)
+    assert raw.schema() == prepared.schema()
+    train = open_part(raw, raw.schema(), "train")
+    assert replace(measure(raw.schema(), train).labels[0]) == measured(prepared, prepared.schema()).labels[0]
