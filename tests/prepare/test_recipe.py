@@ -42,7 +42,7 @@ def test_only_where_rows_come_from_differs_and_comments_stay(tmp_path):
         "data:",
         "  train: train/*.parquet",
         "  test: test/*.parquet",
-        "  columns: [y, a, b, w] # no header",
+        "  columns: [y, a, b, w]   # no header",
         '  missing: ["-"]',
         '  quote: ""',
         "  split: {modulo: 10, validation: [9]}   # every tenth",

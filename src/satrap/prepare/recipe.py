@@ -11,6 +11,7 @@ from satrap.config.edit import edited, written
 from satrap.errors import ConfigError
 from satrap.launch.datasets import PARTS
 from satrap.launch.folder import write_whole
+from satrap.prepare.parts import TEMPORARY
 
 RECIPE = "recipe.yaml"
 
@@ -35,13 +36,13 @@ def write_recipe(folder: Path, recipe: Recipe, changes: Mapping[str, Mapping[str
         values["features"][name] = {**values["features"][name], **keys}
     head = f"# Written by satrap prepare from {recipe.source.file}; rows are in this folder.\n"
     target = folder / RECIPE
+    draft = folder / f"{RECIPE}{TEMPORARY}"
     try:
         text = edited(Path(recipe.source.file).read_text(encoding="utf-8"), values)
-        draft = folder / f"{RECIPE}.draft"
         write_whole(draft, head + text)
         if load(draft).source.values != values:
             raise ConfigError("an alias")
         draft.replace(target)
     except (ConfigError, OSError):
+        draft.unlink(missing_ok=True)
         write_whole(target, head + to_yaml(values))
-    load(target)
