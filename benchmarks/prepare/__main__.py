@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -185,8 +186,7 @@ def digest(folder: Path) -> str:
 
 def remove(folder: Path) -> None:
     """Remove prepared files, so that the disk holds one copy at a time."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
+    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
