@@ -1,16 +1,21 @@
-"""Prepares generated click logs: speed beside a plain read, memory over size, and bytes after two kills."""
+"""Prepares generated click logs: speed beside a plain read, memory over size, and bytes after two kills.
+
+Seconds of processors are shown beside seconds, since other programs may run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +39,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where to write; needs twice the size and a little")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder is removed
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=asked.folder, prefix="satrap-prepare-") as folder:
         work = Path(folder)
@@ -41,8 +47,7 @@ def main() -> None:
         results["tenth"] = measured(work, block, asked.gigabytes / 10, asked.processes)
         results["whole"] = measured(work, block, asked.gigabytes, asked.processes)
         results["kills"] = killed(work, asked.processes)
-    for name, figures in results.items():
-        print(name, figures)
+    print(json.dumps(results, indent=2))
     print(write(RESULTS, vars(asked) | {"block_bytes": len(block)}, results))
 
 
@@ -76,34 +81,25 @@ def measured(work: Path, block: bytes, gigabytes: float, processes: int) -> dict
         f"data: {{train: rows.tsv, columns: [label, {', '.join(NUMBERS + CATEGORIES)}]}}\n"
         "labels: [label]\nfeatures:\n" + "\n".join(features) + "\nmodel: {name: dlrm}\n"
     )
-    found: dict[str, Any] = {"bytes": size, "plain_read_mb_per_s": size / seconds(plain_read, work) / 1e6}
+    found: dict[str, Any] = {"bytes": size, "plain_read": plain_read(work)}
     for count in dict.fromkeys((1, processes)):
         out = work / f"out-{count}"
-        start = time.perf_counter()
-        peak = watched(command(work, out, count))
-        taken = time.perf_counter() - start
-        found[f"{count} processes"] = {
-            "seconds": taken,
-            "mb_per_s": size / taken / 1e6,
-            "share_of_plain_read": size / taken / 1e6 / found["plain_read_mb_per_s"],
-            "prepared_bytes": sum(path.stat().st_size for path in out.glob("*/*.parquet")),
-            **peak,
-        }
+        figures = watched(command(work, out, count))
+        figures["prepared_bytes"] = sum(path.stat().st_size for path in out.glob("*/*.parquet"))
+        found[f"{count} processes"] = figures
         found["digest"] = digest(out)
-        remove(out)
-    found["plain_read_again_mb_per_s"] = size / seconds(plain_read, work) / 1e6
+        shutil.rmtree(out)
+    found["plain_read_again"] = plain_read(work)
+    for figures in found.values():
+        if isinstance(figures, dict):
+            figures["mb_per_s"] = size / figures["seconds"] / 1e6
+            figures["mb_per_cpu_s"] = size / figures["cpu_seconds"] / 1e6
     return found
 
 
-def seconds(call: Callable[[Path], object], argument: Path) -> float:
-    """Return how long a call takes."""
-    start = time.perf_counter()
-    call(argument)
-    return time.perf_counter() - start
-
-
-def plain_read(work: Path) -> int:
+def plain_read(work: Path) -> dict[str, Any]:
     """Read the file in a stream with pyarrow alone: numbers as float64, the others as text."""
+    start, before = time.perf_counter(), time.process_time()
     types = {name: pa.float64() for name in ("label", *NUMBERS)}
     types |= {name: pa.string() for name in CATEGORIES}
     reader = pyarrow.csv.open_csv(
@@ -112,17 +108,23 @@ def plain_read(work: Path) -> int:
         pyarrow.csv.ParseOptions(delimiter="\t"),
         pyarrow.csv.ConvertOptions(column_types=types),
     )
-    return sum(batch.num_rows for batch in reader)
+    rows = sum(batch.num_rows for batch in reader)
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - before,
+        "rows": rows,
+    }
 
 
-def command(work: Path, out: Path, processes: int) -> list[str]:
+def command(work: Path, out: Path, processes: int, *more: str) -> list[str]:
     """Return the command that prepares the file."""
     base = [sys.executable, "-m", "satrap.cli", "prepare", str(work / "raw.yaml")]
-    return [*base, "--output", str(out), "--processes", str(processes)]
+    return [*base, "--output", str(out), "--processes", str(processes), *more]
 
 
 def watched(arguments: list[str]) -> dict[str, Any]:
-    """Run a command to its end; return the peak resident bytes of its process and of the largest child."""
+    """Run a command to its end; return its time and the peak resident bytes of it and its largest child."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
     peaks: dict[int, int] = {}
     while process.poll() is None:
@@ -131,8 +133,13 @@ def watched(arguments: list[str]) -> dict[str, Any]:
         time.sleep(0.1)
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with code {process.returncode}")
-    first = peaks.pop(process.pid)
-    return {"peak_bytes": first, "peak_bytes_of_a_child": max(peaks.values(), default=0)}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_bytes": peaks.pop(process.pid),
+        "peak_bytes_of_a_child": max(peaks.values(), default=0),
+    }
 
 
 def children(pid: int) -> list[int]:
@@ -155,12 +162,13 @@ def resident(pid: int) -> int:
 def killed(work: Path, processes: int) -> dict[str, Any]:
     """Kill the command after a third and after two thirds of its files, let it end, and compare the bytes."""
     whole, out = work / "whole", work / "out"
-    subprocess.run(command(work, whole, processes), check=True, stdout=subprocess.DEVNULL)
+    again = command(work, out, processes, "--files", "12")
+    subprocess.run(command(work, whole, processes, "--files", "12"), check=True, stdout=subprocess.DEVNULL)
     expected, count = digest(whole), len(list(whole.glob("*/*.parquet")))
-    remove(whole)
+    shutil.rmtree(whole)
     left: list[int] = []
     for share in (1, 2):
-        process = subprocess.Popen(command(work, out, processes), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(again, stdout=subprocess.DEVNULL)
         while len(list(out.glob("*/*.parquet"))) < max(share, count * share // 3):
             if process.poll() is not None:
                 raise SystemExit("the command ended before it could be killed: take more --gigabytes")
@@ -168,7 +176,7 @@ def killed(work: Path, processes: int) -> dict[str, Any]:
         process.kill()
         process.wait()
         left.append(len(list(out.glob("*/*.parquet"))))
-    subprocess.run(command(work, out, processes), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
     if digest(out) != expected:
         raise SystemExit("the bytes differ from those of an undisturbed run")
     return {"files": count, "files_when_killed": left, "same_bytes": True, "digest": expected}
@@ -182,11 +190,6 @@ def digest(folder: Path) -> str:
         with path.open("rb") as file:
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()
-
-
-def remove(folder: Path) -> None:
-    """Remove prepared files, so that the disk holds one copy at a time."""
-    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -109,3 +109,24 @@ def test_a_column_whose_name_is_no_text_is_an_error(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"marked", b"mar\xffed"))
     with pytest.raises(DataError, match="no readable Parquet"):
         list(read(str(path), Schema(["y"], {"user": Categorical(dim=4)}), batch_size=2).batches())
+
+
+def test_the_version_changes_with_the_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("1")
+    [file] = find_files(str(path))
+    before = file.version()
+    assert file.version() == before
+    os.utime(path, ns=(1, 1))
+    assert file.version() == "1" != before
+
+
+def test_the_version_of_a_url_changes_with_its_content():
+    store = fsspec.filesystem("memory")
+    versions = []
+    for text in (b"1", b"2"):
+        store.pipe("/version-test/a.csv", text)
+        [file] = find_files("memory://version-test/a.csv")
+        versions.append(file.version())
+    assert "" != versions[0] != versions[1]
+    store.rm("/version-test", recursive=True)
