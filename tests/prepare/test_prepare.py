@@ -12,7 +12,7 @@ import pytest
 from satrap.config import load
 from satrap.data import measure
 from satrap.data.csv import BLOCK_BYTES
-from satrap.errors import DataError
+from satrap.errors import ConfigError, DataError
 from satrap.launch.datasets import PARTS, measured, open_part
 from satrap.prepare import prepare
 from tests.data.helpers_data import same
@@ -307,3 +307,11 @@ def test_the_model_of_prepared_files_knows_raw_files(tmp_path):
     assert raw.schema() == prepared.schema()
     train = open_part(raw, raw.schema(), "train")
     assert replace(measure(raw.schema(), train).labels[0]) == measured(prepared, prepared.schema()).labels[0]
+
+
+def test_what_decides_no_byte_may_change_meanwhile(tmp_path):
+    prepare(make(tmp_path, 50), tmp_path / "out")
+    prepare(load(tmp_path / "raw.yaml", ["data.batch_size=7", "training.epochs=3"]), tmp_path / "out")
+    assert load(tmp_path / "out" / "recipe.yaml").sections.data.batch_size == 7
+    with pytest.raises(ConfigError, match="data differs"):
+        prepare(load(tmp_path / "raw.yaml", ["data.missing=x"]), tmp_path / "out")

@@ -28,6 +28,9 @@ from satrap.prepare.recipe import RECIPE, write_recipe
 PART_BYTES = 256 << 20
 """Bytes of an input file that become one file, unless the number of files is given."""
 
+_READING = ("format", "separator", "columns", "comment", "missing", "strip", "quote", "encoding", "join")
+"""Keys of data that decide what is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -144,9 +147,7 @@ def _facts(file: File, *, rows: bool) -> dict[str, Any]:
 
 def _settings(recipe: Recipe, plan: Layout, data: Mapping[str, Dataset], limit: int) -> dict[str, Any]:
     """Return all that decides the bytes, but for the inputs, as JSON gives it back."""
-    keys = recipe.sections.data.model_dump(mode="json")
-    for free in (*PARTS, "batch_size", "shuffle", "buffer_rows", "split"):
-        del keys[free]
+    keys = recipe.sections.data.model_dump(mode="json", include=set(_READING))
     return {
         "version": VERSION,
         "pyarrow": pa.__version__,
