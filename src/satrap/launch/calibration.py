@@ -1,0 +1,141 @@
+"""Measured runs of a recipe from which `satrap plan --simulate` knows what each piece of work costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from satrap.config import load
+from satrap.config.keys import CategoricalKeys
+from satrap.launch.probe import probe
+from satrap.plan.simulate.costs import Calibration, Run
+from satrap.plan.simulate.measured import Measured
+
+ROUNDS, STEPS = 3, 80
+"""Rounds over all runs, and steps that are measured of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run to measure; batch size and dims are those of the recipe times a factor, default 1.
+
+    Args:
+        exchange, mode, ahead, copies, delay: as of `Run`.
+        workers, shards: how many.
+    """
+
+    exchange: str
+    mode: str = "sync"
+    ahead: int = 0
+    workers: int = 1
+    shards: int = 1
+    batch: float = 1.0
+    dim: float = 1.0
+    copies: int = 1
+    delay: float = 0.0
+
+    def overrides(self, recipe: str | Path, others: Sequence[str]) -> list[str]:
+        """Return the `--set` values that make a recipe so."""
+        sections = load(recipe, others).sections
+        dims = {n: f.dim for n, f in sections.features.items() if isinstance(f, CategoricalKeys)}
+        return [
+            *others,
+            f"cluster.exchange={self.exchange}",
+            f"cluster.workers={self.workers}",
+            f"cluster.shards={self.shards}",
+            f"training.mode={self.mode}",
+            f"training.staleness={self.ahead}",
+            "training.lookahead=0",
+            "training.staleness_warmup=0",
+            "cluster.embedding_workers=0",
+            "cluster.loaders=0",
+            f"data.batch_size={max(1, round(sections.data.batch_size * self.batch))}",
+            *(f"features.{name}.dim={max(1, round(dim * self.dim))}" for name, dim in dims.items() if self.dim != 1),
+        ]
+
+
+def cases(cores: int) -> list[Case]:
+    """Return the runs of a calibration, none of which has the recipe's own batch size with its own dims
+    but those in one process, which tell how processes on all cores slow each other down."""
+    return [
+        Case("local"),
+        Case("local", copies=max(cores, 1)),
+        *(Case("servers", "hybrid", 2, batch=b, dim=d) for b in (0.5, 2.0) for d in (0.5, 2.0)),
+        Case("servers", batch=0.5, dim=2.0),
+        Case("servers", batch=2.0, dim=0.5),
+        Case("servers", workers=2, shards=2, batch=0.5, dim=0.5),
+        Case("servers", workers=2, shards=2, batch=2.0, dim=2.0),
+        Case("servers", "hybrid", 2, workers=2, batch=0.5, dim=2.0),
+        Case("collective", workers=2, batch=0.5, dim=0.5),
+        Case("collective", workers=2, batch=2.0, dim=0.5),
+        Case("collective", workers=2, batch=0.5, dim=2.0),
+    ]
+
+
+def measure(
+    recipe: str | Path,
+    others: Sequence[str],
+    case: Case,
+    steps: int = STEPS,
+    *,
+    way: Callable[[str], str] = lambda to: to,
+) -> Measured:
+    """Run a case; of several copies at once, return the mean.
+
+    Args:
+        recipe: what is trained.
+        others: KEY=VALUE besides.
+        case: the processes and sizes.
+        steps: to measure, default 80.
+        way: see `probe`.
+    """
+    overrides = case.overrides(recipe, others)
+    with ThreadPoolExecutor(case.copies) as pool:
+        runs = [pool.submit(probe, recipe, overrides, steps, way=way) for _ in range(case.copies)]
+        return Measured.mean([run.result() for run in runs])
+
+
+def calibrate(
+    recipe: str | Path,
+    others: Sequence[str] = (),
+    *,
+    rounds: int = ROUNDS,
+    steps: int = STEPS,
+    notice: Callable[[str], None] = lambda _: None,
+) -> Calibration:
+    """Measure what a recipe's pieces of work cost on this machine, which should do nothing else.
+
+    All runs take turns, several times, and of each number the median over the rounds counts: what disturbs
+    the machine for a while falls on all of them.
+
+    Args:
+        recipe: what is trained.
+        others: KEY=VALUE besides.
+        rounds: how often, default 3.
+        steps: to measure in each run, default 80.
+        notice: called with a line of text before each run.
+
+    Raises:
+        ConfigError, ExchangeError: see `probe`.
+    """
+    cores = len(os.sched_getaffinity(0))
+    wanted = cases(cores)
+    found: list[list[Measured]] = [[] for _ in wanted]
+    for number in range(rounds):
+        for i, case in enumerate(wanted):
+            notice(f"calibrating, {number * len(wanted) + i + 1} of {rounds * len(wanted)}: {_words(case)}")
+            found[i].append(measure(recipe, others, case, steps))
+    runs = [
+        Run(case.exchange, case.mode, case.ahead, Measured.median(each), case.copies)
+        for case, each in zip(wanted, found, strict=True)
+    ]
+    return Calibration(runs, cores, Path(recipe).name, f"{datetime.now(UTC):%Y-%m-%d}")
+
+
+def _words(case: Case) -> str:
+    at = f"{case.exchange}, {case.mode}, {case.workers} workers, {case.shards} shards"
+    return f"{at}, {case.batch:g} x batch, {case.dim:g} x dim, {case.copies} at once"
