@@ -1,6 +1,7 @@
 """`satrap plan`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,17 @@ def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
 
 
 speed = click.FloatRange(min=0, min_open=True)
+SIMULATION = (
+    "spread",
+    "cores",
+    "steps",
+    "what_if",
+    "hours",
+    "mean_hours",
+    "snapshot_every",
+    "snapshot_pause",
+)
+"""Options that belong to --simulate, besides --bandwidth, --latency and --batches."""
 
 
 @click.command()
@@ -52,6 +64,21 @@ speed = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--device-memory", metavar="SIZE", callback=byte_size, help="Of each, for the dense network: 24GiB."
 )
+@click.option("--calibrate", metavar="FILE", help="Measure short real runs on this machine for --simulate.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Of --calibrate.")
+@click.option("--simulate", is_flag=True, help="Simulate the training of the recipe's processes.")
+@click.option("--calibration", metavar="FILE", help="What --calibrate wrote; default: calibrate now.")
+@click.option("--spread", is_flag=True, help="A host for each process; default one for all.")
+@click.option("--cores", type=click.IntRange(1), help="Of a host; default as calibrated.")
+@click.option("--steps", type=click.IntRange(10), help="To simulate; default 20 to 200.")
+@click.option(
+    "--what-if", is_flag=True, help="Also other modes, stragglers, hot and lost shards, other sizes."
+)
+@click.option("--hours", type=speed, help="Of a simulated run with deaths and snapshots.")
+@click.option("--mean-hours", type=speed, help="Between two deaths of a process; default 1000.")
+@click.option("--snapshot-every", type=speed, help="Seconds between snapshots; default 600.")
+@click.option("--snapshot-pause", type=speed, help="Seconds that a snapshot stops workers; default 0.")
+@click.option("--output", metavar="FILE", help="Write what was simulated as an HTML page.")
 @debug_option
 def plan(
     recipe: str,
@@ -69,6 +96,9 @@ def plan(
     if the rows do not fit. Where dense.mesh spreads the network, also what each process needs for its part,
     and with --devices which mesh fits; exit code 1 if none does. Reads some batches of the training data;
     trains nothing and changes nothing.
+
+    --calibrate measures what each piece of work costs on this machine, by short real runs, for some minutes;
+    --simulate plays the training through with these costs, here or on many hosts.
     """
     from satrap.config import load
     from satrap.launch import planning
@@ -76,11 +106,14 @@ def plan(
     from satrap.plan.cluster.report import report
     from satrap.plan.dense.report import report as report_dense
 
+    simulation = {name: facts.pop(name) for name in SIMULATION}
+    files = {name: facts.pop(name) for name in ("calibrate", "simulate", "calibration", "output", "rounds")}
+    if files["calibrate"] or files["simulate"]:
+        return _simulate(recipe, overrides, as_json, {**files, **facts}, simulation)
+    if any(simulation.values()) or files["calibration"] or files["output"]:
+        raise click.UsageError("--calibration, --output, --hours and so on belong to --simulate")
     cluster = {name: facts.pop(name) for name in ("machines", "hosts", "budget", "samples")}
     asked, known = load(recipe, overrides), planning.Facts(**facts)
-
-    def notice(text: str) -> None:
-        click.echo(text, err=True)
 
     if parameters is None:
         if any(cluster.values()):
@@ -100,3 +133,42 @@ def plan(
     sized = planning.plan_size(asked, parameters, known, **cluster, notice=notice)
     click.echo(json.dumps(sized.to_dict(), indent=2) if as_json else report(sized))
     return 0 if sized.fits else 1
+
+
+def notice(text: str) -> None:
+    """Say something that is not part of the answer."""
+    click.echo(text, err=True)
+
+
+def _simulate(
+    recipe: str, overrides: tuple[str, ...], as_json: bool, given: dict[str, Any], simulation: dict[str, Any]
+) -> int:
+    from satrap.config import load
+    from satrap.errors import ConfigError
+    from satrap.launch.calibration import calibrate
+    from satrap.launch.folder import write_whole
+    from satrap.launch.planning import Facts
+    from satrap.launch.simulating import Question, simulate_recipe
+    from satrap.plan.simulate.costs import Calibration
+
+    page, target = given["output"], given["calibrate"]
+    if page is not None and Path(page).suffix != ".html":
+        raise ConfigError(f"the page would be called {page!r}", fix="give --output a name that ends in .html")
+    if given["calibration"] and not target:
+        found = Calibration.read(given["calibration"])
+    else:
+        found = calibrate(recipe, overrides, rounds=given["rounds"], notice=notice)
+    if target:
+        found.write(target)
+        click.echo(f"calibration: {target}", err=as_json)
+    if not given["simulate"]:
+        return 0
+    said = {name: value for name, value in simulation.items() if value is not None}
+    said |= {name: given[name] for name in ("bandwidth", "latency") if given[name] is not None}
+    facts = Facts(batches=given["batches"])
+    simulated = simulate_recipe(load(recipe, overrides), found, Question(**said), facts, notice=notice)
+    click.echo(json.dumps(simulated.to_dict(), indent=2) if as_json else simulated.report())
+    if page is not None:
+        write_whole(Path(page), simulated.page())
+        click.echo(f"page: {page}", err=as_json)
+    return 0

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from satrap.config import load
-from satrap.config.keys import CategoricalKeys
 from satrap.launch.probe import probe
 from satrap.plan.simulate.costs import Calibration, Run
 from satrap.plan.simulate.measured import Measured
@@ -40,27 +39,34 @@ class Case:
 
     def overrides(self, recipe: str | Path, others: Sequence[str]) -> list[str]:
         """Return the `--set` values that make a recipe so."""
-        sections = load(recipe, others).sections
-        dims = {n: f.dim for n, f in sections.features.items() if isinstance(f, CategoricalKeys)}
-        return [
-            *others,
-            f"cluster.exchange={self.exchange}",
-            f"cluster.workers={self.workers}",
-            f"cluster.shards={self.shards}",
-            f"training.mode={self.mode}",
-            f"training.staleness={self.ahead}",
-            "training.lookahead=0",
-            "training.staleness_warmup=0",
-            "cluster.embedding_workers=0",
-            "cluster.loaders=0",
-            f"data.batch_size={max(1, round(sections.data.batch_size * self.batch))}",
-            *(f"features.{name}.dim={max(1, round(dim * self.dim))}" for name, dim in dims.items() if self.dim != 1),
-        ]
+        found = load(recipe, others)
+        values = dict(one.split("=", 1) for one in others)
+        values |= {
+            "cluster.exchange": self.exchange,
+            "cluster.workers": str(self.workers),
+            "cluster.shards": str(self.shards),
+            "cluster.embedding_workers": "0",
+            "cluster.loaders": "0",
+            "training.mode": self.mode,
+            "training.staleness": str(self.ahead),
+            "training.staleness_warmup": "0",
+            "training.lookahead": "0",
+            "data.batch_size": str(max(1, round(found.sections.data.batch_size * self.batch))),
+            "data.shuffle": "false",
+        }
+        values |= {
+            f"features.{name}.dim": str(max(1, round(feature.dim * self.dim)))
+            for name, feature in found.schema().categorical.items()
+        }
+        return [f"{key}={value}" for key, value in values.items()]
 
 
 def cases(cores: int) -> list[Case]:
-    """Return the runs of a calibration, none of which has the recipe's own batch size with its own dims
-    but those in one process, which tell how processes on all cores slow each other down."""
+    """Return the runs of a calibration.
+
+    Only those in one process have the recipe's own batch size and dims: they tell how much processes on all
+    cores slow each other down.
+    """
     return [
         Case("local"),
         Case("local", copies=max(cores, 1)),

@@ -142,6 +142,19 @@ def plan_size(
     return plan_cluster(demand, catalog, hosts=hosts, budget=budget, samples=samples)
 
 
+def counted(
+    recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None] = lambda _: None
+) -> tuple[Workload, torch.nn.Module]:
+    """Return what batches of one worker ask of a recipe's tables, and its network.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: see `plan_size`.
+    """
+    schema = recipe.schema()
+    tables, model = _tables(recipe, schema, notice)
+    return _workload(recipe, schema, tables, 1, facts), model
+
+
 def _tables(
     recipe: Recipe, schema: Schema, notice: Callable[[str], None], mode: FakeTensorMode
 ) -> tuple[list[Table], torch.nn.Module]:

@@ -56,7 +56,6 @@ def probe(
     """Train some steps with the processes of a recipe, and return what they cost once rows are there.
 
     The first pass makes the rows and warms up; `steps` of a second pass over the same batches are measured.
-    Rows are read in the order of the files.
 
     Args:
         recipe: what is trained.
@@ -74,7 +73,6 @@ def probe(
             why=f"{SCHEDSTAT} is missing",
             fix="calibrate on Linux, or use the file of another machine",
         )
-    overrides = [*overrides, "data.shuffle=false"]
     loaded = load(recipe, overrides)
     cluster, schema = loaded.sections.cluster, measured(loaded, loaded.schema())
     with ExitStack() as stack:
@@ -84,13 +82,11 @@ def probe(
         addresses = tuple(way(_line(server).split()[4]) for server in servers)
         store = _c10d.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         meeting = f"127.0.0.1:{store.port}" if cluster.workers > 1 else ""
-        own = Assignment(
-            "", schema.to_dict(), 0, cluster.workers, meeting, addresses, run=uuid.uuid4().hex
-        )
+        own = Assignment("", schema.to_dict(), 0, cluster.workers, meeting, addresses, run=uuid.uuid4().hex)
         workers = [_start(stack, "satrap.launch.probe") for _ in range(cluster.workers)]
         for rank, worker in enumerate(workers):
             assignment = asdict(replace(own, rank=rank))
-            task = Task(str(recipe), overrides, steps, assignment, [server.pid for server in servers])
+            task = Task(str(recipe), list(overrides), steps, assignment, [server.pid for server in servers])
             assert worker.stdin is not None
             worker.stdin.write(json.dumps(asdict(task)) + "\n")
             worker.stdin.flush()
@@ -176,15 +172,17 @@ def _cpu(tasks: Any) -> float:
 
 
 def _machine() -> float:
-    user, nice, system, _, _, irq, soft, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    user, nice, system, _, _, irq, soft, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
     return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
 
 
 def work(task: Task) -> Measured:
     """Train two passes; return what the middle of the second has cost."""
-    recipe, values = load(task.recipe, task.overrides), dict(task.assignment)
-    values["shards"] = tuple(values["shards"])
-    assignment, passes = Assignment(**values), task.steps + 2 * EDGE
+    recipe, told = load(task.recipe, task.overrides), dict(task.assignment)
+    told["shards"] = tuple(told["shards"])
+    assignment, passes = Assignment(**told), task.steps + 2 * EDGE
     schema, sections = Schema.from_dict(assignment.schema), recipe.sections
     site = Site() if sections.cluster.exchange == "local" else connect(recipe, assignment)
     share = site.workers.data
@@ -203,7 +201,9 @@ def work(task: Task) -> Measured:
     return Measured(
         spread=float((high - low) / 2 / middle),
         workers=share.size,
-        holders={"local": 0, "servers": len(task.shards), "collective": share.size}[sections.cluster.exchange],
+        holders={"local": 0, "servers": len(task.shards), "collective": share.size}[
+            sections.cluster.exchange
+        ],
         samples=sections.data.batch_size,
         rows=rows,
         values=values,

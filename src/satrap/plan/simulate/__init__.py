@@ -1,1 +1,1 @@
-"""A training of many hosts played through before they exist: what each piece of work costs, and a simulation."""
+"""A training of many hosts, played through before they exist: costs of the work, and a simulation."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import simpy
 
-from satrap.plan.simulate.host import Host, Meeting
+from satrap.plan.simulate.host import Host, Meeting, simpy
 from satrap.plan.simulate.setup import Outcome, Setup
 
 PREFETCHED = 2
@@ -60,7 +59,7 @@ def simulate(setup: Setup, work: Work) -> Outcome:
 class _Cluster:
     def __init__(self, setup: Setup, work: Work) -> None:
         self.setup, self.cost, self.env = setup, work, simpy.Environment()
-        self.outcome = Outcome(setup)
+        self.outcome = Outcome(setup, sent=work.sent, received=work.received)
         random = np.random.default_rng(setup.seed)
         jitter = work.jitter if setup.jitter is None else setup.jitter
         shape = 1.0 / jitter**2 if jitter else 0.0
@@ -88,7 +87,7 @@ class _Cluster:
         return self._draws[self._drawn - count : self._drawn]
 
     def _sum_seconds(self) -> float:
-        """Return the seconds of a sum as a ring: each of its 2 (W - 1) turns carries a W-th of the numbers."""
+        """Return the seconds of a sum as a ring: 2 (W - 1) turns, each with a W-th of the numbers."""
         others = self.setup.workers - 1
         passed = 2 * others * self.setup.dense / self.setup.workers * self.wire
         return self.cost.meet + 2 * others * self.setup.latency + passed
@@ -110,7 +109,7 @@ class _Cluster:
         found.core_seconds = sum(host.busy for host in self.hosts.values())
         if self.shards is not None:
             self.env.run()  # what is under way
-            found.shard_busy = self.shards.worked / max(times[-1], 1e-12)
+            found.shard_busy = self.shards.worked / max(self.env.now, 1e-12)
         return found
 
 
@@ -229,9 +228,11 @@ class _Worker:
 
     def _done(self, seen: tuple[int, int]) -> None:
         found = self.of.outcome
-        own = self.applied - seen[1]
+        own, every = self.applied - seen[1], found.applied - seen[0]
+        if self.of.setup.mode == "sync":  # rows that are fetched ahead are patched
+            own, every = 0, 0
         found.own[own] += 1
-        found.others[found.applied - seen[0] - own] += 1
+        found.others[every - own] += 1
         self.applied += 1
         found.applied += 1
 

@@ -87,7 +87,9 @@ class Calibration:
 
     def write(self, path: str | Path) -> None:
         """Write it as JSON."""
-        Path(path).write_text(json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(
+            json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def read(cls, path: str | Path) -> Calibration:
@@ -141,7 +143,11 @@ class Costs:
         several = [run for run in served if run.measured.workers > 1]
         together = [run for run in runs if run.exchange == "collective"]
         one = [run for run in served if run.measured.workers == 1]
-        for name, found in (("servers", one), ("servers with several workers", several), ("collective", together)):
+        for name, found in (
+            ("servers", one),
+            ("servers with several workers", several),
+            ("collective", together),
+        ):
             if not found:
                 raise ConfigError(f"the calibration has no run of {name}", fix="calibrate anew")
         self.jitter = statistics.median(run.measured.spread for run in one if run.ahead)
@@ -158,7 +164,9 @@ class Costs:
         self._wait("sum", several)
         self._wait("talk", together)
 
-    def _fit(self, name: str, runs: Sequence[Run], piece: str, terms: Callable[[Measured, bool], list[float]]) -> None:
+    def _fit(
+        self, name: str, runs: Sequence[Run], piece: str, terms: Callable[[Measured, bool], list[float]]
+    ) -> None:
         each = [(terms(run.measured, run.mode == "sync"), self._alone(run.measured, piece)) for run in runs]
         self._factors[name] = nonnegative(np.array([x for x, _ in each]), np.array([y for _, y in each]))
 
@@ -276,7 +284,8 @@ def _slowdown(runs: Sequence[Run], cores: int) -> float:
         return 1.0
     ratio = statistics.median(m.cpu for m in many) / statistics.median(m.cpu for m in single)
     few, all_ = (
-        min(max((statistics.median(m.busy for m in found) - 1) / (cores - 1), 0.0), 1.0) for found in (single, many)
+        min(max((statistics.median(m.busy for m in found) - 1) / (cores - 1), 0.0), 1.0)
+        for found in (single, many)
     )
     gained = (ratio - 1.0) / max(all_ - ratio * few, 0.1)  # busy on both occasions: nothing can be told
     return 1.0 + min(max(gained, 0.0), 2.0)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Generator
 
-import simpy
+from satrap.errors import ConfigError
+
+try:
+    import simpy
+except ImportError as error:
+    raise ConfigError("a simulation needs SimPy", why=str(error), fix="pip install 'satrap[plan]'") from error
 
 
 class Host:
@@ -92,5 +98,9 @@ class Meeting:
         self._here += 1
         if self._here == self._size:
             self._here, self._over = 0, self._env.event()
-            self._env.timeout(self._seconds).callbacks.append(lambda _: over.succeed())
+            self._env.process(self._end(over))
         return over
+
+    def _end(self, over: simpy.Event) -> Generator[simpy.Event, None, None]:
+        yield self._env.timeout(self._seconds)
+        over.succeed()

@@ -72,7 +72,8 @@ class Setup:
             raise ConfigError(f"steps must be at least 10, got {self.steps}", where="a simulation")
         if self.background >= self.bandwidth:
             raise ConfigError(
-                "other traffic takes the whole network of a shard", fix="give more bandwidth, or slower snapshots"
+                "other traffic takes the whole network of a shard",
+                fix="give more bandwidth, or slower snapshots",
             )
 
 
@@ -91,6 +92,7 @@ class Outcome:
         shard_busy: share of its time that each shard worked.
         core_seconds: processor seconds of all hosts.
         issued, applied: updates of all workers.
+        sent, received: bytes of one worker's step.
     """
 
     setup: Setup
@@ -104,6 +106,8 @@ class Outcome:
     core_seconds: float = 0.0
     issued: int = 0
     applied: int = 0
+    sent: float = 0.0
+    received: float = 0.0
 
     @property
     def samples_per_second(self) -> float:

@@ -26,17 +26,26 @@ SECTIONS: Sequence[tuple[str, Callable[[Sequence[RunReport]], Sequence[Html]]]] 
     ("What is left out", tables.missing),
 )
 """Title and content of each section; one without content is left out."""
+NOTHING = Html("")
 
 
 def page(runs: Sequence[RunReport]) -> str:
     """Return the page of one run, or of several side by side."""
-    title = "satrap report: " + ", ".join(run.name for run in runs)
+    found = [(heading, section(runs)) for heading, section in SECTIONS]
+    return document("satrap report: " + ", ".join(run.name for run in runs), found, _runs(runs))
+
+
+def document(title: str, sections: Sequence[tuple[str, Sequence[Html]]], beginning: Html = NOTHING) -> str:
+    """Return a page of sections, each with its heading; those without content are left out.
+
+    Args:
+        title: of the page; its heading is what stands before the colon.
+        sections: (heading, content).
+        beginning: what stands before the first section, default nothing.
+    """
     style = files("satrap.report.page").joinpath("style.css").read_text(encoding="utf-8")
-    body = [element("h1", "satrap report"), _runs(runs)]
-    for heading, section in SECTIONS:
-        content = section(runs)
-        if content:
-            body.append(element("section", element("h2", heading), content))
+    body = [element("h1", title.partition(":")[0]), beginning]
+    body += [element("section", element("h2", heading), content) for heading, content in sections if content]
     head = [
         Html('<meta charset="utf-8">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
