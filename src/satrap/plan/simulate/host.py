@@ -13,6 +13,8 @@ try:
 except ImportError as error:
     raise ConfigError("a simulation needs SimPy", why=str(error), fix="pip install 'satrap[plan]'") from error
 
+__all__ = ["Host", "Meeting", "simpy", "slow"]
+
 
 class Host:
     """Cores on which any number of jobs run at once, each as fast as the others (processor sharing).
