@@ -81,8 +81,9 @@ def named(case: Case, batch_size: int) -> str:
     ahead = f" {case.ahead}" if case.ahead else ""
     shards = f", {case.shards} shard{'s' * (case.shards > 1)}" if case.exchange == "servers" else ""
     delay = f", {1000 * case.delay:g} ms away" if case.delay else ""
-    sizes = f", batch {round(case.batch * batch_size)}, dim {round(16 * case.dim)}"
-    return f"{case.exchange}, {case.mode}{ahead}, {case.workers} worker{'s' * (case.workers > 1)}{shards}{sizes}{delay}"
+    sizes = f"batch {round(case.batch * batch_size)}, dim {round(16 * case.dim)}"
+    workers = f"{case.workers} worker{'s' * (case.workers > 1)}"
+    return f"{case.exchange}, {case.mode}{ahead}, {workers}{shards}, {sizes}{delay}"
 
 
 def told(wanted: list[Case], found: list[list[Measured]]) -> list[Run]:

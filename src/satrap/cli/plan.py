@@ -70,7 +70,9 @@ SIMULATION = (
 @click.option("--calibration", metavar="FILE", help="What --calibrate wrote; default: calibrate now.")
 @click.option("--spread", is_flag=True, help="A host for each process; default one for all.")
 @click.option("--cores", type=click.IntRange(1), help="Of a host; default as calibrated.")
-@click.option("--steps", type=click.IntRange(10), help="To simulate; default 20 to 200.")
+@click.option(
+    "--steps", type=click.IntRange(10), help="To simulate, default 20 to 200; or to measure, default 80."
+)
 @click.option(
     "--what-if", is_flag=True, help="Also other modes, stragglers, hot and lost shards, other sizes."
 )
@@ -145,7 +147,7 @@ def _simulate(
 ) -> int:
     from satrap.config import load
     from satrap.errors import ConfigError
-    from satrap.launch.calibration import calibrate
+    from satrap.launch.calibration import STEPS, calibrate
     from satrap.launch.folder import write_whole
     from satrap.launch.planning import Facts
     from satrap.launch.simulating import Question, simulate_recipe
@@ -157,7 +159,8 @@ def _simulate(
     if given["calibration"] and not target:
         found = Calibration.read(given["calibration"])
     else:
-        found = calibrate(recipe, overrides, rounds=given["rounds"], notice=notice)
+        steps = simulation["steps"] or STEPS
+        found = calibrate(recipe, overrides, rounds=given["rounds"], steps=steps, notice=notice)
     if target:
         found.write(target)
         click.echo(f"calibration: {target}", err=as_json)

@@ -12,7 +12,7 @@ from satrap.launch.planning import Facts, counted
 from satrap.plan.cost import ID_BYTES
 from satrap.plan.simulate.availability import Deaths, survive
 from satrap.plan.simulate.cluster import simulate
-from satrap.plan.simulate.costs import Calibration, Costs
+from satrap.plan.simulate.costs import DISTURBED, Calibration, Costs
 from satrap.plan.simulate.report import AS_ASKED, Simulated, what_if
 from satrap.plan.simulate.setup import Setup
 
@@ -76,6 +76,12 @@ def simulate_recipe(
         DataError: no training rows.
     """
     costs = Costs(calibration)
+    if calibration.disturbed > DISTURBED:
+        notice(
+            f"warning: other programs used {calibration.disturbed:.1f} cores during the calibration\n"
+            "  why it matters: waiting times, and so predictions, are too long\n"
+            "  what to do: calibrate again on an idle machine"
+        )
     setup, sent, received = _setup(recipe, costs, question, facts, notice)
     setups = {AS_ASKED: setup} | (what_if(setup) if question.what_if else {})
     outcomes = {}

@@ -73,7 +73,7 @@ def survive(deaths: Deaths, hours: float, seed: int = 1) -> Survived:
     """Play hours of a run through."""
     env, found = simpy.Environment(), Survived(hours)
     env.process(_train(env, deaths, found, np.random.default_rng(seed)))
-    env.run(3600.0 * hours)
+    env.run()
     return found
 
 
@@ -82,12 +82,14 @@ def _train(
 ) -> Generator[simpy.Event, Any, Any]:
     processes, since, end = deaths.workers + deaths.shards, 0.0, 3600.0 * found.hours
     death = random.exponential(3600.0 * deaths.mean_hours / processes)
-    while True:
+    while env.now < end:
         snapshot = deaths.snapshot_every - since if deaths.snapshot_every else float("inf")
         passed = min(death, snapshot, end - env.now)
         yield env.timeout(passed)
         found.trained += passed
         since, death = since + passed, death - passed
+        if env.now >= end:
+            return
         if death <= 0:
             found.deaths += 1
             if not (deaths.journal and random.random() * processes < deaths.shards):

@@ -28,6 +28,10 @@ SEND, RECEIVE = 0.2, 0.35
 `benchmarks.persia` measures."""
 LOOKUP = 0.6
 """Share of a shard's work that lookups take, likewise."""
+TOLD, MOST_SLOWDOWN = 0.3, 2.0
+"""Difference in the share of busy cores from which a slowdown can be told, and the most that is believed."""
+DISTURBED = 0.25
+"""Cores busy with other programs from which a calibration is doubtful."""
 STEPS, TURNS = 60, 14
 """Of a simulation that finds a waiting time, and halvings of the range where it is looked for."""
 
@@ -84,6 +88,12 @@ class Calibration:
     cores: int
     recipe: str
     date: str
+
+    @property
+    def disturbed(self) -> float:
+        """Cores that were busy with something else, in the median run."""
+        used = (run.copies * run.measured.cpu / run.measured.seconds for run in self.runs)
+        return statistics.median(r.measured.busy - u for r, u in zip(self.runs, used, strict=True))
 
     def write(self, path: str | Path) -> None:
         """Write it as JSON."""
@@ -287,8 +297,9 @@ def _slowdown(runs: Sequence[Run], cores: int) -> float:
         min(max((statistics.median(m.busy for m in found) - 1) / (cores - 1), 0.0), 1.0)
         for found in (single, many)
     )
-    gained = (ratio - 1.0) / max(all_ - ratio * few, 0.1)  # busy on both occasions: nothing can be told
-    return 1.0 + min(max(gained, 0.0), 2.0)
+    if all_ - few < TOLD or all_ <= ratio * few:  # other programs kept the cores busy both times
+        return 1.0
+    return min(max(1.0 + (ratio - 1.0) / (all_ - ratio * few), 1.0), MOST_SLOWDOWN)
 
 
 def nonnegative(x: Floats, y: Floats) -> Floats:

@@ -1,0 +1,39 @@
+"""Hours with deaths, against renewal theory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from satrap.errors import ConfigError
+from satrap.plan.simulate.availability import Deaths, survive
+
+HOURS = 20_000.0
+
+
+def test_every_second_is_of_one_kind() -> None:
+    deaths = Deaths(10, 5, 50.0, restart=100.0, snapshot_every=900.0, snapshot_pause=7.0)
+    found = survive(deaths, 1000.0)
+    assert found.trained + found.repeated + found.down + found.paused == pytest.approx(3.6e6)
+
+
+def test_shards_that_come_back_alone_cost_their_restart() -> None:
+    found = survive(Deaths(1, 10**6, 1e7, restart=600.0, journal=True), HOURS)
+    assert found.share == pytest.approx(36_000 / 36_600, rel=0.01)  # mean life of the run: 10 hours
+    assert found.deaths == pytest.approx(HOURS / (10 + 1 / 6), rel=0.05)
+
+
+def test_a_death_costs_half_the_time_between_snapshots() -> None:
+    deaths = Deaths(100, 0, 1000.0, restart=0.0, snapshot_every=1800.0, snapshot_pause=0.0)
+    found = survive(deaths, HOURS)
+    assert found.repeated / found.deaths == pytest.approx(900, rel=0.06)
+    none = survive(replace(deaths, mean_hours=1e12, snapshot_pause=200.0), HOURS)
+    assert (none.deaths, none.repeated) == (0, 0)
+    assert none.share == pytest.approx(0.9, rel=0.001)
+
+
+def test_impossible_numbers_are_refused() -> None:
+    for wrong in ({"mean_hours": 0.0}, {"restart": -1.0}, {"workers": 0}):
+        with pytest.raises(ConfigError):
+            replace(Deaths(1, 1, 1.0), **wrong)

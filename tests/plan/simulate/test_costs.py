@@ -1,0 +1,86 @@
+"""Costs that are found again in the runs of a machine whose costs are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from satrap.errors import ConfigError
+from satrap.launch.calibration import Case
+from satrap.plan.simulate.costs import Calibration, Costs, nonnegative
+from tests.plan.simulate.runs import HOP, SUM, TALK, TURN, calibration, run
+
+
+def test_factors_are_those_of_nonnegative_least_squares() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        x, y = random.random((7, 3)), random.random(7) + 0.1
+        expected, _ = nnls(x / y[:, None], np.ones(7))
+        assert nonnegative(x, y) == pytest.approx(expected, abs=1e-9)
+    assert nonnegative(random.random((4, 2)), np.zeros(4)).tolist() == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def costs() -> Costs:
+    return Costs(calibration())
+
+
+def test_waits_are_found_again(costs: Costs) -> None:
+    expected = {"turn": TURN, "hop": HOP, "sum": SUM, "talk": TALK}
+    for name, seconds in expected.items():
+        assert costs.waits[name] == pytest.approx(seconds, abs=1e-4), name
+    assert costs.slowdown == 1
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("servers"),
+        Case("servers", "hybrid", 4, shards=2, batch=1.5),
+        Case("servers", "hybrid", 1, workers=2, shards=2),
+        Case("servers", workers=2, batch=1.5, dim=1.5),
+        Case("collective", workers=2),
+    ],
+)
+def test_runs_that_were_not_measured_are_predicted(costs: Costs, case: Case) -> None:
+    made = run(case)
+    assert costs.predict(made, steps=60).step_seconds == pytest.approx(made.measured.seconds, rel=0.05)
+
+
+def test_a_slowdown_is_told_from_runs_on_all_cores() -> None:
+    made = calibration()
+    slower = [
+        replace(r, measured=replace(r.measured, main=1.5 * r.measured.main, busy=2.0)) if r.copies > 1 else r
+        for r in made.runs
+    ]
+    alone = [
+        replace(r, measured=replace(r.measured, busy=1.0)) if r.exchange == "local" and r.copies == 1 else r
+        for r in slower
+    ]
+    m = made.runs[0].measured
+    assert Costs(replace(made, runs=alone)).slowdown == pytest.approx((m.cpu + 0.5 * m.main) / m.cpu)
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path, made = tmp_path / "calibration.json", calibration()
+    made.write(path)
+    assert Calibration.read(path) == made
+    assert made.disturbed == pytest.approx(0, abs=0.01)
+    plain = json.loads(path.read_text())
+    for wrong in ("", "[]", json.dumps({**plain, "version": 9}), json.dumps({**plain, "runs": [{}]})):
+        path.write_text(wrong)
+        with pytest.raises(ConfigError, match="calibration"):
+            Calibration.read(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Calibration.read(tmp_path / "none")
+
+
+def test_missing_runs_are_refused() -> None:
+    made = calibration()
+    with pytest.raises(ConfigError, match="no run of collective"):
+        Costs(replace(made, runs=[r for r in made.runs if r.exchange != "collective"]))
