@@ -46,13 +46,13 @@ def satrap(*arguments: object) -> Answer:
     raise AssertionError("main returns only by SystemExit")
 
 
-def process(*arguments: object, folder: Path | None = None) -> Answer:
+def process(*arguments: object, folder: Path | None = None, seconds: float = 280) -> Answer:
     done = subprocess.run(
         [SATRAP, *map(str, arguments)],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=seconds,
         env={**os.environ, "COLUMNS": "100"},
         check=False,
     )

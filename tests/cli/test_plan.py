@@ -1,8 +1,12 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from satrap.plan.simulate.costs import Calibration
 from tests.cli.command import process, satrap
 from tests.launch.runs import make_recipe
+from tests.plan.simulate.runs import calibration
 
 GOODBOOKS = Path(__file__).parents[2] / "examples" / "recipes" / "goodbooks.yaml"
 
@@ -85,3 +89,38 @@ def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
     for wrong in (["--rows", "user"], ["--memory", "4GB"], ["--workers", "0"], ["--bandwidth", "0"]):
         assert satrap("plan", recipe, *wrong).code == 2
     satrap("plan", recipe, "--run", tmp_path / "none").assert_refused("", code=1)
+
+
+def test_a_simulation_with_a_stored_calibration(tmp_path: Path) -> None:
+    recipe, file, page = make_recipe(tmp_path), tmp_path / "costs.json", tmp_path / "page.html"
+    calibration().write(file)
+    asked = ["plan", recipe, "--simulate", "--calibration", file, "--steps", 20]
+    servers = ["--set", "cluster.exchange=servers", "--set", "cluster.workers=2"]
+    answer = satrap(*asked, *servers, "--what-if", "--spread", "--hours", 5, "--output", page)
+    assert answer.code == 0, answer.err
+    assert "2 workers x" in answer.out
+    assert "5 hours: " in answer.out
+    assert page.read_text().startswith("<!doctype html>")
+    answer = satrap(*asked, *servers, "--json")
+    assert json.loads(answer.out)["outcomes"]["as asked"]["setup"]["workers"] == 2
+    satrap(*asked, "--output", "page.txt").assert_refused("ends in .html")
+    satrap(*asked[:4], tmp_path / "none").assert_refused("calibration cannot be read")
+    assert satrap("plan", recipe, "--spread").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_calibration_with_real_processes(tmp_path: Path) -> None:
+    recipe, file = make_recipe(tmp_path), tmp_path / "costs.json"
+    answer = process(
+        "plan", recipe, "--calibrate", file, "--rounds", 1, "--steps", 10, "--simulate", seconds=900
+    )
+    assert answer.code == 0, answer.err
+    assert "samples/s" in answer.out
+    runs = Calibration.read(file).runs
+    assert {(run.exchange, run.measured.workers) for run in runs} >= {
+        ("servers", 2),
+        ("collective", 2),
+        ("local", 1),
+    }
+    assert all(run.measured.main > 0 for run in runs)
