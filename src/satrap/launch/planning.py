@@ -151,7 +151,7 @@ def counted(
         ConfigError, DataError, CheckpointError: see `plan_size`.
     """
     schema = recipe.schema()
-    tables, model = _tables(recipe, schema, notice)
+    tables, model = _tables(recipe, schema, notice, FakeTensorMode())
     return _workload(recipe, schema, tables, 1, facts), model
 
 
