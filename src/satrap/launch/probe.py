@@ -25,7 +25,7 @@ from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError, ExchangeError
 from satrap.launch.build import Site, make_trainer
 from satrap.launch.datasets import measured, open_part
-from satrap.launch.worker import Assignment, connect
+from satrap.launch.worker import Assignment, connect, end_with_launcher
 from satrap.plan.simulate.measured import Measured
 from satrap.schema import Schema
 from satrap.train import Observer, Progress, Trainer
@@ -77,7 +77,8 @@ def probe(
     cluster, schema = loaded.sections.cluster, measured(loaded, loaded.schema())
     with ExitStack() as stack:
         servers = [
-            _start(stack, "satrap.cli", "shard", "--listen", "127.0.0.1:0") for _ in range(cluster.servers)
+            _start(stack, "satrap.cli", "shard", "--listen", "127.0.0.1:0", "--stop-at-eof")
+            for _ in range(cluster.servers)
         ]
         addresses = tuple(way(_line(server).split()[4]) for server in servers)
         store = _c10d.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
@@ -227,7 +228,9 @@ def main() -> None:
     """Read a task, do it, and print what it has cost."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is no answer
-    print(json.dumps(asdict(work(Task(**json.loads(sys.stdin.readline()))))), file=out, flush=True)
+    task = Task(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=end_with_launcher, daemon=True).start()
+    print(json.dumps(asdict(work(task))), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -240,7 +240,8 @@ def _stop_at_signals(trainer: Trainer) -> None:
         signal.signal(number, lambda *_: trainer.request_stop())
 
 
-def _end_with_launcher() -> None:
+def end_with_launcher() -> None:
+    """Kill this process once standard input ends, that is, with the process that started it."""
     while os.read(0, 4096):  # not sys.stdin: the interpreter aborts if a thread holds its lock at the end
         pass
     os.kill(os.getpid(), signal.SIGKILL)
@@ -250,7 +251,7 @@ def main() -> int:
     """Read the assignment and work; return the exit code."""
     report = Outlet().send
     line = sys.stdin.readline()
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    threading.Thread(target=end_with_launcher, daemon=True).start()
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
     try:
         work(Assignment(**values), report)
