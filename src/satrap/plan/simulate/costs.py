@@ -18,7 +18,7 @@ from satrap.errors import ConfigError
 from satrap.plan.simulate.cluster import Work, simulate
 from satrap.plan.simulate.host import slow
 from satrap.plan.simulate.measured import Measured
-from satrap.plan.simulate.setup import Setup
+from satrap.plan.simulate.setup import Outcome, Setup
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,6 +30,7 @@ LOOKUP = 0.6
 """Share of a shard's work that lookups take, likewise."""
 TOLD, MOST_SLOWDOWN = 0.3, 2.0
 """Difference in the share of busy cores from which a slowdown can be told, and the most that is believed."""
+LEAST_CORES = 0.1
 DISTURBED = 0.25
 """Cores busy with other programs from which a calibration is doubtful."""
 STEPS, TURNS = 60, 14
@@ -55,7 +56,12 @@ class Run:
     copies: int = 1
     delay: float = 0.0
 
-    def setup(self, cores: int) -> Setup:
+    @property
+    def others(self) -> float:
+        """Cores that were busy with something else."""
+        return max(self.measured.busy - self.copies * self.measured.cpu / self.measured.seconds, 0.0)
+
+    def setup(self, cores: float) -> Setup:
         """Return what is to be simulated to predict it."""
         m = self.measured
         return Setup(
@@ -92,8 +98,7 @@ class Calibration:
     @property
     def disturbed(self) -> float:
         """Cores that were busy with something else, in the median run."""
-        used = (run.copies * run.measured.cpu / run.measured.seconds for run in self.runs)
-        return statistics.median(r.measured.busy - u for r, u in zip(self.runs, used, strict=True))
+        return statistics.median(run.others for run in self.runs)
 
     def write(self, path: str | Path) -> None:
         """Write it as JSON."""
@@ -130,7 +135,7 @@ class Costs:
     divided by how much longer work takes while other cores are busy, see `Host`. What then is missing from
     the measured time of a step is waiting: of a thread for others of its process (from `hybrid` runs of one
     worker), of a message (from `sync` runs), of a sum, and of an all-to-all. Each is the one that makes the
-    simulated steps as long as the measured ones, in the median.
+    simulated steps as long as the measured ones, in the median, on the cores that other programs left.
 
     Args:
         calibration: runs of one machine.
@@ -204,12 +209,19 @@ class Costs:
     def bias(self, runs: Sequence[Run]) -> float:
         """Return the median of log(predicted seconds of a step / measured ones)."""
         return statistics.median(
-            math.log(self.predict(run, steps=STEPS).step_seconds / run.measured.seconds) for run in runs
+            math.log(self.predict(run, steps=STEPS, others=run.others).step_seconds / run.measured.seconds)
+            for run in runs
         )
 
-    def predict(self, run: Run, *, steps: int = 200) -> Any:
-        """Simulate a run; return its `Outcome`."""
-        setup = replace(run.setup(self.cores), steps=steps)
+    def predict(self, run: Run, *, steps: int = 200, others: float = 0.0) -> Outcome:
+        """Simulate a run; return its outcome.
+
+        Args:
+            run: of whose measurement only the sizes are used.
+            steps: of each worker, default 200.
+            others: cores that other programs take, default 0.
+        """
+        setup = replace(run.setup(max(self.cores - others, LEAST_CORES)), steps=steps)
         m = run.measured
         return simulate(setup, self.work(setup, sent=m.sent, received=m.received))
 

@@ -31,7 +31,7 @@ class Host:
         busy: core seconds used so far.
     """
 
-    def __init__(self, env: simpy.Environment, cores: int, slowdown: float = 1.0) -> None:
+    def __init__(self, env: simpy.Environment, cores: float, slowdown: float = 1.0) -> None:
         self._env, self._cores, self._slowdown = env, cores, slowdown
         self._jobs: list[tuple[float, int, simpy.Event]] = []  # by the service at which each is done
         self._numbers = itertools.count()
@@ -74,9 +74,9 @@ class Host:
         self._arm()
 
 
-def slow(slowdown: float, busy: float, cores: int) -> float:
+def slow(slowdown: float, busy: float, cores: float) -> float:
     """Return how much longer work takes while `busy` of the cores are: 1 for one, `slowdown` for all."""
-    if cores == 1:
+    if cores <= 1:
         return 1.0
     return 1.0 + (slowdown - 1.0) * min(max((busy - 1.0) / (cores - 1.0), 0.0), 1.0)
 

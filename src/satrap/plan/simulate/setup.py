@@ -49,7 +49,7 @@ class Setup:
     rows: float
     values: float
     dense: float
-    cores: int
+    cores: float
     together: bool = True
     bandwidth: float = 1.25e9
     latency: float = 0.0
