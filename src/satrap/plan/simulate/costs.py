@@ -33,7 +33,7 @@ TOLD, MOST_SLOWDOWN = 0.3, 2.0
 LEAST_CORES = 0.1
 DISTURBED = 0.25
 """Cores busy with other programs from which a calibration is doubtful."""
-STEPS, TURNS = 60, 14
+STEPS, TURNS = 50, 11
 """Of a simulation that finds a waiting time, and halvings of the range where it is looked for."""
 
 
