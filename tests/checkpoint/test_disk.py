@@ -70,6 +70,7 @@ def racer(path: str, mine: bytes, start: Any, told: Any) -> None:
             told.put((number, None))
 
 
+@pytest.mark.cluster
 def test_of_processes_that_put_a_new_file_at_once_just_one_does(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, told = context.Barrier(2), context.Queue()

@@ -191,7 +191,8 @@ def test_bytes_that_are_no_text_in_a_column_that_is_only_copied(tmp_path: Path) 
     answer.assert_refused("not UTF-8", "new.csv, row 123, column 'note'", "data.encoding")
 
 
-@pytest.mark.parametrize("exchange", ["local", pytest.param("servers", marks=pytest.mark.cluster)])
+@pytest.mark.cluster
+@pytest.mark.parametrize("exchange", ["local", "servers"])
 def test_a_run_that_cannot_start_leaves_its_folder_free(tmp_path: Path, exchange: str) -> None:
     recipe = make_recipe(tmp_path, RECIPE, frame(300))
     keys = f"cluster.exchange={exchange}", "checkpoint.durability=journal", "checkpoint.every_steps=100"

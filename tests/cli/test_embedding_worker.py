@@ -24,6 +24,7 @@ def test_bad_input_is_one_error(arguments: list[str], message: str) -> None:
     satrap("embedding-worker", *arguments).assert_refused(message)
 
 
+@pytest.mark.cluster
 def test_it_pools_until_it_is_asked_to_stop() -> None:
     data = tier.Listed(tier.batches(5))
     with tier.servers(2, 0) as (shards, _), tier.servers(2, 0) as (others, _):

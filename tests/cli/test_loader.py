@@ -28,6 +28,7 @@ def test_bad_input_is_one_error(tmp_path: Path, arguments: list[str], message: s
     satrap("loader", *(a.format(recipe=recipe) for a in arguments)).assert_refused(message)
 
 
+@pytest.mark.cluster
 def test_it_reads_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
     process = subprocess.Popen(

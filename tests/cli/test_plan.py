@@ -109,7 +109,6 @@ def test_a_simulation_with_a_stored_calibration(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
 def test_a_calibration_with_real_processes(tmp_path: Path) -> None:
     recipe, file = make_recipe(tmp_path), tmp_path / "costs.json"
     answer = process(

@@ -91,6 +91,7 @@ def test_a_shard_with_a_short_queue_makes_the_client_wait_and_loses_nothing() ->
         reference.close()
 
 
+@pytest.mark.cluster
 def test_a_stopped_shard_is_named_within_the_deadline() -> None:
     with Process() as process, threads(1) as servers:
         exchange = connect([servers[0].address, process.address], deadline=3.0)

@@ -60,6 +60,7 @@ class Scrape(Observer):
                 self.found[name] = scrape(address.removesuffix("/metrics"))
 
 
+@pytest.mark.cluster
 def test_a_worker_and_two_shards_leave_the_folder_of_one_process(tmp_path: Path) -> None:
     path = make_recipe(tmp_path)
     seen = Scrape()

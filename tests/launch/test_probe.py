@@ -15,7 +15,6 @@ from tests.launch.runs import make_recipe
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_run_of_two_workers_and_two_shards_is_measured(tmp_path: Path) -> None:
     settings = ["cluster.exchange=servers", "cluster.workers=2", "cluster.shards=2", "training.mode=sync"]
@@ -27,7 +26,6 @@ def test_a_run_of_two_workers_and_two_shards_is_measured(tmp_path: Path) -> None
     assert found.sent > 8 * found.rows
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ExchangeError, match="has ended"):

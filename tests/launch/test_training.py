@@ -31,6 +31,7 @@ except launch.InterruptedRunError as error:
 """
 
 
+@pytest.mark.cluster
 def test_sigterm_before_the_first_step_leaves_no_folder(tmp_path: Path) -> None:
     recipe, output = make_recipe(tmp_path, RECIPE), tmp_path / "run"
     command = [sys.executable, "-c", STOPPED_WHILE_MEASURING, recipe, output]

@@ -94,7 +94,7 @@ def assert_same(raw, prepared):
 
 
 @pytest.mark.parametrize("parquet", [False, True])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 def test_any_rows_are_read_as_before(tmp_path, seed, parquet):
     random = np.random.default_rng(seed)
     table = rows(random, 60 * (1 + seed))

@@ -365,6 +365,7 @@ class Slow(Batches):
             yield batch
 
 
+@pytest.mark.cluster
 def test_a_worker_may_evaluate_for_longer_than_every_deadline() -> None:
     """Rank 1 has nothing to evaluate: it waits at the end, where only a sign of life has a deadline."""
     parts = [make_batches(6, size=16, seed=rank) for rank in range(2)]

@@ -51,6 +51,7 @@ def test_a_lookup_that_waits_for_a_step_holds_up_nobody(monkeypatch: pytest.Monk
             one.close()
 
 
+@pytest.mark.cluster
 def test_a_stopped_shard_is_named_by_the_worker() -> None:
     [batch] = tier.batches(1)
     with Process() as shard, tier.embedding_worker([shard.address]) as middle:

@@ -15,6 +15,7 @@ from satrap.store import Shard
 from tests.contract.parties import SEED, assert_equal_contents, connect, request, threads, train
 
 
+@pytest.mark.cluster
 def test_hundreds_of_table_groups() -> None:
     """Each group takes a part of the message for its ids and one for its gradients."""
     tables = [Table(f"t{dim}", dim=dim, optimizer=Adagrad(lr=0.1)) for dim in range(1, 200)]

@@ -468,6 +468,7 @@ def reading(tmp_path: Path, *, asked: bool) -> Path:
 
 
 @pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.cluster
 def test_a_client_waits_for_a_shard_that_reads_rows_slowly(tmp_path: Path, asked: bool) -> None:
     folder = reading(tmp_path, asked=asked)
     with faults.armed("shard.chunk", lambda _: time.sleep(0.8), every=1), ExitStack() as stack:

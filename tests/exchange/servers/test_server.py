@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from satrap.errors import ExchangeError
 from satrap.exchange import Lookup
@@ -69,6 +70,7 @@ def test_requests_that_wait_are_bounded_for_each_client_and_the_step_goes_on() -
             worker.close()
 
 
+@pytest.mark.cluster
 def test_a_server_with_thousands_of_requests_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     """Those it has not begun are dropped: their clients send them again, or hear that it has gone."""
     free, running = threading.Event(), ExitStack()
@@ -146,6 +148,7 @@ def test_a_slow_reader_gets_all_its_answers_and_asks_for_none_twice() -> None:
         exchange.close()
 
 
+@pytest.mark.cluster
 def test_what_a_client_that_is_gone_was_reading_is_let_go() -> None:
     """An export keeps the rows as they were when it began, at the cost of each that changes."""
     ids = list(range(2000))

@@ -15,6 +15,7 @@ from satrap.rpc.client.peer import Peer
 from satrap.rpc.wire.frames import Kind
 
 
+@pytest.mark.cluster
 def test_a_standstill_is_excused_and_a_silent_server_given_up_after_it() -> None:
     ended: Future[object] = Future()
     asleep, awake = Future[float](), Future[float]()

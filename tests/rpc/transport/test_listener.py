@@ -192,6 +192,7 @@ def test_what_a_crowded_connection_does_not_take_is_said_and_can_be_sent_later()
     listener.close()
 
 
+@pytest.mark.cluster
 def test_unfinished_messages_are_bounded_in_sum_and_the_oldest_goes_on() -> None:
     bounds = Bounds(patience=3.0, held_bytes=10 << 20, message_bytes=4 << 20)
     with Echo(bounds) as echo, ExitStack() as stack, client(echo) as friend:
