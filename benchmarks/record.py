@@ -40,9 +40,11 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     path = path or folder / f"{now:%Y-%m-%dT%H%M%S}.json"
     module = Path(sys.argv[0]).resolve().parent.name
+    # Where a folder lies is of no use elsewhere; its name tells which one is meant.
+    given = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     content = {
         "date": now.isoformat(timespec="seconds"),
-        "command": " ".join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", f"benchmarks.{module}", *given]),
         "machine": machine(),
         "parameters": parameters,
         "results": results,

@@ -35,12 +35,13 @@ def enter(plan: Object) -> None:
     """Become the process of a pod, in mount and network namespaces of its own."""
     do(f"mount --bind {plan['hosts']} /etc/hosts")
     do("mount -t tmpfs none /srv")
-    if kept := [path for path in plan["image"] if path.startswith("/root/")]:  # which others may not enter
+    home = Path.home()  # which others may not enter
+    if kept := [path for path in plan["image"] if Path(path).is_relative_to(home)]:
         do("mount -t tmpfs none /mnt")
         for number, path in enumerate(kept):
             Path(f"/mnt/{number}").mkdir()
             do(f"mount --bind {path} /mnt/{number}")
-        do("mount -t tmpfs -o mode=0755 none /root")
+        do(f"mount -t tmpfs -o mode=0755 none {home}")
         for number, path in enumerate(kept):
             Path(path).mkdir(parents=True, exist_ok=True)
             do(f"mount --bind /mnt/{number} {path}")
