@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -60,19 +61,27 @@ def test_a_stranger_is_refused_at_once_and_who_hangs_up_after_five_times(said: b
     accepted: list[socket.socket] = []
 
     def answer() -> None:
-        while not ended.done():
-            connection, _ = server.accept()
-            accepted.append(connection)
-            connection.sendall(said)
-            if not said:
-                connection.close()
+        with contextlib.suppress(OSError):  # the server is shut down
+            while True:
+                connection, _ = server.accept()
+                accepted.append(connection)
+                connection.sendall(said)
+                if not said:
+                    connection.close()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         peer = Peer("server 0", client=7, epoch=1, deadline=20.0, heartbeat=0.5)
-        threading.Thread(target=answer, daemon=True).start()
+        answering = threading.Thread(target=answer)
+        answering.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
         loop = Loop([peer], [address], key=None, on_end=ended.set_result)
-        error = ended.result(20)
-        loop.stop()
+        try:
+            error = ended.result(20)
+        finally:
+            loop.stop()
+            server.shutdown(socket.SHUT_RDWR)  # closing it would leave the thread waiting, and the port open
+            answering.join()
+            for connection in accepted:
+                connection.close()
     assert isinstance(error, SatrapError)
     assert len(accepted) == times
