@@ -107,6 +107,12 @@ class Started:
         out, err = self.popen.communicate(timeout=PATIENCE)
         return Answer(self.popen.returncode, out, err)
 
+    def said(self) -> str:
+        """End it, and return its exit code and what it printed: the message of a failed assertion."""
+        code = self.popen.poll()
+        self.popen.kill()
+        return f"exit code {code}: {self.popen.communicate()}"
+
     def left(self) -> Sequence[str]:
         """Roles that still run, after the launcher has ended."""
         eventually(lambda: not any(map(alive, self.roles.values())))

@@ -97,7 +97,8 @@ def test_a_killed_loader_is_started_again_and_named_when_it_dies_too_often(tmp_p
         for _ in range(LOADER_RESTARTS):
             lines = history.read_text().count("\n")
             os.kill(run.roles["loader 1"], signal.SIGKILL)
-            assert eventually(lambda lines=lines: history.read_text().count("\n") > lines + 3)
+            grown = eventually(lambda lines=lines: history.read_text().count("\n") > lines + 3)
+            assert grown, run.said()
             found = children(run.popen.pid)
             [again] = set(found.values()) - set(run.roles.values())
             run.roles["loader 1"] = again

@@ -95,21 +95,27 @@ def test_each_shard_keeps_what_a_store_of_its_share_keeps() -> None:
         store.close()
 
 
-def test_going_on_from_a_snapshot_evicts_and_admits_the_same(tmp_path: Path) -> None:
-    bounds: dict[str, Any] = {"tables": tables(), "memory": MEMORY, "eviction": LRU}
-    with threads(2) as servers:
+def gone_on(folder: Path, before: int, after: int, steps: int, **bounds: Any) -> tuple[Any, Any, Any]:
+    """Return the rows of shards that go on, those of others that began with their snapshot, and counters."""
+    with threads(before) as servers:
         exchange = connect([s.address for s in servers], **bounds)
-        use(exchange, 1, 40)
-        place = write(exchange, tmp_path / "x")
-        use(exchange, 2, 20)
+        use(exchange, 1, 2 * steps)
+        place = write(exchange, folder)
+        use(exchange, 2, steps)
         expected = contents(exchange)
         exchange.close()
-    with threads(2) as servers:
+    with threads(after) as servers:
         exchange = connect([s.address for s in servers], **bounds)
         exchange.durability.read(place, exact=True)
-        use(exchange, 2, 20)
-        found = contents(exchange)
+        use(exchange, 2, steps)
+        found, counted = contents(exchange), exchange.telemetry.statistics().tables
         exchange.close()
+    return expected, found, counted
+
+
+def test_going_on_from_a_snapshot_evicts_and_admits_the_same(tmp_path: Path) -> None:
+    bounds: dict[str, Any] = {"tables": tables(), "memory": MEMORY, "eviction": LRU}
+    expected, found, _ = gone_on(tmp_path / "x", 2, 2, 20, **bounds)
     for table, columns in expected.items():
         for mine, its in zip(columns, found[table], strict=True):
             np.testing.assert_array_equal(mine, its)
@@ -118,19 +124,7 @@ def test_going_on_from_a_snapshot_evicts_and_admits_the_same(tmp_path: Path) -> 
 def test_other_numbers_of_shards_go_on_with_the_same_rows(tmp_path: Path) -> None:
     """While all rows fit: the order of eviction is that of the shards that wrote it."""
     bounds: dict[str, Any] = {"tables": tables(4 * OWN, None), "memory": 4 * MEMORY, "eviction": LRU}
-    with threads(1) as [server]:
-        exchange = connect([server.address], **bounds)
-        use(exchange, 1, 10)
-        place = write(exchange, tmp_path / "x")
-        use(exchange, 2, 5)
-        expected = contents(exchange)
-        exchange.close()
-    with threads(2) as servers:
-        exchange = connect([s.address for s in servers], **bounds)
-        exchange.durability.read(place, exact=True)
-        use(exchange, 2, 5)
-        found, counted = contents(exchange), exchange.telemetry.statistics().tables
-        exchange.close()
+    expected, found, counted = gone_on(tmp_path / "x", 1, 2, 5, **bounds)
     assert sum(table.evicted for table in counted.values()) == 0
     for table, columns in expected.items():
         order = np.argsort(found[table][0])
