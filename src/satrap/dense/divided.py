@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -179,8 +179,7 @@ class Divided(DataParallel):
         found["state"] = {number: dict(entry) for number, entry in found["state"].items()}
         for group, rate in zip(found["param_groups"], self._base_rates, strict=True):
             group["lr"] = rate
-        own = dict(zip(map(id, self._locals), self._trained, strict=True))
-        order = self._in_order()
+        order, pieces = self._in_order(), self._pieces_in_order()
         # A process without a row of a parameter may have no state of it; process 0 has rows of all.
         divided = [
             [number, key]
@@ -190,7 +189,7 @@ class Divided(DataParallel):
         ]
         for number, key in json.loads(self.workers.share(json.dumps(divided).encode())):
             local = found["state"].get(number, {}).get(key, torch.zeros_like(order[number]))
-            whole = own[id(order[number])].gather(local)
+            whole = pieces[number].gather(local)
             if self.workers.rank == 0:
                 found["state"][number][key] = whole.cpu()
         return found
@@ -200,28 +199,31 @@ class Divided(DataParallel):
         assert self.optimizer is not None
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def restore(self, whole: DenseState) -> None:
-        """Take over this process's part of a network."""
+    def _pieces_in_order(self) -> list[Piece]:
+        """Return the trained pieces in the order in which the optimizer numbers them."""
+        own = dict(zip(map(id, self._locals), self._trained, strict=True))
+        return [own[id(local)] for local in self._in_order()]
+
+    def _take_weights(self, tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
+        """Copy this process's part of saved weights and buffers into some of the model's tensors."""
         pieces = {id(piece.parameter): piece for piece in self._pieces}
         with torch.no_grad():
-            for name, tensor in self.model.state_dict(keep_vars=True).items():
-                piece, value = pieces.get(id(tensor)), whole.weights[name]
+            for name, tensor in tensors.items():
+                piece = pieces.get(id(tensor))
                 if piece is None:
-                    tensor.copy_(value)
+                    tensor.copy_(whole[name])
                 else:
-                    piece.local.copy_(piece.cut(value))
+                    piece.local.copy_(piece.cut(whole[name]))
+
+    def restore(self, whole: DenseState) -> None:
+        """Take over this process's part of a network."""
+        self._take_weights(self.model.state_dict(keep_vars=True), whole.weights)
         if self.optimizer is None or not whole.optimizer:
             return
-        own = dict(zip(map(id, self._locals), self._trained, strict=True))
-        state: dict[int, dict[str, Any]] = {}
-        for number, local in enumerate(self._in_order()):
-            piece = own[id(local)]
-            size = piece.parameter.shape
-            state[number] = {
-                key: piece.cut(value).clone() if isinstance(value, Tensor) and value.shape == size else value
-                for key, value in whole.optimizer["state"].get(number, {}).items()
-            }
-        self.optimizer.load_state_dict({**whole.optimizer, "state": {n: s for n, s in state.items() if s}})
+        saved = whole.optimizer["state"]
+        pieces = enumerate(self._pieces_in_order())
+        state = {number: piece.cut_state(saved[number]) for number, piece in pieces if saved.get(number)}
+        self.optimizer.load_state_dict({**whole.optimizer, "state": state})
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
 

@@ -71,6 +71,15 @@ class Piece:
             whole = self._part(whole, "tensor", self.tensor_dim)
         return self._part(whole, "shard", 0) if self.sharded else whole
 
+    def cut_state(self, whole: Mapping[str, Any]) -> dict[str, Any]:
+        """Return this process's part of the optimizer state of the parameter, with tensors copied."""
+        return {
+            key: self.cut(value).clone()
+            if isinstance(value, Tensor) and value.shape == self.parameter.shape
+            else value
+            for key, value in whole.items()
+        }
+
     def _part(self, whole: Tensor, axis: str, dim: int) -> Tensor:
         assert self.mesh is not None
         mesh = self.mesh[axis]

@@ -14,7 +14,7 @@ from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average
 from satrap.dense.divided import Divided, check_separable
 from satrap.dense.passes import Boundary, Passes
-from satrap.dense.pieces import Piece, spread_stage
+from satrap.dense.pieces import spread_stage
 from satrap.dense.stages import Link, compute, stage_cuts, stages_of, tensors
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
@@ -51,6 +51,7 @@ class Pipelined(Divided):
     ) -> None:
         assert isinstance(workers, ConnectedWorkers)
         assert precision == "float32"
+        # Not as `Divided` begins: here one stage is cut, and the optimizer is first that of all stages.
         DataParallel.__init__(self, model, None, clip_norm, workers)
         self.pipeline, self._mesh, self._number = self, workers.mesh, workers.pipeline.rank
         self.count = self._mesh.parts
@@ -206,10 +207,9 @@ class Pipelined(Divided):
     def _gathered(self) -> DenseState:
         """Return the stage with whole layers; all processes of its first copy call it."""
         pieces, state = {id(piece.parameter): piece for piece in self._pieces}, DenseState()
-        for name, tensor in self.model.state_dict(keep_vars=True).items():
-            if name in self._names:
-                piece = pieces.get(id(tensor))
-                state.weights[name] = tensor.detach() if piece is None else piece.gather(piece.local)
+        for name, tensor in self._tensors().items():
+            piece = pieces.get(id(tensor))
+            state.weights[name] = tensor.detach() if piece is None else piece.gather(piece.local)
         if self.optimizer is None:
             return state
         found = self.optimizer.state_dict()
@@ -224,33 +224,20 @@ class Pipelined(Divided):
         state.optimizer.update(found)
         return state
 
-    def _pieces_in_order(self) -> list[Piece]:
-        """Return the pieces in the order in which this stage's optimizer numbers them."""
-        own = dict(zip(map(id, self._locals), self._trained, strict=True))
-        return [own[id(local)] for local in self._in_order()]
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers of the stage, by name."""
+        found = self.model.state_dict(keep_vars=True)
+        return {name: tensor for name, tensor in found.items() if name in self._names}
 
     def restore(self, whole: DenseState) -> None:
         """Take over this process's part of a network."""
-        pieces = {id(piece.parameter): piece for piece in self._pieces}
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict(keep_vars=True).items():
-                if name not in self._names:
-                    continue
-                piece, value = pieces.get(id(tensor)), whole.weights[name]
-                if piece is None:
-                    tensor.copy_(value)
-                else:
-                    piece.local.copy_(piece.cut(value))
+        self._take_weights(self._tensors(), whole.weights)
         if self.optimizer is None or not whole.optimizer:
             return
-        own, groups, state = self.optimizer.state_dict(), whole.optimizer["param_groups"], {}
-        for number, (of_whole, piece) in enumerate(zip(self._numbers, self._pieces_in_order(), strict=True)):
-            if of_whole in whole.optimizer["state"]:
-                size = piece.parameter.shape
-                state[number] = {
-                    key: piece.cut(value) if isinstance(value, Tensor) and value.shape == size else value
-                    for key, value in whole.optimizer["state"][of_whole].items()
-                }
+        own, groups = self.optimizer.state_dict(), whole.optimizer["param_groups"]
+        saved = whole.optimizer["state"]
+        pieces = enumerate(zip(self._numbers, self._pieces_in_order(), strict=True))
+        state = {number: piece.cut_state(saved[of]) for number, (of, piece) in pieces if of in saved}
         self.optimizer.load_state_dict(
             {
                 "state": state,
