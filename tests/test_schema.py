@@ -40,6 +40,9 @@ def test_a_dim_is_a_number_of_weights(dim: Any) -> None:
         ({"boundaries": (2.0, 1.0)}, "ascend"),
         ({"boundaries": (1.0, 1.0)}, "ascend"),
         ({"buckets": 0}, "buckets"),
+        ({"vocabulary": ()}, "vocabulary needs values"),
+        ({"vocabulary": ("1", 1)}, "each once"),
+        ({"vocabulary": ("a",), "cross": ("a", "b")}, "does not go with"),
     ],
 )
 def test_an_impossible_feature_is_named(wrong: dict[str, Any], word: str) -> None:
@@ -67,7 +70,7 @@ def schema() -> Schema:
     return Schema(
         ["y", Label(name="z", positive=("yes", "si"), mask="known")],
         {
-            "user": satrap.Categorical(dim=16, table="people", buckets=7),
+            "user": satrap.Categorical(dim=16, table="people", buckets=7, vocabulary=("a", 7)),
             "age": satrap.Categorical(dim=4, boundaries=(18.0, 65.0)),
             "pair": satrap.Categorical(dim=4, cross=("user", "age")),
             "price": satrap.Numeric(transform=["log1p", {"clip": [0, 5]}], missing=-1.0),

@@ -33,7 +33,7 @@ MAX_DIM = 4096
 class Categorical:
     """A feature whose values are ids (integers or strings) that select embedding rows.
 
-    No vocabulary is declared: any value is hashed to a 64-bit id and its row is created on first use.
+    No vocabulary is needed: any value is hashed to a 64-bit id and its row is created on first use.
 
     Args:
         dim: width of its rows, 1..4096.
@@ -48,6 +48,8 @@ class Categorical:
         boundaries: ascending numbers; the value (a number) is replaced by the index of its interval.
         buckets: replace the id by `1 + id % buckets` (a missing value stays missing), which limits the table,
             but makes ids collide.
+        vocabulary: the values that have rows of their own; all others share one. Missing values stay missing.
+            Default: every value has its own. Not with `boundaries`, `time` or `cross`.
         max_values: keep at most so many values per sample, for `multi`.
         keep: which of them: the "first" (default) or the "last", for example the latest of a history.
         weights: column with a weight >= 0 for each value, for `multi` with pooling "sum", "mean" (divided by
@@ -69,6 +71,7 @@ class Categorical:
     cross: tuple[str, ...] | None = None
     boundaries: tuple[float, ...] | None = None
     buckets: int | None = None
+    vocabulary: tuple[str | int, ...] | None = None
     max_values: int | None = None
     keep: Literal["first", "last"] = "first"
     weights: str | None = None
@@ -87,7 +90,9 @@ class Numeric:
         transform: one step or a list of steps, applied in order: "log1p" (log(1 + x) of x = max(number, 0)),
             "log10" (log10(1 + x)), "sqrt"; "standardize" (to mean 0, deviation 1) and "minmax" (to 0 and 1)
             with the statistics of the training data, measured or given as `{"standardize": {"mean": m,
-            "std": s}}` and `{"minmax": {"min": a, "max": b}}`; `{"clip": [low, high]}`.
+            "std": s}}` and `{"minmax": {"min": a, "max": b}}`; `{"quantiles": n}`, the rank between 0 and
+            1 among n quantiles, 2 to 10,000, of the training rows (of 200,000 of them, if there are more),
+            measured or given as `{"quantiles": [ascending numbers]}`; `{"clip": [low, high]}`.
         column: column of the data, default the feature's name.
         missing: what a missing number becomes, after the transform; default 0.
         time: the column holds times (see `satrap.data.TimeRange`), and the number is their "hour" (0 to 23),
@@ -387,7 +392,7 @@ class Schema:
         features: dict[str, Feature] = {}
         for name, raw in data["features"].items():
             arguments: dict[str, Any] = {
-                k: tuple(v) if k in ("cross", "boundaries") and v else v for k, v in raw.items()
+                k: tuple(v) if k in ("cross", "boundaries", "vocabulary") and v else v for k, v in raw.items()
             }
             features[name] = kinds[arguments.pop("kind")](**arguments)
         labels = [
@@ -527,6 +532,15 @@ def _check_classes(where: str, classes: int | tuple[str, ...] | None) -> None:
         )
 
 
+def _check_vocabulary(name: str, feature: Categorical) -> None:
+    if feature.vocabulary is None:
+        return
+    if feature.boundaries is not None or feature.time or feature.cross:
+        raise ConfigError(f"feature {name!r}: vocabulary does not go with boundaries, time or cross")
+    if not feature.vocabulary or len(set(map(str, feature.vocabulary))) < len(feature.vocabulary):
+        raise ConfigError(f"feature {name!r}: vocabulary needs values, each once")
+
+
 def _check_categorical(name: str, feature: Categorical) -> None:
     check_dim(feature.dim, f"feature {name!r}")
     if feature.pooling not in get_args(Pooling):
@@ -554,6 +568,7 @@ def _check_categorical(name: str, feature: Categorical) -> None:
             f"feature {name!r}: an age is a number of days, and no id",
             fix="make it a number (numeric: true in a recipe, Numeric in Python), or give boundaries in days",
         )
+    _check_vocabulary(name, feature)
     _check_weights(name, feature)
     for key in ("buckets", "max_values"):
         value = getattr(feature, key)

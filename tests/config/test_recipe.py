@@ -62,6 +62,8 @@ features:
   pair: {dim: 4, cross: [user, item], buckets: 1000}
   text: {vector: 64, separator: ";"}
   tags: {dim: 4, multi: true, separator: "|", max_values: 3, keep: last, weight_separator: ":"}
+  city: {dim: 4, vocabulary: [Bern, 7]}
+  rank: {numeric: true, transform: {quantiles: 10}}
   age: {dim: 4, column: years, boundaries: [18, 30, 65], table: ages}
   gain:
     {numeric: true, transform: [log1p, {standardize: {mean: 1.0, std: 2.0}}, {clip: [-3, 3]}], missing: -1}
@@ -85,6 +87,8 @@ embedding: {optimizer: {name: adam, lr: 0.1, betas: [0.8, 0.9]}}
         "tags": Categorical(
             dim=4, multi=True, separator="|", max_values=3, keep="last", weight_separator=":"
         ),
+        "city": Categorical(dim=4, vocabulary=("Bern", 7)),
+        "rank": Numeric(transform={"quantiles": 10}),
         "text": Vector(dim=64, separator=";"),
         "gain": Numeric(
             transform=["log1p", {"standardize": {"mean": 1.0, "std": 2.0}}, {"clip": [-3, 3]}], missing=-1

@@ -42,6 +42,24 @@ def test_salt_changes_every_id():
     assert not set(plain.ids["a"].values) & set(salted.ids["a"].values)
 
 
+def test_values_outside_a_vocabulary_share_an_id():
+    values = ["a", "x", None, "7", "y", "a"]
+    own = one({"a": values}).ids["a"].values
+    for vocabulary in ("a", "7"), ("a", 7):  # a number and its text are one value
+        found = one({"a": values}, a=Categorical(dim=2, vocabulary=vocabulary)).ids["a"].values
+        np.testing.assert_array_equal(found[[0, 2, 3, 5]], own[[0, 2, 3, 5]])
+        assert found[1] == found[4]
+        assert found[1] not in own
+    numbers = one({"a": [7, 8, 9]}, a=Categorical(dim=2, vocabulary=("7",))).ids["a"].values
+    assert numbers[0] == own[3]
+    assert numbers[1] == numbers[2] == found[1]
+    bag = one(
+        {"a": ["a|x|y", "", "7"]}, a=Categorical(dim=2, multi=True, separator="|", vocabulary=("a", "7"))
+    )
+    np.testing.assert_array_equal(bag.ids["a"].values, [own[0], found[1], found[1], own[3]])
+    np.testing.assert_array_equal(bag.ids["a"].offsets, [0, 3, 3, 4])
+
+
 def test_buckets_bound_the_ids_and_leave_missing_alone():
     values = [str(i) for i in range(1000)] + [None]
     batch = one({"a": values}, a=Categorical(dim=2, buckets=10))

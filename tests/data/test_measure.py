@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from sklearn.preprocessing import MinMaxScaler
+from sklearn.preprocessing import MinMaxScaler, QuantileTransformer
 
 from satrap import Label, Numeric, Schema
 from satrap.data import RowSplit, measure, read
+from satrap.data.measure import NumberSample
 from satrap.errors import ConfigError
 from tests.data.helpers_data import error_of
 
@@ -48,6 +49,38 @@ def test_the_range_is_that_of_scikit_learn():
     dataset = read({"x": x[:, 0]}, schema)
     found = np.concatenate([b.numeric for b in dataset.with_options(schema=measure(schema, dataset))])
     np.testing.assert_allclose(found, MinMaxScaler().fit_transform(np.sqrt(x)), atol=1e-6)
+
+
+def test_ranks_are_those_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    x = np.where(rng.random(20_000) < 0.3, 2.0, rng.lognormal(size=20_000)).reshape(-1, 1)  # many are equal
+    schema = Schema([], {"x": Numeric(transform=["log1p", {"quantiles": 40}], missing=0.5)})
+    dataset = read({"x": x[:, 0]}, schema)
+    with pytest.raises(ConfigError, match="quantiles has no values yet"):
+        list(dataset)
+    measured = measure(schema, dataset)
+    assert Schema.from_dict(measured.to_dict()) == measured
+    oracle = QuantileTransformer(n_quantiles=40, subsample=None).fit(np.log1p(x))
+    probe = np.array([[-3.0], [1e9], [np.nan], *np.linspace(0, 9, 200).reshape(-1, 1)])
+    found = np.concatenate([b.numeric for b in read({"x": probe[:, 0]}, measured)])
+    expected = np.nan_to_num(oracle.transform(np.log1p(np.maximum(probe, 0))), nan=0.5)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_sample_of_numbers_is_the_same_in_any_pieces_and_fair():
+    numbers = np.random.default_rng(1).normal(size=50_000)
+    numbers[::7] = np.nan
+    found = []
+    for cuts in ([], [10, 11, 30_000], list(range(0, 50_000, 777))):
+        sample = NumberSample(5_000)
+        for piece in np.split(numbers, cuts):
+            sample.add(piece)
+        found.append(np.sort(sample.numbers()))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    assert len(found[0]) == 5_000
+    every = np.quantile(numbers[~np.isnan(numbers)], [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(np.quantile(found[0], [0.1, 0.5, 0.9]), every, atol=0.06)
 
 
 def test_nothing_to_measure():

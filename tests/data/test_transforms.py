@@ -26,6 +26,9 @@ def test_steps_in_order():
 def test_unmeasured():
     assert unmeasured(Numeric(transform=["log1p", "standardize"])) == 1
     assert unmeasured(Numeric(transform={"standardize": {"mean": 0, "std": 1}})) is None
+    assert unmeasured(Numeric(transform=["log1p", {"quantiles": 2}])) == 1
+    assert unmeasured(Numeric(transform=[{"quantiles": [1.0, 2.0]}])) is None
+    assert unmeasured(Numeric(transform=[{"quantiles": -5}])) is None  # an error, and nothing to measure
     assert steps_of(Numeric()) == []
 
 
@@ -38,6 +41,12 @@ def test_unmeasured():
         ({"minmax": {"min": 2, "max": 1}}, "min <= max"),
         ({"minmax": {"min": float("nan"), "max": 1}}, "finite min and max"),
         ({"sqrt": 3}, "sqrt takes no arguments"),
+        ({"quantiles": 10}, "quantiles has no values yet"),
+        ({"quantiles": 1}, "their number, 2 to 10000"),
+        ({"quantiles": -5}, "their number"),
+        ({"quantiles": [1, 3, 2]}, "ascending values"),
+        ({"quantiles": [1, float("nan")]}, "ascending values"),
+        ({"quantiles": "many"}, "ascending values"),
         ({"clip": [3, 1]}, "low <= high"),
         ({"clip": 3}, "needs \\[low, high\\]"),
         ({"standardize": {"mean": 1}}, "needs {mean"),

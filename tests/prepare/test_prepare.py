@@ -32,6 +32,8 @@ labels:
 features:
   a: {dim: 4}
   few: {dim: 4, column: a, buckets: 5}
+  known: {dim: 4, column: a, vocabulary: [x, 7]}
+  rank: {numeric: true, column: n, transform: {quantiles: 4}}
   both: {dim: 4, cross: [a, b]}
   n: {numeric: true, transform: [log1p, standardize]}
   level: {dim: 4, column: n, boundaries: [0, 1.5, 10]}

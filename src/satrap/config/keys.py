@@ -419,7 +419,8 @@ NumericKeys = keys_of(
             Any,
             Field(
                 None,
-                description="log1p, log10, sqrt, standardize, minmax, {clip: [low, high]}; or a list.",
+                description="log1p, log10, sqrt, standardize, minmax, {quantiles: n}, "
+                "{clip: [low, high]}; or a list.",
             ),
         ),
     },

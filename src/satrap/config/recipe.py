@@ -349,7 +349,7 @@ def _check_parts(recipe: Recipe, split: Split) -> None:
         )
 
 
-TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "clip")
+TRANSFORMS = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
 
 
 def _check_transforms(recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -178,13 +179,7 @@ class Chunk:
 
     def ids(self, name: str, feature: Categorical) -> Jagged:
         """Return the ids of a feature."""
-        jagged = self._raw_ids(name, feature)
-        if feature.buckets is not None:
-            # One is added so that no real value becomes MISSING_ID.
-            reduced = jagged.values % np.uint64(feature.buckets) + np.uint64(1)
-            values = np.where(jagged.values == _MISSING, _MISSING, reduced)
-            jagged = Jagged(values, jagged.offsets, jagged.weights)
-        return jagged
+        return _reduced(self._raw_ids(name, feature), feature, self.salt)
 
     def _raw_ids(self, name: str, feature: Categorical) -> Jagged:
         column = feature.column or name
@@ -395,6 +390,24 @@ class Chunk:
             raise DataError(what.format(values[row]), where=self.origin.at(row, column), why=why, fix=fix)
 
 
+def _reduced(jagged: Jagged, feature: Categorical, salt: int) -> Jagged:
+    """Return ids with those outside the feature's vocabulary made one, and mapped to its buckets."""
+    ids = jagged.values
+    if feature.vocabulary is not None:
+        known, outside = _vocabulary(feature.vocabulary, salt)
+        ids = np.where(np.isin(ids, known) | (ids == _MISSING), ids, outside)
+    if feature.buckets is not None:
+        # One is added so that no real value becomes MISSING_ID.
+        ids = np.where(ids == _MISSING, _MISSING, ids % np.uint64(feature.buckets) + np.uint64(1))
+    return jagged if ids is jagged.values else Jagged(ids, jagged.offsets, jagged.weights)
+
+
+@lru_cache(maxsize=256)
+def _vocabulary(values: tuple[str | int, ...], salt: int) -> tuple[Ids, np.uint64]:
+    """Return the ids of the values of a vocabulary, and that of all others."""
+    return hash_ids(list(map(str, values)), salt), hash_ids(["\x00 outside the vocabulary"], salt)[0]
+
+
 def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array | None = None) -> DataError:
     """Return the error that names the first value of a column that is neither a number nor "missing"."""
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
@@ -408,8 +421,8 @@ def not_a_number(array: pa.Array, origin: Origin, column: str, missing: pa.Array
                 f"value {shown[:60]!r} is no number",
                 where=origin.at(row, column),
                 why="the schema uses this column as a number",
-                fix="correct it, leave it empty to mean missing, or declare the feature categorical "
-                "(a label: multiclass)",
+                fix="correct it, leave it empty to mean missing, or declare the feature categorical; "
+                f"for a label, say what counts as 1, positive: [{shown[:60]}], or kind: multiclass",
             )
     return DataError(
         f"a column of type {array.type} cannot be a number",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from satrap.data.dataset import Dataset
 from satrap.data.encode import Chunk, Missing
-from satrap.data.transforms import Doubles, compile_steps, measured_step, unmeasured
+from satrap.data.transforms import Doubles, compile_steps, measured_step, needs_sample, unmeasured
 from satrap.errors import DataError
 from satrap.schema import Feature, Label, Numeric, Schema
 
 BLOCK = 1 << 15
 """Numbers whose statistics are computed at once."""
+SAMPLE = 200_000
+"""Numbers that quantiles are taken of: all, if they are no more."""
 
 
 class Moments:
@@ -53,14 +56,55 @@ class Moments:
         self.count = count
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
+    def statistics(self) -> dict[str, Any]:
+        """Return what `measured_step` takes; call `end` before."""
+        return {"mean": self.mean, "std": self.std, "min": self.low, "max": self.high}
+
     @property
     def std(self) -> float:
         """Population standard deviation; 0 without numbers."""
         return float(np.sqrt(self._squares / self.count)) if self.count else 0.0
 
 
+class NumberSample:
+    """Up to `size` of the numbers that arrive in pieces, each as likely as any other; NaN is left out.
+
+    The same numbers in other pieces give the same sample.
+    """
+
+    def __init__(self, size: int = SAMPLE) -> None:
+        self.count, self._size, self._random = 0, size, np.random.default_rng(0)
+        self._keys, self._numbers = np.empty(0), np.empty(0)
+
+    def add(self, values: Doubles) -> None:
+        """Look at numbers, float64[n]."""
+        values = values[~np.isnan(values)]
+        self.count += len(values)
+        self._keys = np.concatenate((self._keys, self._random.random(len(values))))
+        self._numbers = np.concatenate((self._numbers, values))
+        if len(self._keys) > 2 * self._size:
+            self._shrink()
+
+    def end(self) -> None:
+        """Do nothing: `numbers` is right at any time."""
+
+    def numbers(self) -> Doubles:
+        """Return the sample, float64[m]."""
+        self._shrink()
+        return self._numbers
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what `measured_step` takes."""
+        return {"sample": self.numbers()}
+
+    def _shrink(self) -> None:
+        if len(self._keys) > self._size:
+            kept = np.argpartition(self._keys, self._size)[: self._size]
+            self._keys, self._numbers = self._keys[kept], self._numbers[kept]
+
+
 def measure(schema: Schema, dataset: Dataset) -> Schema:
-    """Return the schema with statistics filled in: of "standardize", "minmax" and regression labels.
+    """Return the schema with statistics filled in: of "standardize" and the like, and of labels.
 
     Takes one streaming pass over the dataset's rows (its row split and worker share) for features and one for
     labels, none if nothing is to be measured, and another for a second such step of the same feature.
@@ -116,20 +160,22 @@ def _scaled(label: Label, found: Moments | None) -> Label:
 def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int]) -> Schema:
     chosen = {name: schema.numeric[name] for name in open_steps}
     before = {name: compile_steps(chosen[name], name, step) for name, step in open_steps.items()}
-    moments = {name: Moments() for name in chosen}
+    found: dict[str, Moments | NumberSample] = {
+        name: NumberSample() if needs_sample(chosen[name], step) else Moments()
+        for name, step in open_steps.items()
+    }
     probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt))
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})
         for name, feature in chosen.items():
-            moments[name].add(before[name](chunk.numbers(name, feature)))
+            found[name].add(before[name](chunk.numbers(name, feature)))
     filled = {}
-    for name, found in moments.items():
-        found.end()
-        if not found.count:
+    for name, one in found.items():
+        one.end()
+        if not one.count:
             raise DataError(
                 f"feature {name!r} has no numbers to measure", fix="check the column, or drop the feature"
             )
-        statistics = {"mean": found.mean, "std": found.std, "min": found.low, "max": found.high}
-        filled[name] = measured_step(chosen[name], open_steps[name], statistics)
+        filled[name] = measured_step(chosen[name], open_steps[name], one.statistics())
     return schema.replace(filled)

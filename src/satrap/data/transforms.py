@@ -13,7 +13,7 @@ from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Numeric, Transform
 
 Doubles = npt.NDArray[np.float64]
-_NAMES = ("log1p", "log10", "sqrt", "standardize", "minmax", "clip")
+_NAMES = ("log1p", "log10", "sqrt", "standardize", "minmax", "quantiles", "clip")
 _PLAIN: dict[str, Callable[[Doubles], Doubles]] = {
     "log1p": lambda values: np.log1p(np.maximum(values, 0.0)),
     "log10": lambda values: np.log10(1 + np.maximum(values, 0.0)),
@@ -21,6 +21,9 @@ _PLAIN: dict[str, Callable[[Doubles], Doubles]] = {
 }
 _MEASURED = {"standardize": ("mean", "std"), "minmax": ("min", "max")}
 """Steps with statistics of the training rows, and their names."""
+
+
+MOST_QUANTILES = 10_000
 
 
 def steps_of(feature: Numeric) -> list[Transform]:
@@ -32,10 +35,10 @@ def steps_of(feature: Numeric) -> list[Transform]:
 
 
 def unmeasured(feature: Numeric) -> int | None:
-    """Return the index of the first "standardize" or "minmax" without statistics, or None."""
+    """Return the index of the first step whose statistics have not been measured, or None."""
     for i, step in enumerate(steps_of(feature)):
         name, arguments = _parts(step, "")
-        if name in _MEASURED and arguments is None:
+        if (name in _MEASURED and arguments is None) or (name == "quantiles" and _is_number(arguments)):
             return i
     return None
 
@@ -79,6 +82,8 @@ def _compile(step: Transform, where: str) -> Callable[[Doubles], Doubles]:
         if low > high:
             raise ConfigError(f"{where}: minmax needs min <= max, got {arguments!r}")
         return _scaling(low, high - low)
+    if name == "quantiles":
+        return _ranks(arguments, where)
     if name in _PLAIN:
         raise ConfigError(f"{where}: {name} takes no arguments, got {arguments!r}")
     raise ConfigError(
@@ -102,15 +107,48 @@ def _scaling(origin: float, unit: float) -> Callable[[Doubles], Doubles]:
     return lambda values: (values - origin) / divisor
 
 
+def _is_number(arguments: Any) -> bool:
+    return type(arguments) is int and 2 <= arguments <= MOST_QUANTILES
+
+
+def _ranks(arguments: Any, where: str) -> Callable[[Doubles], Doubles]:
+    """Return the function from a number to its rank, 0 to 1, among quantiles of the training rows.
+
+    Of equal quantiles it takes the middle, as scikit-learn's `QuantileTransformer` does.
+    """
+    if _is_number(arguments):
+        raise _not_measured("quantiles", "values", where)
+    try:
+        values = np.asarray(arguments, np.float64)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (np.diff(values) < 0).any():
+        raise ConfigError(
+            f"{where}: quantiles needs their number, 2 to {MOST_QUANTILES}, or ascending values, "
+            f"got {arguments!r}"
+        )
+    ranks = np.linspace(0, 1, len(values))
+
+    def apply(numbers: Doubles) -> Doubles:
+        low, high = np.interp(numbers, values, ranks), -np.interp(-numbers, -values[::-1], -ranks[::-1])
+        return np.where(np.isnan(numbers), np.nan, (low + high) / 2)
+
+    return apply
+
+
+def _not_measured(name: str, lacks: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: {name} has no {lacks} yet",
+        why="training and prediction must use the same statistics",
+        fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
+    )
+
+
 def _statistics(name: str, arguments: Any, where: str) -> tuple[float, float]:
     """Return the two statistics of a measured step."""
     keys = _MEASURED[name]
     if arguments is None:
-        raise ConfigError(
-            f"{where}: {name} has no {' and '.join(keys)} yet",
-            why="training and prediction must use the same statistics",
-            fix="call satrap.data.measure(schema, dataset) and use the schema it returns",
-        )
+        raise _not_measured(name, " and ".join(keys), where)
     try:
         first, second = (float(arguments[key]) for key in keys)
     except (TypeError, KeyError, ValueError) as error:
@@ -121,9 +159,20 @@ def _statistics(name: str, arguments: Any, where: str) -> tuple[float, float]:
     return first, second
 
 
-def measured_step(feature: Numeric, index: int, statistics: Mapping[str, float]) -> Numeric:
-    """Return a feature with the statistics of its step number `index` filled in, by their names."""
+def needs_sample(feature: Numeric, index: int) -> bool:
+    """Return whether step number `index` of a feature is measured by a sample of the numbers."""
+    return _parts(steps_of(feature)[index], "")[0] == "quantiles"
+
+
+def measured_step(feature: Numeric, index: int, statistics: Mapping[str, Any]) -> Numeric:
+    """Return a feature with the statistics of its step number `index` filled in, by their names.
+
+    Where it `needs_sample`, that is "sample", float64[n].
+    """
     steps = steps_of(feature)
-    name, _ = _parts(steps[index], "")
-    steps[index] = {name: {key: statistics[key] for key in _MEASURED[name]}}
+    name, arguments = _parts(steps[index], "")
+    if name == "quantiles":
+        steps[index] = {name: np.quantile(statistics["sample"], np.linspace(0, 1, arguments)).tolist()}
+    else:
+        steps[index] = {name: {key: statistics[key] for key in _MEASURED[name]}}
     return replace(feature, transform=steps)

@@ -150,7 +150,15 @@ def _is_hashed(feature: Feature) -> TypeGuard[Categorical]:
 def _bag(feature: Categorical, column: str) -> Categorical:
     """Return a feature with all values of a bag: what is done with the ids is left to training."""
     return replace(
-        feature, dim=1, pooling="sum", table=None, column=column, buckets=None, max_values=None, keep="first"
+        feature,
+        dim=1,
+        pooling="sum",
+        table=None,
+        column=column,
+        buckets=None,
+        vocabulary=None,
+        max_values=None,
+        keep="first",
     )
 
 
