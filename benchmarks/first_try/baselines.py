@@ -33,7 +33,8 @@ class Columns:
         for name, keys in recipe.sections.features.items():
             column = getattr(keys, "column", None) or name
             if not isinstance(keys, CategoricalKeys):
-                self.numbers.append(column)
+                if column not in self.numbers:
+                    self.numbers.append(column)
             elif getattr(keys, "multi", False):
                 self.several[column] = keys.separator
             elif getattr(keys, "boundaries", None) is None:
@@ -57,18 +58,25 @@ class Columns:
 
 def logistic_regression(columns: Columns, train: Any, valid: Any, test: Any) -> float:
     """AUC on `test` with the best of three C by `valid`: one-hot, numbers as they are and as logarithms."""
-    parts: list[Any] = [("one-hot", OneHotEncoder(handle_unknown="ignore"), columns.categories)]
+    parts: list[Any] = []
+    if columns.categories:
+        parts.append(("one-hot", OneHotEncoder(handle_unknown="ignore"), columns.categories))
     for name, separator in columns.several.items():
         words = CountVectorizer(
             tokenizer=lambda text, s=separator: text.split(s), token_pattern=None, binary=True
         )
         parts.append((name, words, name))
     frames = [columns.inputs(rows) for rows in (train, valid, test)]
-    wide = ColumnTransformer(parts).fit(frames[0])
+    wide = ColumnTransformer(parts, sparse_threshold=1.0).fit(frames[0]) if parts else None
     numbers = [_numbers(columns, frame, frames[0]) for frame in frames]
     scale = StandardScaler().fit(numbers[0]) if columns.numbers else None
     X = [
-        sparse.hstack([wide.transform(f), *([scale.transform(n)] if scale else [])]).tocsr()
+        sparse.hstack(
+            [
+                *([wide.transform(f)] if wide else []),
+                *([sparse.csr_matrix(scale.transform(n))] if scale else []),
+            ]
+        ).tocsr()
         for f, n in zip(frames, numbers, strict=True)
     ]
     y = [columns.target(rows) for rows in (train, valid, test)]

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from satrap.config.source import MAX_NODES
 from satrap.data.transforms import compile_steps
-from satrap.init.choose import Features, bins_for, boundaries_of, dim_of, transform_of
+from satrap.init.choose import (
+    Features,
+    bins_for,
+    boundaries_of,
+    dim_of,
+    has_long_tail,
+    is_curved,
+    transform_of,
+)
 from satrap.schema import Numeric
 
 RANDOM = np.random.default_rng(5)
@@ -52,12 +60,20 @@ def test_boundaries_ascend_and_are_not_too_many(values: list[float], bins: int) 
     ],
 )
 def test_transformed_numbers_are_moderate(values: np.ndarray) -> None:
-    steps, _ = transform_of(values)
+    steps = transform_of(values, logarithm=has_long_tail(values))
     steps = steps if isinstance(steps, list) else [steps]
     before = compile_steps(Numeric(transform=steps), "x", steps.index("standardize"))(values)
     measured = {"standardize": {"mean": float(before.mean()), "std": float(before.std())}}
     full = [measured if step == "standardize" else step for step in steps]
     assert np.abs(compile_steps(Numeric(transform=full), "x")(values)).max() <= 5
+
+
+def test_a_logarithm_that_says_something_new() -> None:
+    assert is_curved(RANDOM.lognormal(3, 1, 4000))
+    assert is_curved(RANDOM.uniform(0, 100, 4000))
+    assert not is_curved(RANDOM.uniform(1990, 2025, 4000))
+    assert not is_curved(RANDOM.normal(size=4000))  # negative numbers have none
+    assert not is_curved(np.append(np.full(9, 7.0), np.nan))
 
 
 @given(st.integers(0, 10**9))

@@ -63,8 +63,9 @@ def test_kinds(name: str, values: Any, kind: str) -> None:
 
 
 def test_what_may_be_an_id_or_a_number_is_both() -> None:
-    decision = decided("x", repeated(list(range(600))))
+    decision = decided("x", list(range(600)) * 20)
     assert (decision.kind, decision.also_id) == ("number", True)
+    assert not decided("x", list(range(600)) * 19).also_id  # too few rows of each
     assert not decided("x", (10 * RANDOM.normal(size=ROWS)).tolist()).also_id
 
 

@@ -46,7 +46,9 @@ def test_few_rows_of_a_label_get_weights_and_a_start(tmp_path: Path) -> None:
         written(tmp_path, part)
         recipe = load(tmp_path / "recipe.yaml")
         [label] = recipe.schema().labels
-        found.append((recipe.sections.model.name, "price_bins" in recipe.sections.features))
+        names = recipe.sections.features
+        found.append((recipe.sections.model.name, "price_bins" in names))
+        assert ("price_plain" in names) == (len(part) < 10_000)
         if len(part) < 10_000:
             assert label.mean == pytest.approx(part["y"].mean(), rel=1e-3)
         else:

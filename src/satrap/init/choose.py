@@ -14,6 +14,8 @@ from satrap.init.profile import Column
 Lines = dict[str, tuple[Any, str]]
 _VALUES_EACH = 64
 """A number with so many different values or fewer has a bin for each."""
+_STRAIGHT = 0.98
+"""Correlation of numbers with their logarithms from which these say nothing new."""
 _MOST_PARTS = 15_000
 """Keys and values of all features together: a recipe has at most 20,000."""
 
@@ -44,8 +46,10 @@ def dim_of(distinct: int) -> int:
     return int(min(16, max(4, 2 ** round(math.log2(max(1, distinct)) / 2))))
 
 
-def add_features(found: Features, column: Column, decision: Decision, *, bins: int) -> None:
-    """Add the features of one column; a number without `bins` has none."""
+def add_features(
+    found: Features, column: Column, decision: Decision, *, bins: int, both: bool = False
+) -> None:
+    """Add the features of one column: of a number also `bins` bins, and with `both` its other measure."""
     share = f"{column.missing_share:.0%}" if column.missing_share >= 0.01 else "under 1%"
     name, missing = column.name, f", {share} missing" if column.missing else ""
     distinct = column.distinct.count
@@ -62,9 +66,15 @@ def add_features(found: Features, column: Column, decision: Decision, *, bins: i
     elif decision.kind == "vector":
         found.add(name, {"vector": column.longest}, f"{decision.why}{missing}")
     elif decision.kind == "number":
-        transform, why = transform_of(decision.numbers)
-        keys = {"numeric": True, "transform": transform}
+        logarithm = has_long_tail(decision.numbers)
+        keys = {"numeric": True, "transform": transform_of(decision.numbers, logarithm=logarithm)}
+        why = "; its tail is long" if logarithm else ""
         found.add(name, keys, f"{decision.why}, {column.low:g} to {column.high:g}{missing}{why}")
+        if both and is_curved(decision.numbers):
+            transform = transform_of(decision.numbers, logarithm=not logarithm)
+            other, why = ("plain", "without") if logarithm else ("log", "with")
+            keys = {"numeric": True, "column": name, "transform": transform}
+            found.add(f"{name}_{other}", keys, f"the same {why} a logarithm: few rows do not teach a curve")
         boundaries = boundaries_of(decision.numbers, bins) if bins else []
         if boundaries:
             keys = {"dim": dim_of(len(boundaries)), "column": name, "boundaries": boundaries}
@@ -74,20 +84,32 @@ def add_features(found: Features, column: Column, decision: Decision, *, bins: i
             found.ids += distinct
 
 
-def transform_of(values: Any) -> tuple[Any, str]:
-    """Return the transform of numbers, float64[n], and the reason for a logarithm."""
+def has_long_tail(values: Any) -> bool:
+    """Return whether logarithms measure numbers, float64[n], better: skewness above 2, none negative."""
     values = values[~np.isnan(values)]
     deviation = values.std()
-    if not deviation:
-        return "standardize", ""
-    steps: list[Any] = []
-    why = ""
-    if values.min() >= 0:
-        skew = float(np.mean(((values - values.mean()) / deviation) ** 3))
-        if skew > 2:
-            steps, why, values = ["log1p"], "; its tail is long", np.log1p(values)
-    spread = np.abs(values - values.mean()).max() / max(values.std(), 1e-30)
-    return [*steps, "standardize", *([{"clip": [-5, 5]}] if spread > 5 else [])], why
+    if not deviation or values.min() < 0:
+        return False
+    return bool(np.mean(((values - values.mean()) / deviation) ** 3) > 2)
+
+
+def is_curved(values: Any) -> bool:
+    """Return whether numbers, float64[n], and their logarithms are more than shifted and scaled."""
+    values = values[~np.isnan(values)]
+    if values.min() < 0 or not values.std():
+        return False
+    return bool(np.corrcoef(values, np.log1p(values))[0, 1] < _STRAIGHT)
+
+
+def transform_of(values: Any, *, logarithm: bool) -> Any:
+    """Return the transform of numbers, float64[n]."""
+    values = values[~np.isnan(values)]
+    if logarithm:
+        values = np.log1p(values)
+    if not values.std():
+        return "standardize"
+    clip = np.abs(values - values.mean()).max() > 5 * values.std()
+    return [*(["log1p"] if logarithm else []), "standardize", *([{"clip": [-5, 5]}] if clip else [])]
 
 
 def boundaries_of(values: Any, bins: int) -> list[float]:

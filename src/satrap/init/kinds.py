@@ -16,6 +16,8 @@ from satrap.init.profile import MOST_TEXTS, Column, flat
 from satrap.schema import MAX_DIM
 
 Kind = Literal["category", "number", "values", "vector", "time", "unused"]
+_ROWS_EACH = 20
+"""Rows per value of a number from which its values may teach something as ids."""
 _SEPARATORS = "|", ";", "^", ",", " "
 _STAMP = (
     r"^\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{4}( \d{1,2}:\d{2}.*)?$"
@@ -116,7 +118,7 @@ def _of_numbers(column: Column, values: Any) -> Decision:
             return Decision("unused", "a different id in almost every row")
         return Decision("category", "whole numbers that name things")
     dense = whole and distinct >= 300 and distinct > 0.1 * (column.high - column.low + 1)
-    if dense and column.values >= 3 * distinct:
+    if dense and column.values >= _ROWS_EACH * distinct:
         return Decision("number", "a number, or an id: used as both", also_id=True, numbers=values)
     return Decision("number", "a number", numbers=values)
 

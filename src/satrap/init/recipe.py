@@ -30,6 +30,8 @@ SUSPICIOUS: dict[Kind, float] = {"binary": 0.99, "multiclass": 0.99, "regression
 """A column that alone has this AUC is taken for a copy of the label. Numbers that go with the label are often
 near to it without being a copy."""
 
+MOST_BOTH = 500
+"""Columns of a table whose numbers may appear with and without a logarithm."""
 _WEIGHTS = {"weight", "weights"}
 _USERS = {"user", "users", "uid", "userid", "customer", "visitor", "member", "reader", "client"}
 
@@ -95,19 +97,12 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     target = choose_label(
         facts, asked.label, kind=asked.kind, positive=asked.positive, threshold=asked.threshold
     )
-    features = Features()
     unused: dict[str, str] = {}
     decisions = _decisions(asked, facts, target, unused)
-    numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
     if tested:
         check_columns(decisions, tested.names, tested.label)
     rows = _training_rows(asked, facts)
-    bins, binned = bins_for(facts.rows, len(decisions), len(numbers))
-    if is_small(rows, target.share):  # a store needs at least one table
-        binned = 0 if any(d.kind in ("category", "values") or d.also_id for d in decisions.values()) else 1
-    best = set(sorted(numbers, key=lambda name: -decisions[name].alone)[:binned])
-    for name, decision in decisions.items():
-        add_features(features, facts.columns[name], decision, bins=bins if name in best else 0)
+    features = _features(facts, target, decisions, rows)
     if not features.lines:
         raise DataError(
             "no column is left to learn from",
@@ -139,6 +134,20 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     for name in ("model", "embedding", "dense", "training"):
         lines += [*section(name, chosen[name]), ""]
     return Found("\n".join(lines), len(decisions), len(unused), facts.rows)
+
+
+def _features(facts: Profile, target: Target, decisions: dict[str, Decision], rows: int) -> Features:
+    """Return the features of the columns that are used, for so many training rows."""
+    found = Features()
+    numbers = [name for name, decision in decisions.items() if decision.kind == "number"]
+    bins, binned = bins_for(facts.rows, len(decisions), len(numbers))
+    if is_small(rows, target.share):  # a store needs at least one table
+        binned = 0 if any(d.kind in ("category", "values") or d.also_id for d in decisions.values()) else 1
+    best = set(sorted(numbers, key=lambda name: -decisions[name].alone)[:binned])
+    both = starts_at_mean(rows, target.share) and len(decisions) <= MOST_BOTH
+    for name, decision in decisions.items():
+        add_features(found, facts.columns[name], decision, bins=bins if name in best else 0, both=both)
+    return found
 
 
 def _training_rows(asked: Request, facts: Profile) -> int:

@@ -10,7 +10,9 @@ _WIDE = 1024
 """Inputs of the network from which its cross layers get a low rank."""
 _MANY = 1_000_000
 """Rows from which a few passes are enough, and rates fall when one is not better."""
-_FEW = 500
+_SHORT = 10_000
+"""Rows below which a pass is some dozens of steps: the early stop waits for more of them."""
+_FEW = 300
 """Rows of the rarer label below which a logistic regression is the better model."""
 _SOME = 6000
 """Rows of the rarer label below which the network starts at the mean of the label."""
@@ -37,7 +39,8 @@ def _rarer(rows: int, share: float | None) -> int:
 
 def batch_size_of(rows: int) -> int:
     """Return the samples per step: some hundred steps in each pass, and at most 4096 samples."""
-    return int(min(4096, max(128, 2 ** round(math.log2(max(1, rows) / 200)))))
+    least = 32 if rows < _SHORT else 128
+    return int(min(4096, max(least, 2 ** round(math.log2(max(1, rows) / 200)))))
 
 
 def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
@@ -50,7 +53,7 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
     """
     batch = batch_size_of(rows)
     small = is_small(rows, share)
-    quick = small or rows >= _MANY  # the loss of a logistic regression has no flat parts
+    quick = rows >= (_SHORT if small else _MANY)  # the loss of a logistic regression has no flat parts
     model = _small_model(_rarer(rows, share)) if small else _model(rows, width)
     return {
         "model": model,
@@ -60,13 +63,13 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
                 "the accumulator keeps the first steps of rare ids small",
             ),
         },
-        "dense": {"optimizer": ({"name": "adam", "lr": 0.01 if small else 0.001}, "")},
+        "dense": {"optimizer": ({"name": "adam", "lr": _rate(small, rows)}, "")},
         "training": {
             "mode": ("sync", "exact; in one process as fast as hybrid"),
-            "epochs": (20 if quick and rows >= 10_000 else 60, "at most"),
+            "epochs": (20 if quick else 60, "at most"),
             "monitor": ("logloss", "steadier than AUC where validation rows, or 1s, are few"),
             "patience": (
-                2 if quick else 3,
+                2 if quick else 3 if rows >= _SHORT else 6,
                 "stop after so many passes without a better one on validation rows",
             ),
             "plateau": (
@@ -81,6 +84,10 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
             "global_batch": (True, "of all workers together, so that more of them take the same steps"),
         },
     }
+
+
+def _rate(small: bool, rows: int) -> float:
+    return 0.001 if not small else 0.003 if rows < _SHORT else 0.01
 
 
 def _small_model(rare: int) -> Lines:
