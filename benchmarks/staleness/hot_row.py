@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from satrap.train import TrainingOptions
 
 STEPS = 1_500
 HOT, OTHER = 1, 2
+Loss = Callable[[Tensor, EmbeddedBatch], Tensor]
 
 
 class Samples:
@@ -48,6 +49,21 @@ class Row(nn.Module):
         return batch["id"] + 0 * self.unused
 
 
+def trainer_of_rows(rate: float, staleness: int, scale: float, loss: Loss) -> satrap.Trainer:
+    """Return a trainer of rows alone, by SGD, with full staleness from the first step on."""
+    return satrap.Trainer(
+        Row(),
+        satrap.Schema(labels=["y"], features={"id": satrap.Categorical(dim=1)}),
+        embedding_optimizer=satrap.optim.SGD(lr=rate),
+        dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        mode="hybrid",
+        staleness=staleness,
+        store=satrap.store.StoreConfig(initial_scale=scale),
+        training=TrainingOptions(staleness_warmup=0),
+        loss=loss,
+    )
+
+
 def remains(rate: float, staleness: int, frequency: float) -> float:
     """Return the loss on the hot row at the end, over that at the beginning."""
     hot: list[float] = []
@@ -59,17 +75,7 @@ def remains(rate: float, staleness: int, frequency: float) -> float:
             hot.append(float(value.detach()))
         return value
 
-    trainer = satrap.Trainer(
-        Row(),
-        satrap.Schema(labels=["hot"], features={"id": satrap.Categorical(dim=1)}),
-        embedding_optimizer=satrap.optim.SGD(lr=rate),
-        dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0),
-        mode="hybrid",
-        staleness=staleness,
-        store=satrap.store.StoreConfig(initial_scale=0.5),
-        training=TrainingOptions(staleness_warmup=0),
-        loss=loss,
-    )
+    trainer = trainer_of_rows(rate, staleness, 0.5, loss)
     try:
         trainer.fit(Samples(frequency))
     except TrainingError:  # a hundred steps in a row whose loss is not finite
