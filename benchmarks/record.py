@@ -39,7 +39,8 @@ def write(
     now = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     path = path or folder / f"{now:%Y-%m-%dT%H%M%S}.json"
-    module = Path(sys.argv[0]).resolve().parent.name
+    program = Path(sys.argv[0]).resolve()
+    module = program.parent.name if program.stem == "__main__" else f"{program.parent.name}.{program.stem}"
     # Where a folder lies is of no use elsewhere; its name tells which one is meant.
     given = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     content = {

@@ -17,6 +17,7 @@ class Machines:
         rate: of what each sends, in the words of `tc`, for example "1gbit"; "": no namespaces.
 
     Attributes:
+        addresses: of each.
         master: address of the first.
     """
 
@@ -25,7 +26,8 @@ class Machines:
         self._bridge = f"s{os.getpid():x}x{next(_NUMBERS):x}"
         self._names = [f"{self._bridge}-{i}" for i in range(count)]
         self._count, self._rate = count if rate else 0, rate
-        self.master = "10.213.0.1" if rate else "127.0.0.1"
+        self.addresses = [f"10.213.0.{i + 1}" if rate else "127.0.0.1" for i in range(count)]
+        self.master = self.addresses[0]
 
     def __enter__(self) -> Machines:
         try:
@@ -45,7 +47,7 @@ class Machines:
             _do(f"ip netns add {name}")
             _do(f"ip link add {outside} type veth peer name eth0 netns {name}")
             _do(f"ip link set {outside} master {self._bridge} up")
-            _do(f"ip -n {name} addr add 10.213.0.{i + 1}/24 dev eth0")
+            _do(f"ip -n {name} addr add {self.addresses[i]}/24 dev eth0")
             _do(f"ip -n {name} link set eth0 up")
             _do(f"ip -n {name} link set lo up")
             limit = f"tbf rate {self._rate} burst 1m latency 100ms"
@@ -54,6 +56,14 @@ class Machines:
     def command(self, machine: int) -> list[str]:
         """Return what a command on one of them begins with."""
         return ["ip", "netns", "exec", self._names[machine]] if self._count else []
+
+    def cut(self, machine: int) -> None:
+        """Pull the cable of one of them."""
+        _do(f"ip link set {self._names[machine]}o down")
+
+    def mend(self, machine: int) -> None:
+        """Plug it in again."""
+        _do(f"ip link set {self._names[machine]}o up")
 
     def __exit__(self, *exception: object) -> None:
         for name in self._names[: self._count]:

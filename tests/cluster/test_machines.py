@@ -26,16 +26,6 @@ for line in pathlib.Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
 """
 
 
-@pytest.fixture
-def machines() -> Machines:
-    """Two machines, if this system lets us make them."""
-    try:
-        with Machines(1, "1gbit"):
-            return Machines(2, "1gbit")
-    except (subprocess.CalledProcessError, FileNotFoundError) as error:
-        pytest.skip(f"no network namespaces: {error}")
-
-
 def test_workers_on_two_machines_train_together(tmp_path: Path, machines: Machines) -> None:
     frame(1000).to_parquet(tmp_path / "train.parquet")
     program = tmp_path / "train.py"

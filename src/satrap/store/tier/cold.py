@@ -25,7 +25,7 @@ from satrap.store.workers import Workers
 
 SHIFTS = ("rows", "created", "evicted", "refused")
 """Counters of a directory that are distorted by rows that only move."""
-MOST_INDEX = 0.75
+MOST_INDEX = 0.95
 """Largest share of a group's memory for the index of its tier."""
 
 
