@@ -15,7 +15,10 @@ from satrap.events import Outlet, Report
 F = TypeVar("F", bound=Callable[..., object])
 
 STOP_SECONDS = 10.0
-"""Time for a process to end after its standard input did."""
+"""Time for a server to end after its standard input did."""
+
+SAVE_SECONDS = 600.0
+"""Time for a run to save and end after its standard input did; `cluster.grace` ends most runs earlier."""
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
@@ -47,17 +50,28 @@ def byte_size(_: click.Context, __: click.Parameter, value: str | None) -> int |
         raise click.BadParameter(str(error)) from error
 
 
-def _end_with_input(_: click.Context, __: click.Parameter, asked: bool) -> None:
-    """Stop this process by SIGTERM when its standard input ends, and kill it if that takes too long."""
-    if asked:
-        threading.Thread(target=_stop_at_eof, name="satrap-input", daemon=True).start()
+def stop_at_eof_option(seconds: float, *, hidden: bool = False) -> Callable[[F], F]:
+    """Return the option `--stop-at-eof`: end by SIGTERM with the parent process, killed after `seconds`."""
+
+    def asked(_: click.Context, __: click.Parameter, given: bool) -> None:
+        if given:
+            threading.Thread(target=_stop_at_eof, args=(seconds,), name="satrap-input", daemon=True).start()
+
+    return click.option(
+        "--stop-at-eof",
+        is_flag=True,
+        expose_value=False,
+        callback=asked,
+        hidden=hidden,
+        help="Stop when standard input ends, with the parent process.",
+    )
 
 
-def _stop_at_eof() -> None:
+def _stop_at_eof(seconds: float) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(STOP_SECONDS)
+    threading.Event().wait(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -77,13 +91,7 @@ def server_options(command: F) -> F:
             type=click.Path(path_type=Path),
             help="File with the cluster's key, mode 0600 or 0440; needed unless HOST is a loopback address.",
         ),
-        click.option(
-            "--stop-at-eof",
-            is_flag=True,
-            expose_value=False,
-            callback=_end_with_input,
-            help="Stop when standard input ends, with the parent process.",
-        ),
+        stop_at_eof_option(STOP_SECONDS),
         click.option(
             "--events",
             "report",

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from satrap.cli.options import debug_option, output_folder_option, set_option
+from satrap.cli.options import (
+    SAVE_SECONDS,
+    debug_option,
+    output_folder_option,
+    set_option,
+    stop_at_eof_option,
+)
 
 if TYPE_CHECKING:
     from satrap.config import Recipe
@@ -26,16 +32,38 @@ if TYPE_CHECKING:
     help="For a process manager that repeats the command until it succeeds: start the run in DIR, or "
     "continue it; exit code 0 only if it is complete.",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Leave the run in DIR to the Ray cluster of the recipe, and return. It begins or continues there, "
+    "and goes on when this machine or that of its controller is gone.",
+)
+@click.option(
+    "--attach", is_flag=True, help="Show a detached run's output until it ends, from its beginning."
+)
+@click.option("--stop", is_flag=True, help="Have a detached run save and end, and show its output.")
+@stop_at_eof_option(SAVE_SECONDS, hidden=True)
 @debug_option
 def train(
-    recipe: str | None, overrides: tuple[str, ...], output: str | None, resume: bool, until_done: bool
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    output: str | None,
+    resume: bool,
+    until_done: bool,
+    detach: bool,
+    attach: bool,
+    stop: bool,
 ) -> int:
     """Train the model that RECIPE describes.
 
-    With --resume and --output, RECIPE may be omitted; the run folder holds a copy.
+    With --output and --resume, --attach or --stop, RECIPE may be omitted; the run folder holds a copy.
     """
     from satrap.config import load
 
+    if sum((detach, attach, stop)) > 1 or ((detach or attach or stop) and (resume or until_done)):
+        raise click.UsageError("give one of --resume, --until-done, --detach, --attach and --stop")
+    if detach or attach or stop:
+        return _detached(recipe, overrides, output, begin=detach, stop=stop)
     if until_done:
         if recipe is None or output is None or resume:
             raise click.UsageError("--until-done goes with a RECIPE and --output DIR, and without --resume")
@@ -58,6 +86,32 @@ def train(
         click.echo(f"published  {model}: test AUC {auc:.4f}")
     click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
     return 0
+
+
+def _detached(
+    recipe: str | None, overrides: tuple[str, ...], output: str | None, *, begin: bool, stop: bool
+) -> int:
+    """Begin a detached run, or follow one."""
+    from satrap.config import load
+
+    if output is None or (begin and recipe is None):
+        raise click.UsageError(
+            "--detach goes with a RECIPE and --output DIR, --attach and --stop with --output DIR"
+        )
+    loaded = load(recipe or str(Path(output) / "recipe.yaml"), overrides)
+    from satrap.launch import detached
+
+    where = shlex.quote(output)
+    if begin:
+        detached.detach(loaded, output, overrides)
+        click.echo(f"the run goes on without this program\nnext:\n  satrap train --output {where} --attach")
+        click.echo(f"  satrap train --output {where} --stop")
+        return 0
+    try:
+        return detached.attach(loaded, output, click.echo, stop=stop)
+    except KeyboardInterrupt:
+        click.echo(f"the run goes on\nnext: satrap train --output {where} --attach, or --stop", err=True)
+        return 0
 
 
 def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bool = False) -> Outcome:

@@ -113,7 +113,7 @@ class Agent:
         host, role = self._terms.host or self._node, self._role
         if role.listen and role.listen.rpartition(":")[0] != host:
             role = replace(role, listen="")  # it was on another node before
-        with _alone(f"\0satrap {self._terms.run} {role.name}") as name:
+        with alone(f"\0satrap {self._terms.run} {role.name}") as name:
             self._local = LocalLauncher(host=host, read=Output, inherit=[name.fileno()])
             self._local.start(role)
         if warning := yielding(priority(), self._terms.priority):
@@ -162,9 +162,9 @@ class Agent:
             self._local.stop(self._role.name, Stop[how])
 
 
-def _alone(name: str) -> socket.socket:
+def alone(name: str, seconds: float = FENCE_SECONDS) -> socket.socket:
     """Return a socket that is bound to a name, once no process has one; the system knows it by no file."""
-    limit = time.monotonic() + FENCE_SECONDS
+    limit = time.monotonic() + seconds
     while True:
         holder = socket.socket(socket.AF_UNIX)
         try:
@@ -174,6 +174,6 @@ def _alone(name: str) -> socket.socket:
             holder.close()
             if time.monotonic() > limit:
                 raise ExchangeError(
-                    f"the role's earlier process has not ended after {FENCE_SECONDS:g} s", why=str(error)
+                    f"the earlier process has not ended after {seconds:g} s", why=str(error)
                 ) from error
         time.sleep(_TICK)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import signal
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from textwrap import shorten
 from typing import Any
 
 import satrap
 from satrap.config.cluster import Cluster
-from satrap.environment import variables
 from satrap.errors import ConfigError, ExchangeError
 from satrap.events import Event, Failed, decode
 from satrap.launchers.launcher import Ended, Logged, Role, Stop
 from satrap.launchers.local_launcher import STOP_SECONDS
 from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority
+from satrap.launchers.ray_cluster import join, last_line, ray_module
 from satrap.launchers.room import asked, by_kind, fitting, relevant, total, words
 
 ANSWER_SECONDS = 2.0
@@ -30,9 +25,6 @@ ANSWER_SECONDS = 2.0
 
 PLACE_SECONDS = 90.0
 """Seconds for Ray to start the agent of a role whose resources are reserved, or to find others for it."""
-
-CONNECT_SECONDS = 5.0
-"""Seconds for the head of a cluster to accept a connection."""
 
 KILL_SECONDS = 5.0
 """Seconds for a role to end after it was killed; then its agent is."""
@@ -93,7 +85,7 @@ class RayLauncher:
         self._warned: set[str] = set()
         self._ours = False
         self._group: Any = None
-        self._ray = _ray()
+        self._ray = ray_module()
         if not self._ray.is_initialized():
             self._ours = True
             self._connect()
@@ -119,24 +111,7 @@ class RayLauncher:
                 # Ray makes its workers yield to all others, and the first to be killed for lack of memory.
                 "_system_config": {"worker_niceness": 0, "worker_oom_score_adjustment": 0},
             }
-            variables().setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray reports to the terminal by itself, and lines of roles reach it in another way.
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        try:
-            if address not in (None, "auto"):
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
-            with _keep_handlers():
-                self._ray.init(
-                    address or "local", log_to_driver=False, logging_level=logging.ERROR, **options
-                )
-        except (OSError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            raise ConfigError(
-                f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
-                where="cluster.address",
-                why=_line(error),
-                fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
-            ) from error
+        join(address, **options)
 
     def _host(self) -> str:
         here = str(self._ray.util.get_node_ip_address())
@@ -262,7 +237,9 @@ class RayLauncher:
             return self._unstartable(name, error)
         except errors.RayActorError as error:
             return (
-                self._unstartable(name, error) if error.actor_init_failed else self._lost(name, _line(error))
+                self._unstartable(name, error)
+                if error.actor_init_failed
+                else self._lost(name, last_line(error))
             )
         found: list[Event] = []
         for event in map(_event, lines):
@@ -306,7 +283,7 @@ class RayLauncher:
     def _unstartable(self, name: str, error: Exception) -> list[Event]:
         self._forget(name)
         fix = "install satrap on all nodes, in the environment that ray start is called in"
-        return [Failed(ExchangeError(f"Ray could not start {name}", why=_line(error), fix=fix)), Ended(1)]
+        return [Failed(ExchangeError(f"Ray could not start {name}", why=last_line(error), fix=fix)), Ended(1)]
 
     def _forget(self, name: str) -> None:
         self._ray.kill(self._roles.pop(name).agent)
@@ -327,36 +304,7 @@ class RayLauncher:
             self._ray.shutdown()
 
 
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            "cluster.launcher is ray, but Ray is not installed",
-            where="cluster.launcher",
-            fix="pip install 'satrap[ray]', or set cluster.launcher to local",
-        ) from error
-    return ray
-
-
-@contextmanager
-def _keep_handlers() -> Iterator[None]:
-    """Restore the handler of SIGTERM at the end: Ray puts one of its own there."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-
-
 def _event(line: str) -> Event:
     event = decode(line)
     assert event is not None
     return decode(event.line) or Logged(event.line) if isinstance(event, Output) else event
-
-
-def _line(error: BaseException) -> str:
-    """Return the last line of an error's text that says something; the lines before are a traceback."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return shorten(lines[-1], 160, placeholder=" ...") if lines else type(error).__name__

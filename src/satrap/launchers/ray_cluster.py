@@ -1,0 +1,74 @@
+"""Ray itself: importing it, joining a cluster, and the text of its errors."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import shorten
+from typing import Any
+
+from satrap.environment import variables
+from satrap.errors import ConfigError
+
+CONNECT_SECONDS = 5.0
+"""Seconds for the head of a cluster to accept a connection."""
+
+
+def ray_module() -> Any:
+    """Return the package `ray`; raise `ConfigError` if it is not installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "cluster.launcher is ray, but Ray is not installed",
+            where="cluster.launcher",
+            fix="pip install 'satrap[ray]', or set cluster.launcher to local",
+        ) from error
+    return ray
+
+
+def join(address: str | None, **options: Any) -> None:
+    """Join the cluster at an address, or start a Ray of this machine; raise `ConfigError` if that fails.
+
+    Args:
+        address: HOST:PORT, "auto" for the cluster of this machine, or None: start one.
+        options: further arguments of `ray.init`.
+    """
+    ray = ray_module()
+    variables().setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray reports to the terminal by itself, and lines of roles reach it in another way.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        if address not in (None, "auto"):
+            host, _, port = str(address).rpartition(":")
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()  # Ray tries for minutes
+        with _keep_handlers():
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ConfigError(
+            f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
+            where="cluster.address",
+            why=last_line(error),
+            fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
+        ) from error
+
+
+@contextmanager
+def _keep_handlers() -> Iterator[None]:
+    """Restore the handler of SIGTERM at the end: Ray puts one of its own there."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's text that says something; the lines before are a traceback."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return shorten(lines[-1], 160, placeholder=" ...") if lines else type(error).__name__
