@@ -68,4 +68,14 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     satrap("init", "empty.csv", "--label", "y").assert_refused("the file is empty")
     Path("data").write_text("y,x\n0,1\n")
     satrap("init", "data", "--label", "y").assert_refused("cannot tell the format", "--format")
+    Path("rows.csv").write_text("1,red,0\n2,blue,1\n")
+    satrap("init", "rows.csv", "--label", "y").assert_refused(
+        "no column 'y'", "first line seems to hold values"
+    )
+    Path("old.csv").write_bytes(b"y,x\r0,1\r1,2\r")
+    satrap("init", "old.csv", "--label", "y").assert_refused("header cannot be read", "tr '\\r' '\\n'")
+    Path("latin.csv").write_bytes("y,x\n0,ä\n1,b\n".encode("cp1252"))
+    satrap("init", "latin.csv", "--label", "y").assert_refused("not UTF-8", "--encoding")
+    Path("rows.csv.gz").write_text("y,x\n0,1\n")
+    satrap("init", "rows.csv.gz", "--label", "y").assert_refused("not compressed with gzip")
     assert not Path("recipe.yaml").exists()

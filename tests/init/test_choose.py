@@ -41,6 +41,14 @@ def test_a_frequent_value_does_not_take_the_bins_of_the_others() -> None:
     assert 0 < cuts[0] < 1.2
 
 
+def test_close_numbers_have_bins_too() -> None:
+    """Seconds since 1970 of one day differ in their last five digits only."""
+    values = 1_700_000_000 + RANDOM.integers(0, 86_400, 20_000).astype(float)
+    cuts = boundaries_of(values, 16)
+    counts = np.bincount(np.searchsorted(cuts, values, side="right"), minlength=16)
+    assert counts.max() / counts.min() < 1.05
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=300), st.integers(2, 32))
 def test_boundaries_ascend_and_are_not_too_many(values: list[float], bins: int) -> None:

@@ -17,6 +17,9 @@ RANDOM = np.random.default_rng(7)
 ROWS = 2000
 
 
+MONTHS = [f"{datetime.date(2024, month, 1):%B}" for month in range(1, 13)]
+
+
 def decided(name: str, values: Any) -> Decision:
     found = profile(open_source({"y": [0] * len(values), name: values}), "y")
     return decide(found.columns[name], found.sample.column(name).chunk(0))
@@ -55,6 +58,14 @@ def repeated(values: list[Any]) -> list[Any]:
         ("review", [f"it is a story of {i} men who like {i % 7} things" for i in range(ROWS)], "unused"),
         ("mixed", repeated(["1", "2", "3", "a", "b", "c", "d", "e", "f", "g"]), "category"),
         ("size", [*repeated(["3", "4", "5.5", "7"]), "unknown", "-"], "number"),
+        ("size", [*[f"{v:.2f}" for v in RANDOM.normal(size=ROWS)], *["-"] * (ROWS // 2)], "number"),
+        ("grade", repeated(["1", "2", "3", "none"]), "category"),
+        ("sold", [f"{1 + i % 28} {MONTHS[i % 12]} {2000 + i % 20}" for i in range(ROWS)], "unused"),
+        ("sold", [f"{MONTHS[i % 12][:3]} {1 + i % 28:02}, 2013" for i in range(ROWS)], "unused"),
+        ("sold", [f"{MONTHS[i % 12]} sale {2000 + i % 20}" for i in range(ROWS)], "category"),
+        ("date", [20_130_000 + 100 * (1 + i % 12) + 1 + i % 28 for i in range(ROWS)], "unused"),
+        ("date", [20_130_000 + i % 100 for i in range(ROWS)], "number"),
+        ("paid", [f"${i % 300:,.2f}" for i in range(ROWS)], "category"),
         ("infinite", [float(i % 9) for i in range(ROWS)] + [float("inf")], "unused"),
     ],
 )
@@ -67,6 +78,12 @@ def test_what_may_be_an_id_or_a_number_is_both() -> None:
     assert (decision.kind, decision.also_id) == ("number", True)
     assert not decided("x", list(range(600)) * 19).also_id  # too few rows of each
     assert not decided("x", (10 * RANDOM.normal(size=ROWS)).tolist()).also_id
+
+
+def test_a_number_with_a_sign_is_said_to_be_one() -> None:
+    for text in ("${}", "{} €", "{}%", "-£{}"):
+        assert "were written without its sign" in decided("x", [text.format(i % 50) for i in range(ROWS)]).why
+    assert "sign" not in decided("x", [f"u{i % 50}" for i in range(ROWS)]).why
 
 
 def test_separators() -> None:

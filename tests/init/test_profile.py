@@ -67,6 +67,14 @@ def test_texts_among_numbers_are_counted_and_shown() -> None:
     assert not column.numbers
 
 
+def test_one_text_may_stand_in_half_of_the_rows() -> None:
+    """As "-" does where a measurement is missing; among a few codes it is one of them."""
+    column = of({"y": [0] * 8000, "x": [*map(str, range(4000)), *["-"] * 4000]}).columns["x"]
+    assert (column.texts, column.odd, column.numbers) == (4000, {"-"}, True)
+    codes = of({"y": [0] * 8000, "x": [*(str(i % 9) for i in range(4000)), *["-"] * 4000]}).columns["x"]
+    assert not codes.numbers
+
+
 def test_lists_and_structures() -> None:
     table = pa.table(
         {

@@ -137,6 +137,30 @@ def test_how_csv_files_are_written(tmp_path: Path) -> None:
     assert (data.separator, data.strip) == (";", True)
 
 
+def test_a_spreadsheet_of_another_country(tmp_path: Path) -> None:
+    """The recipe of `1.234,5` is that of `1234.5` but for how the file is read."""
+    frame = clicks(2000)
+    written(tmp_path, frame)
+    plain = load(tmp_path / "recipe.yaml")
+    german = frame.assign(
+        price=[f"{price:,.3f}".translate(str.maketrans(",.", ".,")) for price in frame["price"]]
+    )
+    german["größe"] = frame["same"]
+    german.to_csv(tmp_path / "german.csv", index=False, sep=";", encoding="cp1252")
+    asked = Request(
+        data=[str(tmp_path / "german.csv")],
+        label="y",
+        output=str(tmp_path / "recipe.yaml"),
+        encoding="cp1252",
+    )
+    (tmp_path / "recipe.yaml").write_text(make_recipe(asked).text)
+    found = load(tmp_path / "recipe.yaml")
+    assert list(found.schema().features) == list(plain.schema().features)
+    assert found.schema().features["price"] == plain.schema().features["price"]
+    data = found.sections.data
+    assert (data.decimal, data.encoding, data.separator) == (",", "cp1252", ";")
+
+
 def test_texts_that_mean_missing_are_declared(tmp_path: Path) -> None:
     frame = clicks(500)
     frame["size"] = np.resize(["1.5", "2.25", "7.125", "unknown", *map(str, range(40))], len(frame))

@@ -37,6 +37,7 @@ from satrap.errors import ConfigError
 )
 @click.option("--format", metavar="NAME", help="csv, tsv, parquet or arrow; default by the names.")
 @click.option("--separator", metavar="C", help="Between the columns of CSV; default by the header.")
+@click.option("--encoding", default="utf-8", show_default=True, metavar="NAME", help="Of the text of CSV.")
 @debug_option
 def init(output: str, force: bool, **asked: Any) -> None:
     """Look at DATA (files, globs or URLs) and write a recipe to learn a column of it.
@@ -51,8 +52,12 @@ def init(output: str, force: bool, **asked: Any) -> None:
         found = make_recipe(Request(output=output, **asked), counting)
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     Path(output).write_text(found.text, encoding="utf-8")
-    click.echo(f"{output}: {found.rows:,} rows; {found.used} columns used, {found.unused} left out")
+    click.echo(f"{output}: {found.rows:,} rows; {_columns(found.used)} used, {found.unused} left out")
     click.echo(f"next:\n  satrap train {output}")
+
+
+def _columns(count: int) -> str:
+    return f"{count} column{'s' * (count != 1)}"
 
 
 class _Counting:

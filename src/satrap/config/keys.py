@@ -86,6 +86,10 @@ class Data(Keys):
     """CSV: the character around values that contain separators; default a double quote; empty: none."""
     encoding: str | None = None
     """CSV: character encoding; default utf-8."""
+    decimal: Literal[".", ","] | None = None
+    """CSV: the mark before the fraction of a number; default a point."""
+    thousands: str | None = None
+    """CSV: the mark between groups of three digits, such as a comma in 1,234.5; default none."""
     join: list[Join] = Field(default_factory=list)
     """Columns to add from other files."""
     split: Annotated[Split | TimeSplit | None, Choice(_way, {"rows": Split, "time": TimeSplit}, "modulo")] = (

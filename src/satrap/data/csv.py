@@ -17,9 +17,10 @@ import pyarrow.csv as pacsv
 from satrap.data.columns import to_floats
 from satrap.data.encode import MISSING, not_a_number
 from satrap.data.files import File
+from satrap.data.numerals import Numerals
 from satrap.data.records import Block, blocks, copy_records
 from satrap.data.source import Cursor, Origin, Piece, Scan, check_columns, permutation
-from satrap.data.stream import TextStream
+from satrap.data.stream import NAME_ENCODING, TextStream
 from satrap.errors import ConfigError, DataError
 
 BLOCK_BYTES = 1 << 20
@@ -40,9 +41,13 @@ class CsvOptions:
         strip: drop blanks around values; default False.
         quote: the character around values that hold separators or line ends, default '"'; None: none.
         encoding: text encoding, default "utf-8".
+        decimal: mark before the fraction of numbers, default "."; with "," a value `3,14` is 3.14 in every
+            column, also as an id.
+        thousands: mark between groups of three digits, such as "," in `1,234.5`; None (default): none.
 
     Raises:
-        ConfigError: a separator or quote that is not one ASCII character, or an unknown encoding.
+        ConfigError: a separator or quote that is not one ASCII character, an unknown encoding, or a mark that
+            numbers do not have.
     """
 
     separator: str | None = None
@@ -52,6 +57,13 @@ class CsvOptions:
     strip: bool = False
     quote: str | None = '"'
     encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str | None = None
+
+    @property
+    def numerals(self) -> Numerals:
+        """How numbers are written."""
+        return Numerals(self.decimal, self.thousands)
 
     def __post_init__(self) -> None:
         for name in ("separator", "quote"):
@@ -66,6 +78,7 @@ class CsvOptions:
                 f"csv: {self.encoding!r} is no known text encoding",
                 fix="use utf-8, utf-16, latin-1 or cp1252",
             ) from error
+        Numerals(self.decimal, self.thousands)
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
 
@@ -183,14 +196,18 @@ class CsvSource:
             try:
                 names = next(csv.reader([text], delimiter=chr(self._marks[1]), quotechar=options.quote))
             except csv.Error as error:
-                raise DataError(f"the header cannot be read: {error}", where=file.name) from error
+                raise DataError(
+                    f"the header cannot be read: {error}",
+                    where=file.name,
+                    fix="correct the header; tr '\\r' '\\n' mends a file whose lines end with \\r alone",
+                ) from error
         names = [name.strip() if options.strip else name for name in names]
         for name, count in Counter(names).items():
             if count > 1:
                 raise DataError(
                     f"column {name!r} appears {count} times in the header",
                     where=file.name,
-                    fix="rename the columns, or give CsvOptions(columns=...) if the file has no header",
+                    fix="rename the columns; without a header, give data.columns (CsvOptions in Python)",
                 )
         return names
 
@@ -234,9 +251,9 @@ class _Parser:
             strip = (quote, separator) if self.options.strip else None
             text = pa.py_buffer(copy_records(block.data, block.starts[chosen], block.ends[chosen], strip))
         types = {name: pa.float64() for name in scan.numbers} | {name: pa.string() for name in scan.ids}
-        table, raw = self._converted(text, types, self.options.missing, origin), None
+        table, raw = self._converted(text, types, origin), None
         if scan.raw:
-            raw = self._converted(text, dict.fromkeys(self.names, pa.string()), (), origin)
+            raw = self._converted(text, dict.fromkeys(self.names, pa.string()), origin, verbatim=True)
         return Piece(table, origin, cursor, raw)
 
     def _parse(
@@ -271,7 +288,7 @@ class _Parser:
                 f"a row has {row.actual_columns} values, the header has {row.expected_columns}",
                 where=f"{self.file.name}, row {int(origin.rows[row.number - 1]) + 1}: {row.text[:80]}",
                 why="it is unclear which value belongs to which column",
-                fix="correct the row, or give the right separator, quote or columns in CsvOptions",
+                fix="correct the row, or give data.separator, quote or comment (CsvOptions in Python)",
             ) from None
         if table.num_rows != len(origin.rows):
             raise DataError(
@@ -283,22 +300,29 @@ class _Parser:
         return table
 
     def _converted(
-        self, text: pa.Buffer, types: dict[str, Any], missing: Sequence[str], origin: Origin
+        self, text: pa.Buffer, types: dict[str, Any], origin: Origin, *, verbatim: bool = False
     ) -> pa.Table:
-        """Parse text, also numbers that pyarrow refuses, such as "True"; name a value that is no number."""
-        try:
-            return self._parse(text, types, missing, origin)
-        except pa.ArrowInvalid as first:
-            error = first
+        """Parse text, also numbers that pyarrow refuses, such as "True"; name a value that is no number.
+
+        `verbatim`: all text stays as it is.
+        """
+        numerals = Numerals() if verbatim else self.options.numerals
+        missing = () if verbatim else self.options.missing
+        error: Exception | None = None
+        if numerals.plain:
+            try:
+                return self._parse(text, types, missing, origin)
+            except pa.ArrowInvalid as first:
+                error = first
         try:
             found = self._parse(text, dict.fromkeys(types, pa.binary()), missing, origin)
-        except pa.ArrowInvalid:
-            raise DataError(f"the text cannot be parsed: {error}", where=self.file.name) from error
+        except pa.ArrowInvalid as second:
+            raise DataError(f"the text cannot be parsed: {error or second}", where=self.file.name) from second
         columns: dict[str, pa.Array] = {}  # one table of all at the end: each change of a table copies it
         for name, kind in types.items():
             column = found.column(name).combine_chunks()
             try:
-                column = column.cast(pa.string())
+                column = numerals.rewritten(column.cast(pa.string()))
                 if kind == pa.float64():
                     column = pa.array(to_floats(column), from_pandas=True)
             except pa.ArrowInvalid:
@@ -319,8 +343,5 @@ class _Parser:
 
 def _bad_encoding(where: str) -> DataError:
     return DataError(
-        "the text is not UTF-8",
-        where=where,
-        why="its characters cannot be known",
-        fix="give the file's encoding, such as latin-1: data.encoding, in Python CsvOptions(encoding=...)",
+        "the text is not UTF-8", where=where, why="its characters cannot be known", fix=NAME_ENCODING
     )

@@ -10,7 +10,14 @@ from typing import Any
 from satrap.data.files import File, reading
 from satrap.errors import DataError
 
+NAME_ENCODING = (
+    "give the file's encoding, such as cp1252 or utf-16: data.encoding in a recipe, "
+    "satrap init --encoding, CsvOptions(encoding=...) in Python"
+)
+"""What to do about text in an unknown encoding."""
+
 _STEP = 1 << 20
+_GZIP = b"\x1f\x8b"
 
 
 class TextStream:
@@ -26,7 +33,13 @@ class TextStream:
         with reading(file.name):
             magic = self._handle.read(2)
             self._handle.seek(0)
-        self.compressed = magic == b"\x1f\x8b" or file.name.endswith(".gz")
+        if magic and magic != _GZIP and file.name.endswith(".gz"):
+            raise DataError(
+                "its name ends in .gz, but it is not compressed with gzip",
+                where=file.name,
+                fix="give it a name without .gz, or copy or download it again",
+            )
+        self.compressed = magic == _GZIP or file.name.endswith(".gz")
         self._bytes: Any = gzip.GzipFile(fileobj=self._handle) if self.compressed else self._handle
         plain = codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
         self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
@@ -91,7 +104,7 @@ class TextStream:
                 f"the text is not in the encoding {self._encoding}: {getattr(error, 'reason', error)}",
                 where=f"{self.file.name}, byte {self._encoded - held + place + 1:,}",
                 why="its characters cannot be known",
-                fix="give the file's real encoding: data.encoding, in Python CsvOptions(encoding=...)",
+                fix=NAME_ENCODING,
             ) from error
         self._encoded += len(data)
         return text if text or not data else self._read(len(data))

@@ -122,7 +122,15 @@ def boundaries_of(values: Any, bins: int) -> list[float]:
         below = np.cumsum(np.minimum(counts, counts.sum() / bins))
         places = np.searchsorted(below, below[-1] * np.arange(1, bins) / bins, side="right")
         cuts = np.unique(distinct[places[places > 0]])
-    return sorted({float(f"{cut:.6g}") for cut in cuts})
+    return sorted({float(f"{cut:.{_digits(distinct)}g}") for cut in cuts})
+
+
+def _digits(distinct: Any) -> int:
+    """Return how many digits boundaries of ascending numbers need: six, or more if the numbers are close."""
+    largest, spread = np.abs(distinct[[0, -1]]).max(), distinct[-1] - distinct[0]
+    if not spread:
+        return 6
+    return int(min(17, max(6, 4 + np.ceil(np.log10(largest / spread) + 1))))
 
 
 def bins_for(rows: int, columns: int, numbers: int) -> tuple[int, int]:

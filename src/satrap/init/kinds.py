@@ -22,6 +22,9 @@ _SEPARATORS = "|", ";", "^", ",", " "
 _STAMP = (
     r"^\d{4}[-/]\d{1,2}[-/]\d{1,2}([T ]\d{1,2}:\d{2}.*)?$|^\d{1,2}[./]\d{1,2}[./]\d{4}( \d{1,2}:\d{2}.*)?$"
 )
+_MONTHS = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE_IN_WORDS = rf"(?i)^(\w+,? )?(\d{{1,2}}\.?[ -]{_MONTHS}[ -,]|{_MONTHS} \d{{1,2}},? )[ ]?\d{{2,4}}\b"
+_MONEY = r"^\s*[-+(]?\s*([$€£¥]\s*[\d.,' ]+|[\d.,' ]*\d\s*[$€£¥%])\s*\)?\s*$"
 _TEXTS = pa.array(MISSING)
 
 
@@ -108,6 +111,8 @@ def _is_time(column: Column, sample: pa.Array) -> bool:
 
 def _of_numbers(column: Column, values: Any) -> Decision:
     distinct, whole = column.distinct.count, column.fractions == 0
+    if whole and _is_day(column, values):
+        return Decision("unused", "days as numbers: written as 2024-01-31 they are times")
     if whole and column.ascending and column.rows > 2:
         return Decision("unused", "it only counts the rows")
     if distinct == 2:
@@ -123,9 +128,24 @@ def _of_numbers(column: Column, values: Any) -> Decision:
     return Decision("number", "a number", numbers=values)
 
 
+def _is_day(column: Column, values: Any) -> bool:
+    """Tell whether whole numbers, float64[n], are days such as 20240131."""
+    if not _TIME_WORDS & set(words(column.name)) or not 1900_01_01 <= column.low <= column.high <= 2100_12_31:
+        return False
+    numbers = values[~np.isnan(values)].astype(np.int64)
+    month, day = numbers // 100 % 100, numbers % 100
+    return bool(((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all())
+
+
 def _of_texts(column: Column, sample: pa.Array) -> Decision:
     if not is_text(sample.type):  # times of day, decimals and the like
         return Decision("category", "a category")
+    if pc.all(pc.match_substring_regex(sample, _DATE_IN_WORDS)).as_py():
+        return Decision("unused", "dates in words: written as 2024-01-31 they are times")
+    if column.distinct.count > 20 and pc.all(pc.match_substring_regex(sample, _MONEY)).as_py():
+        return Decision(
+            "category", f"a category; a number if {sample[0].as_py()!r} were written without its sign"
+        )
     separator = _separator(sample)
     if pc.all(pc.match_substring_regex(sample, r"^\s*(\{.*\}|\[.*\])\s*$")).as_py():
         return Decision("unused", "JSON: turn what matters into columns")

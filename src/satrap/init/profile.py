@@ -26,7 +26,10 @@ LABEL_VALUES = 1000
 """Values of the label that are counted one by one."""
 
 MOST_TEXTS, MOST_ODD = 1000, 5
-"""Values that are no numbers: counted up to the first, kept up to the second."""
+"""Values that are no numbers: if more than the second differ, they are counted up to the first."""
+
+_MANY = 64
+"""Different values from which a column with one or two texts holds numbers, however often these occur."""
 
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 
@@ -37,8 +40,8 @@ class Column:
 
     Counts are of rows, of a list column also of its values. `low` and `high` are of the finite numbers,
     `shortest` and `longest` of the lengths of lists that are not empty.
-    `texts` counts values that are no numbers, until they are more than `MOST_TEXTS`; `odd` are the first of
-    them.
+    `texts` counts values that are no numbers, if they are of more than `MOST_ODD` kinds until they are more
+    than `MOST_TEXTS`; `odd` are the first of them.
     """
 
     name: str
@@ -75,9 +78,13 @@ class Column:
 
     @property
     def numbers(self) -> bool:
-        """Whether every value is a finite number, but for a few texts that may stand for "missing"."""
-        few = self.texts <= min(MOST_TEXTS, self.values / 20) and len(self.odd) <= MOST_ODD
-        return few and self.infinite == 0 and self.low <= self.high
+        """Whether every value is a finite number, but for texts that may stand for "missing".
+
+        These are one or two among many numbers, or some in few rows.
+        """
+        few = len(self.odd) <= MOST_ODD and self.texts <= self.values / 20
+        one = len(self.odd) <= 2 and self.texts <= self.values / 2 and self.distinct.count > _MANY
+        return (few or one) and self.infinite == 0 and self.low <= self.high
 
     def add(self, array: pa.Array, missing: Missing) -> None:
         """Take the next rows into account."""
@@ -107,7 +114,7 @@ class Column:
             self._add_numbers(array, missing)
 
     def _add_numbers(self, array: pa.Array, missing: Missing) -> None:
-        if self.texts > MOST_TEXTS:
+        if self.texts > MOST_TEXTS and len(self.odd) > MOST_ODD:
             return
         try:
             values = to_floats(array, missing.texts)

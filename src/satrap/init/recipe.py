@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,13 @@ from satrap.data.columns import as_array
 from satrap.data.csv import CsvOptions
 from satrap.data.dataset import open_source
 from satrap.data.encode import MISSING
-from satrap.data.files import find_files, guess_format
-from satrap.data.source import Scan, Source, check_columns
+from satrap.data.source import Source, check_columns
 from satrap.errors import ConfigError, DataError, did_you_mean
 from satrap.init.alone import auc_alone
 from satrap.init.choose import Features, Lines, add_features, bins_for
 from satrap.init.kinds import Decision, decide, words
 from satrap.init.label import Target, choose_label
+from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
 from satrap.init.settings import is_small, settings, starts_at_mean
 from satrap.init.times import proposals, split_by_time
@@ -54,6 +55,7 @@ class Request:
         rows: read only so many rows; default all.
         format: csv, tsv, parquet or arrow; default by the names of the files.
         separator: between the columns of a CSV file; default by its header.
+        encoding: of CSV files; default utf-8.
     """
 
     data: Sequence[str]
@@ -70,6 +72,7 @@ class Request:
     rows: int | None = None
     format: str | None = None
     separator: str | None = None
+    encoding: str = "utf-8"
 
 
 @dataclass(slots=True)
@@ -88,9 +91,9 @@ def make_recipe(asked: Request, progress: Callable[[int], None] = lambda _: None
     Raises `DataError` for data, or a label, that nothing can be learned from, `ConfigError` for columns that
     are not there.
     """
-    source, csv, kind = _open(asked, asked.data)
+    source, csv, kind = open_data(asked.data, asked.format, asked.separator, asked.encoding)
     _check_columns(asked, source)
-    tested = _open(asked, asked.test)[0] if asked.test else None
+    tested = open_source(list(asked.test), format=kind, csv=csv) if asked.test else None
     if tested:
         check_columns([asked.label], tested.names, tested.label)
     facts = profile(source, asked.label, most=asked.rows, progress=progress)
@@ -154,30 +157,6 @@ def _training_rows(asked: Request, facts: Profile) -> int:
     return facts.rows * 9 // 10 if asked.test else facts.rows * 8 // 10
 
 
-def _open(asked: Request, sources: Sequence[str]) -> tuple[Source, CsvOptions, str]:
-    """Open files; of CSV files also find out what separates columns and whether values have blanks around."""
-    try:
-        kind = asked.format or guess_format(find_files(list(sources))[0].name)
-    except ConfigError as error:
-        raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
-    csv = CsvOptions(separator=asked.separator)
-    source = open_source(list(sources), format=kind, csv=csv)
-    if kind not in ("csv", "tsv"):
-        return source, csv, kind
-    if asked.separator is None and len(source.names) == 1:
-        header = source.names[0]
-        best = max(",;\t|", key=header.count)
-        if best in header:
-            csv = replace(csv, separator=best)
-            source = open_source(list(sources), format=kind, csv=csv)
-    first = next(iter(source.scan(Scan(ids=source.names, numbers=()), None)), None)
-    row = first.table.slice(0, 1).to_pylist()[0].values() if first else ()
-    if any(name != name.strip() for name in source.names) or any(v and v != v.strip() for v in row):
-        csv = replace(csv, strip=True)
-        source = open_source(list(sources), format=kind, csv=csv)
-    return source, csv, kind
-
-
 def _check_columns(asked: Request, source: Source) -> None:
     named: dict[str, Sequence[str | None]] = {"--label": [asked.label], "--drop": asked.drop}
     named |= {"--weight": [asked.weight], "--group": [asked.group], "--time": [asked.time]}
@@ -185,9 +164,11 @@ def _check_columns(asked: Request, source: Source) -> None:
         for column in columns:
             if column is not None and column not in source.names:
                 shown = ", ".join(source.names[:12]) + (", ..." if len(source.names) > 12 else "")
+                values = [name for name in source.names if re.fullmatch(r"[-+]?\d[\d.,]*|", name)]
                 raise ConfigError(
                     f"there is no column {column!r}",
                     where=f"{option}, {source.label}",
+                    why="the first line seems to hold values: a file needs a line of names" if values else "",
                     fix=f"{did_you_mean(column, source.names, cutoff=0.5)}columns: {shown}",
                 )
 
@@ -253,13 +234,28 @@ def _data(
             "every tenth row each, for when to stop and for the test",
         )
     lines["format"] = (kind, "")
-    if csv.separator is not None:
-        lines["separator"] = (csv.separator, "")
-    if csv.strip:
-        lines["strip"] = (True, "there are blanks around values")
+    lines |= _written(csv)
     if odd:
         lines["missing"] = ([*MISSING, *odd], f"also {', '.join(odd)}: text among numbers")
     lines["split"] = split
+    return lines
+
+
+def _written(csv: CsvOptions) -> Lines:
+    """Return how CSV files are written, where it is not the usual way."""
+    lines: Lines = {}
+    if csv.separator is not None:
+        lines["separator"] = (csv.separator, "")
+    if csv.encoding != "utf-8":
+        lines["encoding"] = (csv.encoding, "")
+    if csv.comment is not None:
+        lines["comment"] = (csv.comment, "the first line is no header")
+    if csv.decimal != ".":
+        lines["decimal"] = (csv.decimal, "numbers are written as 3,14")
+    if csv.thousands is not None:
+        lines["thousands"] = (csv.thousands, f"numbers are written as 1{csv.thousands}234")
+    if csv.strip:
+        lines["strip"] = (True, "there are blanks around values")
     return lines
 
 

@@ -29,6 +29,8 @@ def scalar(value: Any) -> str:
 def _escaped(character: str) -> str:
     if character in '"\\':
         return "\\" + character
+    if character == "\t":
+        return "\\t"
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 

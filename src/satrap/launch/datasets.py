@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from satrap.errors import ConfigError
 from satrap.schema import Schema
 
 PARTS = ("train", "validation", "test")
+CSV_KEYS = tuple(field.name for field in fields(data.CsvOptions))
+"""Keys of data that say how CSV files are written."""
 
 
 def open_part(
@@ -92,7 +95,7 @@ def _read(
     keys = recipe.sections.data
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else (None if value == "" else value)
-        for name in ("separator", "columns", "comment", "missing", "strip", "quote", "encoding")
+        for name in CSV_KEYS
         if (value := getattr(keys, name)) is not None
     }
     joins = [data.Join(**{**join.model_dump(), "source": recipe.locate(join.source)}) for join in keys.join]

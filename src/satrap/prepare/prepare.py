@@ -17,7 +17,7 @@ from satrap.data import Dataset
 from satrap.data.files import File, find_files
 from satrap.data.source import FileSource
 from satrap.errors import DataError
-from satrap.launch.datasets import PARTS, open_whole
+from satrap.launch.datasets import CSV_KEYS, PARTS, open_whole
 from satrap.launch.folder import locked
 from satrap.prepare.layout import Layout, layout
 from satrap.prepare.manifest import VERSION, Manifest
@@ -28,7 +28,7 @@ from satrap.prepare.recipe import RECIPE, write_recipe
 PART_BYTES = 256 << 20
 """Bytes of an input file that become one file, unless the number of files is given."""
 
-_READING = ("format", "separator", "columns", "comment", "missing", "strip", "quote", "encoding", "join")
+_READING = ("format", *CSV_KEYS, "join")
 """Keys of data that decide what is read."""
 
 

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from satrap.report.page.svg import HEIGHT, LEFT, RIGHT, WIDTH, Line, bars, chart, number, ticks
+from satrap.report.page.svg import HEIGHT, LEFT, RIGHT, WIDTH, Line, alike, bars, chart, number, ticks
 from tests.report.page.runs import NASTY, Page
 
 
@@ -65,6 +65,22 @@ def test_bars_are_as_long_as_their_values() -> None:
     starts = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', picture)]
     assert starts[2] + widths[2] == pytest.approx(starts[0], abs=0.2)  # to the left of 0
     assert "script" not in Page(picture).tags
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.227, 2.56e-05, -0.05], ["0.2270", "0.0000", "-0.0500"]),
+        ([14.2, 0.266, -1e-9], ["14.20", "0.27", "0.00"]),
+        ([61_849.0, 2.5], ["61,849", "2"]),
+        ([0.0], ["0"]),
+        ([3e-05, 1e-06], ["0.00003000", "0.00000100"]),
+    ],
+)
+def test_values_beside_bars_can_be_compared(values: list[float], expected: list[str]) -> None:
+    assert [alike(values)(value) for value in values] == expected
+    shown = re.findall(r'class="value">([^<]*)<', bars("gain", {"a": values}, x="AUC"))
+    assert shown == expected
 
 
 def test_too_many_bars_are_cut_and_said() -> None:

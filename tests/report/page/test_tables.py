@@ -74,3 +74,5 @@ def test_what_was_run() -> None:
 def test_traffic_and_machine() -> None:
     assert rows(tables.traffic([full()])) == [["", "runs/a"], ["distinct ids / ids", "0.5"]]
     assert rows(tables.machines([full()])) == [["", "runs/a"], ["torch", "2.13.0"], ["memory", "16 GiB"]]
+    some = replace(full(), sessions=[{"cores": 2.0}]), replace(full("runs/b"), sessions=[{"cores": 1.5}])
+    assert rows(tables.machines(some))[1] == ["cores", "2", "1.5"]

@@ -13,7 +13,7 @@ COLORS = 6
 """Colours of runs in the style, `--c0` to `--c5`; more runs take them again."""
 
 WIDTH, HEIGHT = 460, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 20, 10, 40
+LEFT, RIGHT, TOP, BOTTOM = 72, 20, 10, 40
 """Margins of the plot, in the units of the drawing."""
 
 BAR, GAP, NAMES = 12, 8, 150
@@ -61,6 +61,13 @@ def number(value: float) -> str:
     return f"{value:.5g}"
 
 
+def alike(values: Sequence[float]) -> Callable[[float], str]:
+    """Return how to write numbers: to the decimal that is the fourth digit of the largest of `values`."""
+    largest = max(map(abs, values), default=0.0)
+    decimals = max(0, 3 - math.floor(math.log10(largest))) if largest else 0
+    return lambda value: f"{round(value, decimals) + 0.0:,.{decimals}f}"  # + 0.0: no "-0"
+
+
 def chart(
     title: str,
     lines: Sequence[Line],
@@ -104,9 +111,9 @@ def bars(title: str, rows: Mapping[str, Sequence[float | None]], *, x: str, show
         return NAMES + (value - low) / (high - low) * (WIDTH - NAMES - 64)
 
     inner = [_vertical(place(tick), top, number(tick)) for tick in ticks(low, high, 3)]
-    inner.append(element("text", x, x=place((low + high) / 2), y=height - 3, class_="axis middle"))
+    inner.append(element("text", x, x=place((low + high) / 2), y=height - 5, class_="axis middle"))
     for name, group in drawn.items():
-        inner += _group(name, group, at[name], place)
+        inner += _group(name, group, at[name], place, alike(values))
     caption = title if len(rows) <= shown else f"{title}: the first {shown} of {len(rows)}"
     return element(
         "figure",
@@ -115,7 +122,9 @@ def bars(title: str, rows: Mapping[str, Sequence[float | None]], *, x: str, show
     )
 
 
-def _group(name: str, group: Sequence[float | None], top: float, place: _Place) -> list[Html]:
+def _group(
+    name: str, group: Sequence[float | None], top: float, place: _Place, written: Callable[[float], str]
+) -> list[Html]:
     short = name if len(name) <= 22 else f"{name[:21]}…"
     middle = top + len(group) * BAR / 2 + 4
     label = element("text", element("title", name), short, x=NAMES - 8, y=f"{middle:.1f}", class_="name")
@@ -136,7 +145,7 @@ def _group(name: str, group: Sequence[float | None], top: float, place: _Place) 
                 style=f"fill: var(--c{run % COLORS})",
             )
         )
-        found.append(element("text", f"{value:.3g}", x=f"{end + 4:.1f}", y=f"{y + 10:.1f}", class_="value"))
+        found.append(element("text", written(value), x=f"{end + 4:.1f}", y=f"{y + 10:.1f}", class_="value"))
     return found
 
 

@@ -218,7 +218,9 @@ def machines(runs: Sequence[RunReport]) -> list[Html]:
 
 
 def _fact(name: str, value: Any) -> str:
-    return size(value) if name == "memory" and isinstance(value, int) else "" if value is None else str(value)
+    if name == "memory" and isinstance(value, int):
+        return size(value)
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def differences(runs: Sequence[RunReport]) -> list[Html]:

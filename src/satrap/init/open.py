@@ -1,0 +1,101 @@
+"""Opens files and finds out how their text is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from satrap.data.csv import CsvOptions
+from satrap.data.dataset import open_source
+from satrap.data.encode import MISSING
+from satrap.data.files import find_files, guess_format
+from satrap.data.numerals import Numerals
+from satrap.data.source import Scan, Source
+from satrap.errors import ConfigError
+
+_SEPARATORS = ",;\t|", " "
+_LIST = r"^\s*[^,\s]+(,[^,]*){2,}$"
+"""Three values or more between commas."""
+
+
+def open_data(
+    sources: Sequence[str], kind: str | None = None, separator: str | None = None, encoding: str = "utf-8"
+) -> tuple[Source, CsvOptions, str]:
+    """Return an open source, how its CSV files are written, and its format.
+
+    Of CSV files it finds out what separates columns, whether a comment comes first, whether values have
+    blanks around them, and how numbers are written. Raises `ConfigError` for files of no known format.
+    """
+    try:
+        kind = kind or guess_format(find_files(list(sources))[0].name)
+    except ConfigError as error:
+        raise ConfigError(error.what, fix="--format csv, tsv, parquet or arrow") from error
+    csv = CsvOptions(separator=separator, encoding=encoding)
+
+    def opened(**options: Any) -> Source:
+        nonlocal csv
+        csv = replace(csv, **options)
+        return open_source(list(sources), format=kind, csv=csv)
+
+    source = opened()
+    if kind not in ("csv", "tsv"):
+        return source, csv, kind
+    if len(source.names) == 1 and source.names[0].startswith("#"):
+        source = opened(comment="#")
+    if separator is None and len(source.names) == 1:
+        header = source.names[0]
+        for marks in _SEPARATORS:
+            if (best := max(marks, key=header.count)) in header:
+                source = opened(separator=best)
+                break
+    first = _first(source)
+    row = first.slice(0, 1).to_pylist()[0].values() if first else ()
+    if any(name != name.strip() for name in source.names) or any(v and v != v.strip() for v in row):
+        source = opened(strip=True)
+        first = _first(source)
+    if (
+        first
+        and (found := numerals_of(first, fractions=kind == "tsv" or csv.separator not in (None, ",")))
+        != Numerals()
+    ):
+        source = opened(decimal=found.decimal, thousands=found.thousands)
+    return source, csv, kind
+
+
+def _first(source: Source) -> pa.Table | None:
+    piece = next(iter(source.scan(Scan(ids=source.names, numbers=()), None)), None)
+    return piece.table if piece else None
+
+
+def numerals_of(table: pa.Table, *, fractions: bool) -> Numerals:
+    """Return how numbers in columns of text are written: plainly unless all values of a column say otherwise.
+
+    Args:
+        table: some rows.
+        fractions: a comma may be before a fraction. It is not in a file whose columns are between commas,
+            where `1,2` in quotes is a list.
+    """
+    english, german = Numerals(".", ","), Numerals(",", ".")
+    found, lists = Numerals(), False
+    for name in table.column_names:
+        values = pc.utf8_trim_whitespace(table.column(name).combine_chunks())
+        values = values.filter(pc.invert(pc.is_in(values, pa.array(MISSING))))
+        commas = values.filter(pc.match_substring(values, ","))
+        if not len(commas):
+            continue
+        if fractions and _all(commas, german.pattern) and _all(values, german.pattern):
+            dots = pc.any(pc.match_substring(commas, ".")).as_py()
+            found = german if dots or found == german else Numerals(",")
+        elif _all(values, english.pattern):
+            found = english if found == Numerals() else found
+        elif pc.any(pc.match_substring_regex(commas, _LIST)).as_py():
+            lists = True
+    return Numerals() if lists and found != Numerals() else found
+
+
+def _all(values: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(values, f"^(?:{pattern})$")).as_py())
