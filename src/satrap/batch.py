@@ -20,12 +20,12 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class Jagged:
-    """Ids of one feature for all samples of a batch.
+    """Ids, or numbers of events, of one feature for all samples of a batch.
 
     Sample `i` owns `values[offsets[i]:offsets[i + 1]]`; `offsets` is None when every sample has exactly one.
 
     Args:
-        values: uint64[n].
+        values: uint64[n] ids, or float32[n] numbers.
         offsets: int64[batch + 1], ascending from 0 to n, or None.
         weights: float32[n], one per id, or None for all ones.
 
@@ -33,12 +33,12 @@ class Jagged:
         DataError: shapes or dtypes do not fit.
     """
 
-    values: Ids
+    values: npt.NDArray[Any]
     offsets: Offsets | None = None
     weights: Floats | None = None
 
     def __post_init__(self) -> None:
-        if self.values.dtype != np.uint64 or self.values.ndim != 1:
+        if self.values.dtype not in (np.uint64, np.float32) or self.values.ndim != 1:
             raise DataError(f"ids must be uint64[n], got {self.values.dtype}{list(self.values.shape)}")
         offsets, count = self.offsets, len(self.values)
         if offsets is not None:
@@ -68,6 +68,8 @@ class Batch:
         weights: float32[size] sample weights >= 0, or None.
         groups: uint64[size] group ids for grouped AUC, or None.
         position: the reader's position just after this batch (plain JSON data), or None.
+        events: numeric feature of a sequence -> a number for each event, float32; offsets are those of the
+            sequence's ids.
     """
 
     size: int
@@ -78,11 +80,15 @@ class Batch:
     weights: Floats | None = None
     groups: Ids | None = None
     position: Any = None
+    events: Mapping[str, Jagged] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, jagged in self.ids.items():
-            if len(jagged) != self.size:
-                raise DataError(f"feature {name!r} has {len(jagged)} samples, the batch has {self.size}")
+        for kind, features in ((np.uint64, self.ids), (np.float32, self.events)):
+            for name, jagged in features.items():
+                if len(jagged) != self.size:
+                    raise DataError(f"feature {name!r} has {len(jagged)} samples, the batch has {self.size}")
+                if jagged.values.dtype != kind:
+                    raise DataError(f"feature {name!r} has values of type {jagged.values.dtype}")
         for name in ("numeric", "labels", "label_mask", "weights", "groups"):
             array = getattr(self, name)
             if array is not None and len(array) != self.size:
@@ -93,13 +99,28 @@ class Batch:
 class JaggedRows:
     """Embeddings of a feature with pooling "none": one row per id, in the order of the ids.
 
+    Or the numbers of a feature of a sequence: one per event, `dim` is 1.
+
     Args:
         values: float32[n, dim].
-        offsets: int64[batch + 1]; sample `i` owns `values[offsets[i]:offsets[i + 1]]`.
+        offsets: int64[batch + 1]; sample `i` owns `values[offsets[i]:offsets[i + 1]]`. Features of a sequence
+            have the same ones.
+        on_host: the offsets as an array, where they are known without asking the device.
     """
 
     values: Tensor
     offsets: Tensor
+    on_host: Offsets | None = None
+
+    def bounds(self) -> Offsets:
+        """Return the offsets on the host."""
+        return self.offsets.cpu().numpy() if self.on_host is None else self.on_host
+
+    def samples(self, start: int, stop: int) -> JaggedRows:
+        """Return the samples start..stop; values are a view."""
+        bounds = self.bounds()[start : stop + 1]
+        offsets = self.offsets[start : stop + 1]
+        return JaggedRows(self.values[bounds[0] : bounds[-1]], offsets - offsets[0], bounds - bounds[0])
 
     def padded(self, length: int) -> tuple[Tensor, Tensor]:
         """Return (float32[batch, length, dim] padded with zeros, bool[batch, length] True where real).
@@ -134,6 +155,7 @@ class EmbeddedBatch:
         weights: float32[size] sample weights, or None.
         source: the host batch, for models that want ids or groups.
         beside: makes the result of `flat` without copying pooled features; None: `flat` concatenates.
+        events: numeric feature of a sequence -> its numbers, as `JaggedRows` float32[n, 1].
     """
 
     size: int
@@ -145,6 +167,7 @@ class EmbeddedBatch:
     weights: Tensor | None = None
     source: Batch | None = None
     beside: Callable[[], Tensor] | None = None
+    events: Mapping[str, JaggedRows] = field(default_factory=dict)
 
     def __getitem__(self, feature: str) -> Tensor:
         """Return the pooled embedding of a feature, float32[size, dim]; `ConfigError` if there is none."""

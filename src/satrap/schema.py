@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from satrap.errors import ConfigError
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
+from satrap.sequences import SequenceGroup, sequence_groups
 
 TimePart = Literal["hour", "weekday", "age"]
 Pooling = Literal["sum", "mean", "max", "sqrtn", "none"]
@@ -60,6 +61,9 @@ class Categorical:
         time: the column holds times (see `satrap.data.TimeRange`), and the id is their "hour" (0 to 23) or
             "weekday" (0 is Monday); with `boundaries` also "age", the days since 1970. Times with a zone
             count in UTC.
+        sequence: name of a sequence, such as a history: features that name the same have a value for each of
+            its events, in the same order, and `max_values` and `keep` of one count for all. Missing values
+            are kept. For `multi` with pooling "none".
     """
 
     dim: int
@@ -77,6 +81,7 @@ class Categorical:
     weights: str | None = None
     weight_separator: str | None = None
     time: TimePart | None = None
+    sequence: str | None = None
 
 
 Transform = str | Mapping[str, Any]
@@ -84,7 +89,7 @@ Transform = str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numeric:
-    """A feature that is one number per sample.
+    """A feature that is one number per sample, or per event of a sequence.
 
     Args:
         transform: one step or a list of steps, applied in order: "log1p" (log(1 + x) of x = max(number, 0)),
@@ -97,12 +102,17 @@ class Numeric:
         missing: what a missing number becomes, after the transform; default 0.
         time: the column holds times (see `satrap.data.TimeRange`), and the number is their "hour" (0 to 23),
             "weekday" (0 is Monday) or "age", the days since 1970. Times with a zone count in UTC.
+        sequence: name of a sequence of categorical features; the column has a number for each event, in lists
+            or in text that `separator` splits.
+        separator: splits a text value into numbers, for `sequence`; a blank stands for any white space.
     """
 
     transform: Transform | Sequence[Transform] | None = None
     column: str | None = None
     missing: float = 0.0
     time: TimePart | None = None
+    sequence: str | None = None
+    separator: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +315,9 @@ class Schema:
     Attributes:
         categorical: the categorical features, in order.
         numeric: the numeric features, in order.
-        numeric_columns: numeric or vector feature -> its columns of `Batch.numeric`, in order.
+        numeric_columns: numeric or vector feature -> its columns of `Batch.numeric`, in order; without those
+            of sequences, which are in `Batch.events`.
+        sequences: name -> the features of a sequence.
 
     Raises:
         ConfigError: an impossible combination; the message names the feature.
@@ -334,6 +346,9 @@ class Schema:
         self.weight, self.group, self.salt = weight, group, salt
         _check(self)
         self.numeric_columns: Mapping[str, slice] = MappingProxyType(_columns(self.features))
+        self.sequences: Mapping[str, SequenceGroup] = MappingProxyType(
+            sequence_groups(self.categorical, self.numeric)
+        )
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -481,7 +496,7 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
     """Return feature -> its columns of `Batch.numeric`."""
     columns, start = {}, 0
     for name, feature in features.items():
-        if not isinstance(feature, Categorical):
+        if not isinstance(feature, Categorical) and not (isinstance(feature, Numeric) and feature.sequence):
             columns[name] = slice(start, start + (feature.dim if isinstance(feature, Vector) else 1))
             start = columns[name].stop
     return columns

@@ -19,14 +19,15 @@ def click_schema(**extra):
 
 def same(one: Batch, other: Batch) -> bool:
     """Whether two batches hold the same bytes."""
-    if one.size != other.size or one.ids.keys() != other.ids.keys():
+    mine, theirs = {**one.ids, **one.events}, {**other.ids, **other.events}
+    if one.size != other.size or mine.keys() != theirs.keys():
         return False
-    for name, jagged in one.ids.items():
-        if jagged.values.tobytes() != other.ids[name].values.tobytes():
+    for name, jagged in mine.items():
+        if jagged.values.tobytes() != theirs[name].values.tobytes():
             return False
-        if (jagged.offsets is None) != (other.ids[name].offsets is None):
+        if (jagged.offsets is None) != (theirs[name].offsets is None):
             return False
-        if jagged.offsets is not None and not np.array_equal(jagged.offsets, other.ids[name].offsets):
+        if jagged.offsets is not None and not np.array_equal(jagged.offsets, theirs[name].offsets):
             return False
     for name in ("numeric", "labels", "label_mask", "weights", "groups"):
         mine, theirs = getattr(one, name), getattr(other, name)

@@ -1,10 +1,14 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from satrap import Categorical, Label, Numeric, Schema, Vector
-from satrap.data import hash_ids, read
+from satrap.data import hash_ids, measure, read
 from satrap.data.encode import _same
 from satrap.data.hashing import cross_ids
 from satrap.schema import MISSING_ID
@@ -397,3 +401,81 @@ def test_labels_that_are_texts_or_other_numbers_get_advice_for_labels():
         error = error_of(lambda: one({"a": [1, 2], "y": values}, labels=["y"]))  # noqa: B023
         assert "positive" in error.fix
         assert "feature" not in error.fix
+
+
+PAST = {
+    "item": [["a", "b", "c"], ["d"], None, [None, "e"]],
+    "level": [[1, None, 7], [2], None, [3, 1]],
+    "paid": [[0.5, 1.5, None], [None], None, [2, 3.5]],
+}
+
+
+def past_schema(keep, **item):
+    shared = {"multi": True, "pooling": "none", "separator": "|", "sequence": "past"}
+    return Schema(
+        [],
+        {
+            "item": Categorical(dim=4, **shared, max_values=2, keep=keep, **item),
+            "level": Categorical(dim=4, **shared, boundaries=(1.5, 4)),
+            "paid": Numeric(sequence="past", separator="|", transform="sqrt", missing=-1),
+        },
+    )
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+@pytest.mark.parametrize("kind", ["text", "lists", "csv", "parquet"])
+def test_the_columns_of_a_sequence_stay_aligned(keep, kind, tmp_path):
+    cut = slice(2) if keep == "first" else slice(-2, None)
+    rows = [list(zip(*row, strict=True))[cut] if row[0] else [] for row in zip(*PAST.values(), strict=True)]
+    events = [event for row in rows for event in row]
+    columns = PAST
+    if kind in ("text", "csv"):
+        columns = {
+            name: [
+                "" if row is None else "|".join("" if v is None else str(v) for v in row) for row in column
+            ]
+            for name, column in PAST.items()
+        }
+    if kind == "csv":
+        pd.DataFrame(columns).to_csv(tmp_path / "rows.csv", index=False)
+    if kind == "parquet":
+        pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    source = str(tmp_path / f"rows.{kind}") if kind in ("csv", "parquet") else columns
+    [batch] = read(source, past_schema(keep)).batches()
+    items, levels = hash_ids([item for item, _, _ in events]), hash_ids(np.arange(3))
+    assert batch.ids["item"].values.tolist() == items.tolist()
+    assert (items == MISSING_ID).sum() == 1
+    expected = [
+        MISSING_ID if level is None else levels[(level >= 1.5) + (level >= 4)] for _, level, _ in events
+    ]
+    assert batch.ids["level"].values.tolist() == expected
+    paid = [-1 if number is None else math.sqrt(number) for _, _, number in events]
+    assert batch.events["paid"].values.tolist() == pytest.approx(paid)
+    for jagged in (*batch.ids.values(), *batch.events.values()):
+        assert jagged.offsets is batch.ids["item"].offsets, "one array for all"
+        assert np.diff(jagged.offsets).tolist() == [len(row) for row in rows]
+
+
+def test_columns_of_a_sequence_with_other_lengths_name_row_and_column():
+    columns = {**PAST, "paid": [[1, 2, 3], [1, 2], None, [1, 2]]}
+    error = error_of(lambda: list(read(columns, past_schema("last")).batches()))
+    assert error.what == "a list of 1, beside one of 2 in 'paid'"
+    assert "row 2, column 'item'" in error.where
+    columns = {**PAST, "item": [1, 2, 3, 4]}
+    assert "holds no lists" in error_of(lambda: list(read(columns, past_schema("last")).batches())).what
+
+
+@pytest.mark.parametrize("value", ["x", "inf"])
+def test_a_number_of_an_event_that_cannot_be_used_names_the_row(value):
+    columns = {**PAST, "paid": ["1|2|3", "1", "", f"1|{value}"]}
+    assert (
+        "row 4, column 'paid'" in error_of(lambda: list(read(columns, past_schema("last")).batches())).where
+    )
+
+
+def test_numbers_of_events_are_measured():
+    schema = past_schema("last")
+    schema = schema.replace({"paid": replace(schema.features["paid"], transform="standardize")})
+    found = measure(schema, read(PAST, schema)).numeric["paid"].transform[0]["standardize"]
+    numbers = [n for row in PAST["paid"] for n in row or [] if n is not None]
+    assert (found["mean"], found["std"]) == pytest.approx((np.mean(numbers), np.std(numbers)))

@@ -22,7 +22,8 @@ def batch_of(bags):
     single = np.arange(len(bags), dtype=np.uint64)
     offsets, weights = np.cumsum(counts), np.arange(len(values), dtype=np.float32)
     ids = {"m": Jagged(values, offsets), "w": Jagged(values, offsets, weights), "s": Jagged(single)}
-    return Batch(len(bags), ids, numeric=single.astype(np.float32)[:, None])
+    events = {"e": Jagged(weights * 2, offsets)}
+    return Batch(len(bags), ids, numeric=single.astype(np.float32)[:, None], events=events)
 
 
 def bags_of(batch):
@@ -38,6 +39,8 @@ def test_take_slice_and_concat_equal_lists(bags, data):
     taken = take_rows(batch, np.array(order, np.int64))
     assert bags_of(taken) == [bags[i] for i in order]
     weights = [batch.ids["w"].weights[slice(*batch.ids["w"].offsets[i : i + 2])] for i in order]
+    assert taken.events["e"].values.tolist() == (2 * taken.ids["w"].weights).tolist()
+    assert taken.events["e"].offsets.tolist() == taken.ids["w"].offsets.tolist()
     assert taken.ids["w"].weights.tolist() == [w for row in weights for w in row.tolist()]
     assert taken.ids["s"].values.tolist() == taken.numeric[:, 0].tolist() == order
     cut = data.draw(st.integers(0, len(bags)))

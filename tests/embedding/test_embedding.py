@@ -169,6 +169,43 @@ def test_shared_tables_groups_and_jagged_features() -> None:
         assert {int(i): float(g[0]) for i, g in zip(request.ids, gradient, strict=True)} == uses
 
 
+def test_features_of_a_sequence_share_offsets_and_numbers_stand_beside_them() -> None:
+    def event(table: str) -> satrap.Categorical:
+        return satrap.Categorical(dim=4, multi=True, pooling="none", sequence="past", table=table)
+
+    features = {"user": satrap.Categorical(dim=4), "item": event("item"), "genre": event("genre")}
+    schema = satrap.Schema(labels=[], features={**features, "paid": satrap.Numeric(sequence="past")})
+    shard, plan, embeddings = make(schema)
+    offsets = np.array([0, 2, 2, 3])
+    ids = {
+        "user": satrap.Jagged(np.arange(3, dtype=np.uint64)),
+        "item": satrap.Jagged(np.array([7, 0, 7], np.uint64), offsets),
+        "genre": satrap.Jagged(np.array([1, 2, 3], np.uint64), offsets.copy()),
+    }
+    paid = np.array([0.5, 1.5, 2.5], np.float32)
+    batch = Batch(size=3, ids=ids, events={"paid": satrap.Jagged(paid, offsets.copy())})
+    ticket = plan.ticket(batch)
+    rows = embeddings.rows([shard.lookup_group(r.group, r.ids, r.splits) for r in ticket.requests])
+    embedded = embeddings.embed(ticket, rows)
+    items, genres = embedded.embeddings["item"], embedded.embeddings["genre"]
+    assert isinstance(items, JaggedRows)
+    assert isinstance(genres, JaggedRows)
+    np.testing.assert_array_equal(
+        items.values.detach().numpy(),
+        shard.peek("item", ids["item"].values)[0],
+        "missing events have rows, too",
+    )
+    numbers = embedded.events["paid"]
+    assert items.offsets is genres.offsets is numbers.offsets
+    assert numbers.values.tolist() == [[0.5], [1.5], [2.5]]
+    part = numbers.samples(1, 3)
+    assert (part.values.tolist(), part.offsets.tolist(), part.bounds().tolist()) == (
+        [[2.5]],
+        [0, 0, 1],
+        [0, 0, 1],
+    )
+
+
 def test_stack_is_the_block_itself() -> None:
     schema = satrap.Schema(labels=[], features={n: satrap.Categorical(dim=4) for n in "ba"})
     shard, plan, embeddings = make(schema)

@@ -13,14 +13,14 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from satrap import launch
-from satrap.batch import Batch
+from satrap.batch import Batch, Jagged
 from satrap.config import load
 from satrap.launch.datasets import open_part
-from satrap.launch.scores import _add, scores
+from satrap.launch.scores import _add, _permuted, scores
 from satrap.launch.scoring import load_predictor
 from satrap.metrics.curves import ScoreCurves
 from satrap.report.page import Scores
-from satrap.schema import Label, Numeric, Schema
+from satrap.schema import Categorical, Label, Numeric, Schema
 from satrap.train import Predictor
 from tests.launch.runs import RECIPE, frame, make_recipe
 
@@ -131,6 +131,25 @@ def test_curves_take_the_columns_and_known_rows_of_binary_labels() -> None:
     found = curves["b"].calibration()
     assert found.predicted.tolist() == [3 / 16, 8 / 16]
     assert (found.observed.tolist(), found.weight.tolist()) == ([1, 0], [2, 3])
+
+
+def test_events_exchange_their_values_and_histories_keep_their_lengths() -> None:
+    past = Categorical(dim=4, multi=True, pooling="none", sequence="past")
+    schema = Schema([], {"item": past, "paid": Numeric(sequence="past")})
+    offsets = np.array([0, 3, 3, 50])
+    numbers = np.arange(50)
+    batch = Batch(
+        3,
+        {"item": Jagged(numbers.astype(np.uint64), offsets)},
+        events={"paid": Jagged(numbers.astype(np.float32), offsets)},
+    )
+    for name in ("item", "paid"):
+        found = _permuted(batch, schema, name, np.array([2, 0, 1]))
+        mixed, other = found.ids["item"], found.events["paid"]
+        mixed, other = (mixed, other) if name == "item" else (other, mixed)
+        assert mixed.values.tolist() != numbers.tolist() == other.values.tolist()
+        assert sorted(mixed.values.tolist()) == numbers.tolist()
+        assert mixed.offsets is offsets
 
 
 def test_a_regression_has_gains_and_no_roc(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.data.helpers_data import same
 RECIPE = """\
 data:
   train: train.tsv
-  columns: [y, kind, a, b, n, at, tags, w, pairs, v, g, s]
+  columns: [y, kind, a, b, n, at, tags, w, pairs, v, g, s, seen, seen_at, seen_n]
   missing: ["", "-", "NA"]
   quote: '"'
   shuffle: false
@@ -45,13 +45,17 @@ features:
   heavy: {dim: 4, multi: true, separator: "|", column: tags, weights: w, pooling: mean}
   pairs: {dim: 4, multi: true, separator: "|", weight_separator: ":", max_values: 3}
   v: {vector: 2, separator: " "}
+  seen: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, max_values: 2, keep: last}
+  seen_few: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, column: seen, buckets: 3}
+  seen_hour: {dim: 4, multi: true, pooling: none, separator: "|", sequence: past, column: seen_at, time: hour}
+  seen_n: {numeric: true, separator: "|", sequence: past, transform: standardize}
 weight: s
 group: g
 salt: 5
 model: {name: dnn, hidden: [8]}
 """
 
-NAMES = ["y", "kind", "a", "b", "n", "at", "tags", "w", "pairs", "v", "g", "s"]
+NAMES = ["y", "kind", "a", "b", "n", "at", "tags", "w", "pairs", "v", "g", "s", "seen", "seen_at", "seen_n"]
 WORDS = ["x", "y y", 'quo"te', "a\nb", "7", "07", "7.0", "-", "NA", "", "é", "true", "1e3"]
 NUMBERS = ["", "-", "0", "1", "2.5", "-3", "1e4", "007", " 8"]
 TIMES = ["", "2024-01-31", "2024-02-29 08:05:30", "1700000000", "-"]
@@ -73,7 +77,11 @@ def rows(random, count):
         pairs = "|".join(one(["x", "x:2", "7:0.5", "y:"]) for _ in several(VALUES))
         kind, level = one(["yes", "no", "7", "7.0"]), one(["1", "0.5", "3"])
         middle = [one(WORDS), one(WORDS), one(NUMBERS), one(TIMES), "|".join(tags), weights, pairs]
-        table.append([one("01"), kind, *middle, one(["", "1 2", "0.5 -1e-3"]), one(WORDS), level])
+        events = random.integers(5)
+        past = ["|".join(one(kinds) for _ in range(events)) for kinds in (WORDS, TIMES, NUMBERS)]
+        past = past if "NA" not in past and "-" not in past else [""] * 3  # a missing text is no event
+        vector = one(["", "1 2", "0.5 -1e-3"])
+        table.append([one("01"), kind, *middle, vector, one(WORDS), level, *past])
     return table
 
 

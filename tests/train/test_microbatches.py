@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import satrap
-from satrap.batch import Batch, EmbeddedBatch, JaggedRows
+from satrap.batch import Batch, EmbeddedBatch, Jagged, JaggedRows
 from satrap.embedding import embeddings_of, tables_of
 from satrap.exchange import LocalExchange
 from satrap.store import StoreConfig
@@ -23,12 +23,16 @@ from tests.train.plain import make_batches, make_schema
 
 def embedded(size: int) -> tuple[EmbeddedBatch, list[Tensor]]:
     """A batch of features pooled and not, and its rows."""
-    schema = make_schema(tags=satrap.Categorical(dim=8, multi=True, pooling="none"))
+    tags = satrap.Categorical(dim=8, multi=True, pooling="none", sequence="past")
+    schema = make_schema(tags=tags, paid=satrap.Numeric(sequence="past"))
     store = StoreConfig(initial_scale=0.5)
     exchange = LocalExchange(store.open(tables_of(schema, satrap.optim.SGD(lr=1.0), None, store)))
     plan, embeddings = embeddings_of(exchange, schema, exchange.groups, torch.device("cpu"))
     [batch] = make_batches(1, size=size)
     batch.weights = np.arange(size, dtype=np.float32)
+    offsets = batch.ids["tags"].offsets
+    assert offsets is not None
+    batch.events = {"paid": Jagged(np.arange(offsets[-1], dtype=np.float32), offsets)}
     ticket = plan.ticket(batch)
     rows = embeddings.rows(exchange.lookup(ticket.requests, create=True).result())
     exchange.close()
@@ -39,7 +43,7 @@ def value(batch: EmbeddedBatch) -> Tensor:
     """A number that depends on everything in a batch."""
     tags = batch.embeddings["tags"]
     assert isinstance(tags, JaggedRows)
-    padded, mask = tags.padded(5)
+    padded, mask = JaggedRows(tags.values * batch.events["paid"].values, tags.offsets).padded(5)
     assert batch.weights is not None
     each = (
         torch.tanh(batch.flat()).sum(1) * batch.stack()[:, 0].sum(1) + (padded**2).sum((1, 2)) + mask.sum(1)

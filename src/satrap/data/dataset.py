@@ -317,12 +317,19 @@ class Dataset:
 
 
 def _row_bytes(schema: Schema) -> int:
-    """Return roughly how many bytes an encoded row takes; a bag counts as 8 ids or its limit."""
+    """Return roughly how many bytes an encoded row takes.
+
+    A bag counts as 8 ids or its limit, if that is less, a sequence as 8 events or its limit.
+    """
     size = (
         4 * schema.numeric_width + 5 * len(schema.labels) + 4 * bool(schema.weight) + 8 * bool(schema.group)
     )
     for feature in schema.categorical.values():
-        size += 8 + 8 * min(feature.max_values or 8, 8) if feature.multi else 8
+        if feature.sequence is None:
+            size += 8 + 8 * min(feature.max_values or 8, 8) if feature.multi else 8
+    for group in schema.sequences.values():
+        events = group.max_values or 8
+        size += (8 + 8 * events) * len(group.ids) + (8 + 4 * events) * len(group.numbers)
     return size
 
 

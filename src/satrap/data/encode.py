@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from satrap.batch import Batch, Floats, Ids, Jagged, Offsets
 from satrap.data.columns import as_array, is_text, to_floats
 from satrap.data.hashing import cross_ids, hash_ids, split_ids
+from satrap.data.lists import align, as_lists, cut_weights, flattened, is_list, no_lists, split_words, within
 from satrap.data.source import Origin
 from satrap.data.times import PARTS, to_seconds
 from satrap.data.transforms import Doubles, compile_steps
@@ -48,7 +50,7 @@ def needed_columns(schema: Schema) -> tuple[list[str], list[str]]:
     ids: list[str] = []
     numbers: list[str] = []
     for name, feature in schema.features.items():
-        if isinstance(feature, Vector) or feature.time:
+        if isinstance(feature, Vector) or feature.time or feature.sequence:
             ids.append(feature.column or name)
         elif isinstance(feature, Categorical) and feature.boundaries is None:
             ids += feature.cross or [feature.column or name]
@@ -76,12 +78,18 @@ class Encoder:
         self._dictionaries: dict[str, tuple[pa.Array, Any]] = {}
         self._columns = schema.numeric_columns
         self._steps = {name: compile_steps(feature, name) for name, feature in schema.numeric.items()}
+        self._alone = {k: feature for k, feature in schema.categorical.items() if feature.sequence is None}
 
     def __call__(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> Batch:
         """Return a batch of all rows; `DataError` names file, row and column of a value it cannot use."""
         chunk = Chunk(table, origin, self.schema.salt, self._missing, self._dictionaries)
         size = table.num_rows
-        ids = {name: chunk.ids(name, feature) for name, feature in self.schema.categorical.items()}
+        ids = {name: chunk.ids(name, feature) for name, feature in self._alone.items()}
+        events: dict[str, Jagged] = {}
+        for name in self.schema.sequences:
+            of_ids, of_numbers = _sequence(chunk, self.schema, name, self._steps)
+            ids |= of_ids
+            events |= of_numbers
         numeric = np.empty((size, self.schema.numeric_width), np.float32)
         for name, columns in self._columns.items():
             feature = self.schema.features[name]
@@ -92,7 +100,9 @@ class Encoder:
         labels, mask = chunk.labels(self.schema.labels) if self.schema.labels else (None, None)
         weights = chunk.weights(self.schema.weight) if self.schema.weight else None
         groups = chunk.hashed(self.schema.group) if self.schema.group else None
-        return Batch(size, ids, numeric if self._columns else None, labels, mask, weights, groups)
+        return Batch(
+            size, ids, numeric if self._columns else None, labels, mask, weights, groups, events=events
+        )
 
 
 class Chunk:
@@ -169,6 +179,9 @@ class Chunk:
     def numbers(self, name: str, feature: Numeric | Categorical) -> Doubles:
         """Return the numbers of a feature before its transform or boundaries, float64[n], NaN if missing."""
         column = feature.column or name
+        if isinstance(feature, Numeric) and feature.sequence:  # of all events, one after another
+            counts, values = flattened(self._lists(column, feature.separator))
+            return self._inner(column, values, counts).numbers(column, _one(feature))
         return self.floats(column) if feature.time is None else PARTS[feature.time](self.seconds(column))
 
     def _floats(self, array: pa.Array) -> Doubles:
@@ -176,6 +189,13 @@ class Chunk:
         if self._missing.numbers:
             values = np.where(np.isin(values, self._missing.numbers), np.nan, values)
         return values
+
+    def _lists(self, column: str, separator: str | None, *, brackets: bool = True) -> pa.Array:
+        """Return a column as lists, text split at the separator; `DataError` if it holds none."""
+        lists = as_lists(self.column(column), separator, self._missing.texts, brackets=brackets)
+        if lists is None:
+            raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
+        return lists
 
     def ids(self, name: str, feature: Categorical) -> Jagged:
         """Return the ids of a feature."""
@@ -214,13 +234,13 @@ class Chunk:
                 ids, offsets = split_ids(array, feature.separator, whole, self.salt, self._missing.ids)
                 return _trimmed(ids, offsets, limit, last=True) if last else Jagged(ids, offsets)
             array = split_words(array, feature.separator, self._missing.texts)
-        if not _is_list(array.type):
+        if not is_list(array.type):
             if weighted:
                 raise no_lists(array.type, f"{self.origin.file}, column {column!r}")
             if is_text(array.type) and feature.boundaries is None:
                 self._refuse_lists(column, array)
             return _bag_of_one(self._single(column, feature))
-        counts, values = _flattened(array)
+        counts, values = flattened(array)
         weights = None
         if feature.weight_separator is not None:
             values, given = cut_weights(values, feature.weight_separator)
@@ -238,10 +258,7 @@ class Chunk:
     def _weights_beside(self, feature: Categorical, counts: Offsets) -> Floats:
         """Return the weights in the column of its own of a feature with `counts[i]` values in row i."""
         column = feature.weights or ""
-        lists = as_lists(self.column(column), feature.separator, self._missing.texts)
-        if lists is None:
-            raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
-        own, values = _flattened(lists)
+        own, values = flattened(self._lists(column, feature.separator))
         why = "each value has a weight of its own"
         self._refuse(column, own, own != counts, "the number of weights, {}, is not that of values", why)
         return self._weights(column, values, counts)
@@ -280,10 +297,8 @@ class Chunk:
     def vector(self, name: str, feature: Vector) -> Floats:
         """Return a vector feature, float32[n, dim]."""
         column, dim = feature.column or name, feature.dim
-        lists = as_lists(self.column(column), feature.separator, self._missing.texts)
-        if lists is None:
-            raise no_lists(self.column(column).type, f"{self.origin.file}, column {column!r}")
-        counts, given = _flattened(lists)
+        lists = self._lists(column, feature.separator)
+        counts, given = flattened(lists)
         fix = f"correct the value, or leave it empty to mean zeros; dim is {dim}"
         wrong = (counts != dim) & (counts > 0)
         self._refuse(column, counts, wrong, "a vector has {} numbers", f"the schema says {dim}", fix)
@@ -390,6 +405,34 @@ class Chunk:
             raise DataError(what.format(values[row]), where=self.origin.at(row, column), why=why, fix=fix)
 
 
+def _sequence(
+    chunk: Chunk, schema: Schema, name: str, steps: Mapping[str, Callable[[Doubles], Doubles]]
+) -> tuple[dict[str, Jagged], dict[str, Jagged]]:
+    """Return the ids and the numbers of the events of a sequence; all have the same offsets."""
+    group, lists = schema.sequences[name], dict[str, tuple[str, pa.Array]]()
+    for own in (*group.ids, *group.numbers):
+        feature = schema.features[own]
+        column = feature.column or own
+        text = isinstance(feature, Categorical)
+        lists[own] = column, chunk._lists(column, feature.separator, brackets=not text)
+    counts, values = align(name, lists, chunk.origin)
+    kept, offsets = within(np.append(0, np.cumsum(counts)), group.max_values, last=group.keep == "last")
+    ids, events = dict[str, Jagged](), dict[str, Jagged]()
+    for own, (column, _) in lists.items():
+        given = values[own] if kept is None else values[own].filter(pa.array(kept))
+        inner, feature = chunk._inner(column, given, np.diff(offsets)), schema.features[own]
+        if isinstance(feature, Categorical):
+            ids[own] = _reduced(Jagged(inner._single(column, feature), offsets), feature, chunk.salt)
+        elif isinstance(feature, Numeric):
+            events[own] = Jagged(inner.numeric(column, _one(feature), steps[own]), offsets)
+    return ids, events
+
+
+def _one(feature: Numeric) -> Numeric:
+    """Return a feature of events as one of samples: there is one number for each."""
+    return replace(feature, sequence=None, separator=None)
+
+
 def _reduced(jagged: Jagged, feature: Categorical, salt: int) -> Jagged:
     """Return ids with those outside the feature's vocabulary made one, and mapped to its buckets."""
     ids = jagged.values
@@ -453,55 +496,6 @@ def no_time(array: pa.Array, origin: Origin, column: str, missing: pa.Array) -> 
     )
 
 
-def as_lists(array: pa.Array, separator: str | None, missing: pa.Array) -> pa.Array | None:
-    """Return a column of lists of numbers, text split at the separator; None if it is neither."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if separator is None or not is_text(array.type):
-        return array if _is_list(array.type) else None
-    return split_words(pc.utf8_trim(array.cast(pa.string()), "[]() \t\r\n"), separator, missing)
-
-
-def split_words(array: pa.Array, separator: str, missing: pa.Array) -> pa.Array:
-    """Return the words of each text as lists; null where it is empty or missing."""
-    array = array.cast(pa.string())
-    nothing = pc.or_(pc.equal(array, ""), pc.is_in(array, missing))
-    array = pc.if_else(nothing, pa.scalar(None, pa.string()), array)
-    return pc.utf8_split_whitespace(array) if separator == " " else pc.split_pattern(array, separator)
-
-
-def cut_weights(words: pa.Array, separator: str) -> tuple[pa.Array, pa.Array]:
-    """Return what is before and after the last separator of each text; after it is null if there is none.
-
-    Pairs, as `satrap prepare` writes them, are separate already.
-    """
-    if pa.types.is_struct(words.type):
-        return words.field(0), words.field(1)
-    counts, parts = _flattened(
-        pc.split_pattern(words.cast(pa.string()), separator, max_splits=1, reverse=True)
-    )
-    starts = np.cumsum(counts) - counts
-    values = parts.take(pa.array(starts, mask=counts == 0))
-    return values, parts.take(pa.array(starts + 1, mask=counts < 2))
-
-
-def _flattened(lists: pa.Array) -> tuple[Offsets, pa.Array]:
-    """Return (int64[n] lengths of lists, 0 where null; their values one after another)."""
-    counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
-    return counts.astype(np.int64), pc.list_flatten(lists)
-
-
-def no_lists(kind: pa.DataType, where: str) -> DataError:
-    """Return the error for a column that should hold lists."""
-    text = is_text(kind) or (pa.types.is_dictionary(kind) and is_text(kind.value_type))
-    return DataError(
-        f"a column of type {kind} holds no lists",
-        where=where,
-        why="the schema wants several numbers or values in each row",
-        fix="give the feature a separator" if text else "give lists",
-    )
-
-
 def _same(one: pa.Array, other: pa.Array) -> bool:
     """Tell whether two arrays are the same memory (both alive, so addresses cannot have been reused)."""
     if len(one) != len(other) or one.offset != other.offset or one.type != other.type:
@@ -509,12 +503,8 @@ def _same(one: pa.Array, other: pa.Array) -> bool:
     return [b and b.address for b in one.buffers()] == [b and b.address for b in other.buffers()]
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _trimmed(
-    ids: Ids, offsets: Offsets, limit: int, weights: Floats | None = None, *, last: bool = False
+    ids: Ids, offsets: Offsets, limit: int | None, weights: Floats | None = None, *, last: bool = False
 ) -> Jagged:
     """Drop missing values, then all but the first, or last, `limit` of each sample."""
     real = ids != _MISSING
@@ -522,13 +512,10 @@ def _trimmed(
         before = np.concatenate(([0], np.cumsum(real)))
         ids, offsets = ids[real], before[offsets]
         weights = None if weights is None else weights[real]
-    counts = np.diff(offsets)
-    if counts.size and counts.max() > limit:
-        place = np.arange(len(ids)) - np.repeat(offsets[:-1], counts)
-        kept = place >= np.repeat(counts - limit, counts) if last else place < limit
+    kept, offsets = within(offsets, limit, last=last)
+    if kept is not None:
         ids = ids[kept]
         weights = None if weights is None else weights[kept]
-        offsets = np.concatenate(([0], np.cumsum(np.minimum(counts, limit))))
     return Jagged(ids, offsets.astype(np.int64, copy=False), weights)
 
 

@@ -164,7 +164,9 @@ def _measure_once(schema: Schema, dataset: Dataset, open_steps: Mapping[str, int
         name: NumberSample() if needs_sample(chosen[name], step) else Moments()
         for name, step in open_steps.items()
     }
-    probe = dataset.with_options(schema=Schema([], chosen, salt=schema.salt))
+    beside = {schema.sequences[one.sequence].ids[0] for one in chosen.values() if one.sequence}
+    needed = {name: schema.features[name] for name in (*chosen, *beside)}  # a sequence has ids
+    probe = dataset.with_options(schema=Schema([], needed, salt=schema.salt))
     missing = Missing(dataset.settings.missing, schema.salt)
     for piece in probe.pieces():
         chunk = Chunk(piece.table, piece.origin, schema.salt, missing, {})

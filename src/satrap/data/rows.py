@@ -31,7 +31,7 @@ def take_jagged(jagged: Jagged, indices: Indices) -> Jagged:
     if jagged.offsets is None:
         return Jagged(jagged.values[indices])
     offsets = np.append(0, np.cumsum(jagged.offsets[indices + 1] - jagged.offsets[indices]))
-    out = np.empty(offsets[-1], np.uint64)
+    out = np.empty(offsets[-1], jagged.values.dtype)
     _take_values(jagged.values, jagged.offsets, indices, out)
     weights = None if jagged.weights is None else np.empty(offsets[-1], np.float32)
     if weights is not None:
@@ -67,7 +67,9 @@ def _rebuilt(
         name: None if getattr(first, name) is None else dense([getattr(part, name) for part in parts])
         for name in _DENSE
     }
-    return Batch(size, {name: jagged([part.ids[name] for part in parts]) for name in first.ids}, **arrays)
+    ids = {name: jagged([part.ids[name] for part in parts]) for name in first.ids}
+    events = {name: jagged([part.events[name] for part in parts]) for name in first.events}
+    return Batch(size, ids, **arrays, events=events)
 
 
 def slice_rows(batch: Batch, start: int, stop: int) -> Batch:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.batch import Batch, EmbeddedBatch, JaggedRows, Offsets
 from satrap.embedding.lazy import Block, LazyBlocks, LazyFeatures
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.embedding.pooling import Bag, is_finite, merge_runs, pool_beside, pool_features
-from satrap.schema import Categorical
+from satrap.schema import Categorical, Schema
 
 
 class Embeddings:
@@ -33,6 +33,7 @@ class Embeddings:
         self._jagged = [name for name, f in features.items() if f.pooling == "none"]
         self._in_order = {group for group, names in self._pooled if names == plan.features_of(group)}
         self._order = list(features)
+        self._schema = plan.schema
         self._features = features
         self._learns = [not group.frozen for group in plan.groups]
 
@@ -72,9 +73,10 @@ class Embeddings:
         numeric = torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers
         blocks = LazyBlocks(partial(self._blocks, ticket, rows))
         whole = self.device.type == "cpu" and len(self._pooled) == 1 and not self._jagged
+        ragged = Ragged(batch, self._schema, self.device)
         return EmbeddedBatch(
             size=batch.size,
-            embeddings=LazyFeatures(self._order, blocks, partial(self._jagged_of, ticket, rows)),
+            embeddings=LazyFeatures(self._order, blocks, partial(self._jagged_of, ticket, rows, ragged)),
             numeric=numeric,
             blocks=blocks,
             labels=self._to_device(batch.labels),
@@ -82,6 +84,7 @@ class Embeddings:
             weights=self._to_device(batch.weights),
             source=batch,
             beside=partial(self._beside, ticket, rows, numeric) if whole else None,
+            events=ragged.events(),
         )
 
     def _blocks(self, ticket: Ticket, rows: Sequence[Tensor]) -> list[Block]:
@@ -90,8 +93,8 @@ class Embeddings:
             for group, names in self._pooled
         ]
 
-    def _jagged_of(self, ticket: Ticket, rows: Sequence[Tensor]) -> dict[str, JaggedRows]:
-        return {name: self._jagged_rows(ticket, name, rows) for name in self._jagged}
+    def _jagged_of(self, ticket: Ticket, rows: Sequence[Tensor], ragged: Ragged) -> dict[str, JaggedRows]:
+        return {name: ragged.rows(name, self._unpooled(ticket, name, rows)) for name in self._jagged}
 
     def _beside(self, ticket: Ticket, rows: Sequence[Tensor], numeric: Tensor) -> Tensor:
         [(group, names)] = self._pooled
@@ -121,14 +124,46 @@ class Embeddings:
             mode="sum" if pooling == "none" else pooling,  # rows that are not pooled have no mode
         )
 
-    def _jagged_rows(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> JaggedRows:
+    def _unpooled(self, ticket: Ticket, name: str, rows: Sequence[Tensor]) -> Tensor:
         bag = self._bag(ticket, name)
-        offsets = np.arange(ticket.batch.size + 1) if bag.offsets is None else bag.offsets
         index = torch.from_numpy(bag.inverse).to(self.device)
         values = torch.nn.functional.embedding(index, rows[ticket.spans[name].group])
         if bag.weights is not None:
             values = values * torch.from_numpy(bag.weights).to(self.device).unsqueeze(1)
-        return JaggedRows(values, torch.from_numpy(offsets).to(self.device))
+        return values
+
+
+class Ragged:
+    """What a batch has of each id or event, with offsets; features of a sequence share one tensor of them.
+
+    Args:
+        batch: the samples.
+        schema: its features.
+        device: where the tensors are to be.
+    """
+
+    def __init__(self, batch: Batch, schema: Schema, device: torch.device) -> None:
+        self._batch, self._device = batch, device
+        self._offsets: dict[str, tuple[Tensor, Offsets]] = {}
+        self._first = {
+            name: group.ids[0] for group in schema.sequences.values() for name in (*group.ids, *group.numbers)
+        }
+
+    def rows(self, feature: str, values: Tensor) -> JaggedRows:
+        """Return values of a feature, float32[n, dim], with its offsets."""
+        first = self._first.get(feature, feature)
+        if first not in self._offsets:
+            given = self._batch.ids[first].offsets
+            host = np.arange(self._batch.size + 1) if given is None else given
+            self._offsets[first] = torch.from_numpy(host).to(self._device), host
+        return JaggedRows(values, *self._offsets[first])
+
+    def events(self) -> dict[str, JaggedRows]:
+        """Return the numbers of events, float32[n, 1] of each feature."""
+        return {
+            name: self.rows(name, torch.from_numpy(jagged.values).to(self._device).unsqueeze(1))
+            for name, jagged in self._batch.events.items()
+        }
 
 
 def _by_group(plan: EmbeddingPlan, features: dict[str, Categorical]) -> list[tuple[int, tuple[str, ...]]]:

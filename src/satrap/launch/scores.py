@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from satrap.batch import Batch
+from satrap.batch import Batch, Jagged
 from satrap.data.rows import slice_rows, take_jagged
 from satrap.data.sample import Sample
 from satrap.metrics.curves import ScoreCurves
@@ -71,7 +71,14 @@ def gains(
 
 
 def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> Batch:
-    """Return the rows with the values of one feature in another order."""
+    """Return the rows with the values of one feature in another order.
+
+    Of a feature of a sequence, events exchange their values, so that histories keep their lengths.
+    """
+    if feature in rows.events:
+        return replace(rows, events={**rows.events, feature: _exchanged(rows.events[feature])})
+    if feature in rows.ids and schema.categorical[feature].sequence is not None:
+        return replace(rows, ids={**rows.ids, feature: _exchanged(rows.ids[feature])})
     if feature in rows.ids:
         return replace(rows, ids={**rows.ids, feature: take_jagged(rows.ids[feature], order)})
     assert rows.numeric is not None
@@ -79,6 +86,10 @@ def _permuted(rows: Batch, schema: Schema, feature: str, order: np.ndarray) -> B
     numeric = rows.numeric.copy()
     numeric[:, columns] = numeric[order, columns]
     return replace(rows, numeric=numeric)
+
+
+def _exchanged(events: Jagged) -> Jagged:
+    return replace(events, values=np.random.default_rng(0).permutation(events.values))
 
 
 def _add(curves: Mapping[str, ScoreCurves], schema: Schema, batch: Batch, predictions: Rows) -> None:

@@ -152,7 +152,7 @@ def _bag(feature: Categorical, column: str) -> Categorical:
     return replace(
         feature,
         dim=1,
-        pooling="sum",
+        pooling="sum" if feature.sequence is None else "none",
         table=None,
         column=column,
         buckets=None,
@@ -166,7 +166,7 @@ def _add_feature(uses: _Uses, feature: Feature, column: str) -> None:
     if isinstance(feature, Vector):
         uses.add(column, "raw")
     elif not _is_hashed(feature):
-        lists = isinstance(feature, Categorical) and feature.multi
+        lists = feature.sequence or (isinstance(feature, Categorical) and feature.multi)
         uses.add(column, "raw" if lists or feature.time else "number")
         if isinstance(feature, Categorical) and feature.weights:
             uses.add(feature.weights, "raw")
@@ -210,7 +210,9 @@ def _checks(schema: Schema) -> dict[str, Feature]:
         column = feature.column or name
         if isinstance(feature, Numeric):
             found[f"value of {name}"] = replace(feature, column=column, transform=_BOUNDED, missing=0.0)
-        elif not _is_hashed(feature):
+        elif isinstance(feature, Categorical) and not _is_hashed(feature):
+            found[f"value of {name}"] = replace(feature, column=column, max_values=None, keep="first")
+        elif isinstance(feature, Vector):
             found[f"value of {name}"] = replace(feature, column=column)
     return found
 

@@ -27,6 +27,9 @@ def blank_ticket(plan: EmbeddingPlan) -> Ticket:
             labels=np.zeros((SIZE, len(schema.labels)), np.float32),
             weights=None if schema.weight is None else np.ones(SIZE, np.float32),
             groups=None if schema.group is None else np.zeros(SIZE, np.uint64),
+            events={
+                name: Jagged(np.ones(SIZE, np.float32)) for name, n in schema.numeric.items() if n.sequence
+            },
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 
@@ -68,6 +69,7 @@ def _part(whole: EmbeddedBatch, leaves: _Leaves, start: int, end: int) -> Embedd
         label_mask=mask,
         weights=weights,
         source=None if whole.source is None else slice_rows(whole.source, start, end),
+        events={name: rows.samples(start, end) for name, rows in whole.events.items()},
     )
 
 
@@ -99,7 +101,7 @@ class _Leaves:
     @cached_property
     def _jagged(self) -> dict[str, JaggedRows]:
         return {
-            name: JaggedRows(self._leaf(rows.values), rows.offsets)
+            name: replace(rows, values=self._leaf(rows.values))
             for name, rows in self._batch.embeddings.items()
             if isinstance(rows, JaggedRows)
         }
@@ -110,9 +112,4 @@ class _Leaves:
 
     def jagged_of(self, start: int, end: int) -> dict[str, JaggedRows]:
         """Return the samples start..end of features that are not pooled."""
-        found = {}
-        for name, rows in self._jagged.items():
-            offsets = rows.offsets[start : end + 1]
-            first, last = int(offsets[0]), int(offsets[-1])
-            found[name] = JaggedRows(rows.values[first:last], offsets - first)
-        return found
+        return {name: rows.samples(start, end) for name, rows in self._jagged.items()}

@@ -33,13 +33,16 @@ SCHEMA = Schema(
         "seen": Categorical(dim=4, table="things", multi=True, pooling="mean", separator="|"),
         **{f"tags_{p}": Categorical(dim=8, multi=True, pooling=p, separator="|") for p in POOLINGS},
         "history": Categorical(dim=8, multi=True, pooling="none", separator="|"),
+        "event": Categorical(dim=8, multi=True, pooling="none", sequence="past"),
+        "place": Categorical(dim=8, multi=True, pooling="none", sequence="past"),
+        "paid": Numeric(sequence="past"),
         "price": Numeric(),
     },
 )
 
 
 class Everything(nn.Module):
-    """Uses every feature, the one that is not pooled by a mean over its rows."""
+    """Uses every feature, the one that is not pooled by a mean over its rows, events by a sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,13 @@ class Everything(nn.Module):
         parts = [batch[name] for name in batch.pooled()]
         if isinstance(rows, JaggedRows):
             padded, mask = rows.padded(6)
-            parts.append(padded.sum(1) / mask.sum(1, keepdim=True).clamp(min=1))
+            event, place = batch.embeddings["event"], batch.embeddings["place"]
+            assert isinstance(event, JaggedRows)
+            assert isinstance(place, JaggedRows)
+            paid = batch.events["paid"]
+            assert paid.offsets is event.offsets
+            past = JaggedRows(event.values * place.values * paid.values, event.offsets)
+            parts.append(padded.sum(1) / mask.sum(1, keepdim=True).clamp(min=1) + past.padded(6)[0].sum(1))
         return self.out(torch.tanh(self.hidden(torch.cat([*parts, batch.numeric], 1))))
 
 
@@ -59,7 +68,11 @@ def batches(count: int, size: int = 16, seed: int = 0, ids: int = 40, weights: b
     """Return batches with empty bags, repeated ids and, in two features, weights."""
     rng = np.random.default_rng(seed)
 
+    past = np.append(0, np.cumsum(rng.integers(0, 4, size))).astype(np.int64)
+
     def jagged(name: str, feature: Categorical) -> Jagged:
+        if feature.sequence:
+            return Jagged(rng.integers(0, ids, past[-1]).astype(np.uint64), past)
         counts = rng.integers(0, 5, size) if feature.multi else np.ones(size, np.int64)
         values = rng.integers(0, ids, counts.sum()).astype(np.uint64)
         if not feature.multi:
@@ -75,6 +88,7 @@ def batches(count: int, size: int = 16, seed: int = 0, ids: int = 40, weights: b
             numeric=rng.standard_normal((size, 1)).astype(np.float32),
             labels=rng.integers(0, 2, (size, 1)).astype(np.float32),
             position=number,
+            events={"paid": Jagged(rng.random(past[-1], dtype=np.float32), past)},
         )
         for number in range(count)
     ]

@@ -23,8 +23,9 @@ def assert_same(mine: Batch, theirs: Batch) -> None:
         (getattr(mine, name), getattr(theirs, name))
         for name in ("numeric", "labels", "label_mask", "weights", "groups")
     ]
-    for name, jagged in mine.ids.items():
-        other = theirs.ids[name]
+    assert list(mine.events) == list(theirs.events)
+    for name, jagged in {**mine.ids, **mine.events}.items():
+        other = theirs.ids[name] if name in theirs.ids else theirs.events[name]
         pairs += [(jagged.values, other.values), (jagged.offsets, other.offsets)]
         pairs.append((jagged.weights, other.weights))
     for a, b in pairs:
@@ -49,7 +50,12 @@ def make(rng: np.random.Generator, size: int, kinds: list[str], dense: list[str]
         "groups": rng.integers(0, 2**64, size, dtype=np.uint64),
     }
     position = {"cursor": [1, 2], "skip": size, "check": 2**32 - 1}
-    return Batch(size, ids, **{name: arrays[name] for name in dense}, position=position)
+    events = {
+        f"number {name}": Jagged(rng.random(len(j.values)).astype(np.float32), j.offsets)
+        for name, j in ids.items()
+        if len(dense) % 2
+    }
+    return Batch(size, ids, **{name: arrays[name] for name in dense}, position=position, events=events)
 
 
 @given(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.batch import Batch, EmbeddedBatch, JaggedRows
+from satrap.batch import Batch, EmbeddedBatch
 from satrap.embedding.lazy import LazyBlocks, LazyFeatures
-from satrap.embedding.module import Embeddings
+from satrap.embedding.module import Embeddings, Ragged
 from satrap.embedding.plan import EmbeddingPlan, Ticket
 from satrap.exchange import Request, TableGroup
 from satrap.schema import Schema
@@ -112,26 +111,20 @@ class PooledEmbeddings(Embeddings):
         """
         batch, numbers = ticket.batch, self._to_device(ticket.batch.numeric)
         blocks = [(names, rows[i]) for i, (_, names) in enumerate(self._plan.pooled)]
+        ragged = Ragged(batch, self._schema, self.device)
+        jagged = zip(self._plan.jagged, rows[len(blocks) :], strict=True)
+        unpooled = {name: ragged.rows(name, values) for name, values in jagged}
         return EmbeddedBatch(
             size=batch.size,
-            embeddings=LazyFeatures(
-                self._order, LazyBlocks(lambda: blocks), partial(self._unpooled, ticket, rows[len(blocks) :])
-            ),
+            embeddings=LazyFeatures(self._order, LazyBlocks(lambda: blocks), lambda: unpooled),
             numeric=torch.zeros(batch.size, 0, device=self.device) if numbers is None else numbers,
             blocks=blocks,
             labels=self._to_device(batch.labels),
             label_mask=self._to_device(batch.label_mask),
             weights=self._to_device(batch.weights),
             source=batch,
+            events=ragged.events(),
         )
-
-    def _unpooled(self, ticket: Ticket, tensors: Sequence[Tensor]) -> dict[str, JaggedRows]:
-        found = {}
-        for name, values in zip(self._plan.jagged, tensors, strict=True):
-            offsets = ticket.batch.ids[name].offsets
-            bounds = np.arange(ticket.batch.size + 1) if offsets is None else offsets
-            found[name] = JaggedRows(values, torch.from_numpy(bounds).to(self.device))
-        return found
 
 
 _NO_IDS: npt.NDArray[np.uint64] = np.empty(0, np.uint64)

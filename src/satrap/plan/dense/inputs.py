@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,7 +26,8 @@ class Inputs:
         size: samples.
         rows: (distinct rows, their dim) of each table group.
         pooled: group -> its features that have one vector per sample.
-        jagged: feature with a vector per id -> (group, ids).
+        jagged: feature with a vector per id -> (group, number of ids of each sample).
+        events: feature with a number per event -> a feature of `jagged` with as many ids.
         features: all categorical features, in the order of the schema.
         numeric: columns of numbers.
         labels: columns of labels.
@@ -35,7 +37,8 @@ class Inputs:
     size: int
     rows: tuple[tuple[int, int], ...]
     pooled: Mapping[int, tuple[str, ...]]
-    jagged: Mapping[str, tuple[int, int]]
+    jagged: Mapping[str, tuple[int, npt.NDArray[np.int64]]]
+    events: Mapping[str, str]
     features: tuple[str, ...]
     numeric: int
     labels: int
@@ -44,18 +47,20 @@ class Inputs:
     @classmethod
     def of(cls, schema: Schema, plan: EmbeddingPlan, ticket: Ticket, size: int) -> Inputs:
         """Describe batches of `size` samples by one of them; distinct rows of a short one are too few."""
-        pooled, jagged = dict[int, tuple[str, ...]](), dict[str, tuple[int, int]]()
+        pooled, jagged = dict[int, tuple[str, ...]](), dict[str, tuple[int, npt.NDArray[np.int64]]]()
         for group in range(len(plan.groups)):
             names = plan.features_of(group)
             pooled[group] = tuple(name for name in names if schema.categorical[name].pooling != "none")
             for name in set(names) - set(pooled[group]):
-                ids = len(ticket.batch.ids[name].values)
-                jagged[name] = group, math.ceil(ids * size / ticket.batch.size)
+                offsets = ticket.batch.ids[name].offsets
+                counts = np.ones(size, np.int64) if offsets is None else np.diff(offsets)
+                jagged[name] = group, np.resize(counts, size)  # those of the samples again and again
         return cls(
             size,
             tuple((r.rows, group.dim) for r, group in zip(ticket.requests, plan.groups, strict=True)),
             {group: names for group, names in pooled.items() if names},
             jagged,
+            {name: group.ids[0] for group in schema.sequences.values() for name in group.numbers},
             tuple(schema.categorical),
             schema.numeric_width,
             len(schema.labels),
@@ -85,6 +90,10 @@ class Inputs:
             labels=torch.zeros(count, self.labels),
             weights=torch.ones(count) if self.weights else None,
             beside=partial(self._beside, leaves, count) if whole else None,
+            events={
+                name: self._ragged(of, count, lambda rows: torch.empty(rows, 1))
+                for name, of in self.events.items()
+            },
         )
 
     def _blocks(self, leaves: Sequence[Tensor], size: int) -> list[Block]:
@@ -94,12 +103,16 @@ class Inputs:
         ]
 
     def _jagged(self, leaves: Sequence[Tensor], size: int) -> dict[str, JaggedRows]:
-        found = {}
-        for name, (group, ids) in self.jagged.items():
-            count = math.ceil(ids * size / self.size)
-            values = _pooled(leaves[group], (count, self.rows[group][1]))
-            found[name] = JaggedRows(values, torch.zeros(size + 1, dtype=torch.int64))
-        return found
+        def made(group: int, rows: int) -> Tensor:
+            return _pooled(leaves[group], (rows, self.rows[group][1]))
+
+        return {
+            name: self._ragged(name, size, partial(made, group)) for name, (group, _) in self.jagged.items()
+        }
+
+    def _ragged(self, name: str, size: int, make: Callable[[int], Tensor]) -> JaggedRows:
+        bounds = np.append(0, np.cumsum(self.jagged[name][1][:size]))
+        return JaggedRows(make(int(bounds[-1])), torch.zeros(size + 1, dtype=torch.int64), bounds)
 
     def _beside(self, leaves: Sequence[Tensor], size: int) -> Tensor:
         [(group, names)] = self.pooled.items()

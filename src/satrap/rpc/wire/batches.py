@@ -1,8 +1,8 @@
-"""Batches as message parts: a text that describes them, then at most eight raw arrays."""
+"""Batches as message parts: a text that describes them, then at most ten raw arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ DENSE = {"numeric": "<f4", "labels": "<f4", "label_mask": "|b1", "weights": "<f4
 """Arrays with one row per sample, and their types."""
 
 Plain = dict[str, Any]
+_NOTHING: npt.NDArray[np.float32] = np.empty(0, np.float32)
+_NO_OFFSETS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
@@ -23,15 +25,13 @@ def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
 
     `about` is more plain data for the text, with other keys than "size", "ids", "dense", "position".
     """
-    features = [
-        [name, len(j.values), j.offsets is not None, j.weights is not None] for name, j in batch.ids.items()
-    ]
-    jagged = batch.ids.values()
+    jagged, events = batch.ids.values(), batch.events.values()
     dense = {name: getattr(batch, name) for name in DENSE}
     text = {
         **about,
         "size": batch.size,
-        "ids": features,
+        "ids": _described(batch.ids),
+        "events": _described(batch.events),
         "dense": {k: [1, *a.shape[1:]] for k, a in dense.items() if a is not None},
         "position": batch.position,
     }
@@ -41,7 +41,16 @@ def pack_batch(batch: Batch, about: Plain) -> list[Buffer]:
         _joined([j.weights for j in jagged if j.weights is not None], "<f4"),
         *(np.ascontiguousarray(a, DENSE[name]) for name, a in dense.items() if a is not None),
     ]
+    if events:
+        arrays.append(_joined([j.values for j in events], "<f4"))
+        arrays.append(_joined([j.offsets for j in events if j.offsets is not None], "<i8"))
     return [pack_text(text), *(a.reshape(-1).view(np.uint8) for a in arrays)]
+
+
+def _described(features: Mapping[str, Jagged]) -> list[list[Any]]:
+    return [
+        [name, len(j.values), j.offsets is not None, j.weights is not None] for name, j in features.items()
+    ]
 
 
 def _joined(arrays: Sequence[npt.NDArray[Any]], dtype: str) -> npt.NDArray[Any]:
@@ -57,15 +66,24 @@ def unpack_batch(text: Plain, parts: Sequence[Buffer]) -> Batch:
     """
     try:
         size, features = int(text["size"]), list(text["ids"])
-        kinds = ["<u8", "<i8", "<f4", *(DENSE[name] for name in text["dense"])]
+        numbers = list(text["events"])
+        kinds = [
+            "<u8",
+            "<i8",
+            "<f4",
+            *(DENSE[name] for name in text["dense"]),
+            *["<f4", "<i8"] * bool(numbers),
+        ]
         arrays = [_view(part, kind) for part, kind in zip(parts, kinds, strict=True)]
         ids = _features(size, features, *arrays[:3])
         shapes = [[size, *map(int, shape[1:])] for shape in text["dense"].values()]
         dense = {
             name: array.reshape(shape)
-            for name, array, shape in zip(text["dense"], arrays[3:], shapes, strict=True)
+            for name, array, shape in zip(text["dense"], arrays[3 : 3 + len(shapes)], shapes, strict=True)
         }
-        return Batch(size, ids, **dense, position=text["position"])
+        values, offsets = arrays[3 + len(shapes) :] if numbers else (_NOTHING, _NO_OFFSETS)
+        events = _features(size, numbers, values, offsets, _NOTHING)
+        return Batch(size, ids, **dense, position=text["position"], events=events)
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
         raise FrameError(f"a batch that does not fit its description: {error}") from error
 
@@ -80,7 +98,7 @@ def _view(part: Buffer, dtype: str) -> npt.NDArray[Any]:
 def _features(
     size: int,
     features: Sequence[Sequence[Any]],
-    values: npt.NDArray[np.uint64],
+    values: npt.NDArray[Any],
     offsets: npt.NDArray[np.int64],
     weights: npt.NDArray[np.float32],
 ) -> dict[str, Jagged]:
