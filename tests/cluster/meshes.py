@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
-from satrap.dense import ConnectedWorkers, Mesh
+from satrap.dense import ConnectedWorkers, Mesh, pieces
 from satrap.dense import divided as monkey
 from satrap.dense.peers import for_group
 from satrap.exchange import Exchange
@@ -138,6 +138,7 @@ def exchange_of(
 
 def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
+    pieces.UNIT = task.get("unit", pieces.UNIT)
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
     extra |= {

@@ -31,12 +31,18 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"pipeline": 2, "schedule": "gpipe"}, {}),
     ({"pipeline": 2}, {}),
     ({"data": 2, "pipeline": 4}, {}),
+    ({"data": 2, "sharded": True, "pipeline": 2}, {}),
+    ({"data": 4, "sharded": True, "shard_size": 2, "pipeline": 2, "schedule": "gpipe"}, {}),
+    ({"data": 2, "sharded": True, "tensor": 2, "pipeline": 2}, {}),
     ({"tensor": 2, "pipeline": 2}, {}),
 ]
 
 CASES = [
     (mesh, options, stage) for mesh, options in SETTINGS for stage in range(int(mesh.get("pipeline", 1)))
 ]
+
+DIVIDED = 8
+"""How many cases at the end are stages whose copies, or layers, are divided."""
 
 pytestmark = pytest.mark.cluster
 
@@ -52,10 +58,10 @@ def predicted(setting: int) -> list[int]:
 def pretended() -> list[int]:
     """What PyTorch's tracker counts in one process that has the place of each case in its mesh.
 
-    The last two are alone: PyTorch remembers the groups of equal meshes in a process.
+    Divided stages are alone: PyTorch remembers the groups of equal meshes in a process.
     """
     found = list[int]()
-    for cases in (CASES[:-2], CASES[-2:-1], CASES[-1:]):
+    for cases in (CASES[:-DIVIDED], *([case] for case in CASES[-DIVIDED:])):
         command = [sys.executable, "-m", PROGRAM, "none", "0", json.dumps(cases)]
         said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=500).stdout
         found += [int(line) for line in said.split()]

@@ -17,6 +17,9 @@ from tests.train.plain import Batches
 LONG = [
     *(Mesh(data, pipeline=p, schedule=s) for data, p in ((1, 2), (1, 4), (2, 2)) for s in ("gpipe", "1f1b")),
     Mesh(2, tensor=2, pipeline=2),
+    Mesh(2, 1, True, pipeline=2, schedule="gpipe"),
+    Mesh(4, 1, True, 2, pipeline=2),
+    Mesh(2, 2, True, pipeline=2),
 ]
 
 
@@ -75,6 +78,17 @@ def test_copies_of_stages_and_a_mean_of_means(tmp_path: Path, alone: Any) -> Non
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+def test_copies_of_stages_that_share_their_weights(tmp_path: Path, alone: Any) -> None:
+    """Some layers are gathered by themselves, the others together."""
+    tasks: list[dict[str, Any]] = [
+        {"exchange": "servers", "mode": "sync", "unit": 256},
+        {"mode": "sync", "unit": 256},
+    ]
+    check(Mesh(2, 1, True, pipeline=2), tasks, tmp_path, alone)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_stages_with_divided_layers_learn_what_one_process_learns(tmp_path: Path, alone: Any) -> None:
     mesh = Mesh(tensor=2, pipeline=2, stages=("blocks.1",))
     tasks: list[dict[str, Any]] = [
@@ -102,9 +116,21 @@ def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) ->
 
 
 @pytest.mark.dense
+@pytest.mark.timeout(600)
+def test_a_run_moves_into_stages_that_share_their_weights_and_out_of_them(tmp_path: Path, alone: Any) -> None:
+    place = str(tmp_path / "checkpoints")
+    meshes = (Mesh(2, 1, True, pipeline=2), Mesh(2, 1, "gradients"), Mesh(2, 2, True, pipeline=2))
+    for number, mesh in enumerate(meshes):
+        task: dict[str, Any] = {"mode": "sync", "checkpoints": place, "resume": number > 0}
+        steps = {} if number == 2 else {"steps": 20 * (number + 1)}
+        run(tmp_path / str(number), mesh, [{"model": "stacked", "unit": 256, **task, **steps}])
+    assert_near(saved(str(tmp_path / "2" / "saved 0")), alone("sync", 2)[1])
+
+
+@pytest.mark.dense
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "mesh", LONG, ids=lambda mesh: f"{mesh.data}x{mesh.tensor}x{mesh.pipeline} {mesh.schedule}"
+    "mesh", LONG, ids=lambda mesh: f"{mesh.data}x{mesh.tensor}x{mesh.pipeline} {mesh.schedule} {mesh.sharded}"
 )
 def test_every_pipeline_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone: Any) -> None:
     # In hybrid, each of several workers takes an update of its own.

@@ -91,9 +91,12 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
     assert loaded(tmp_path, "dense.sharded=true").sections.cluster.workers == 1
 
 
-@pytest.mark.parametrize(
-    "other", ["dense.sharded=gradients", "dense.precision=bfloat16", "dense.checkpoint_activations=true"]
-)
+def test_copies_of_stages_may_share_their_weights(tmp_path: Path) -> None:
+    mesh = "dense={mesh: {data: 2, tensor: 2, pipeline: 2}, sharded: true}"
+    assert loaded(tmp_path, SERVERS, mesh).sections.cluster.workers == 8
+
+
+@pytest.mark.parametrize("other", ["dense.precision=bfloat16", "dense.checkpoint_activations=true"])
 def test_stages_are_whole(tmp_path: Path, other: str) -> None:
     error = refused(tmp_path, SERVERS, "dense.mesh.pipeline=2", other)
     assert error.what == f"{other.split('=')[0]} does not go with dense.mesh.pipeline"

@@ -14,6 +14,7 @@ from satrap.errors import ConfigError
     [
         *(Mesh(4), Mesh(2, 2), Mesh(4, 2, True, 2), Mesh(6, 1, "gradients", 3), Mesh(1, 4)),
         *(Mesh(pipeline=3), Mesh(2, pipeline=2), Mesh(2, 3, pipeline=2)),
+        *(Mesh(2, 2, True, pipeline=2), Mesh(4, 1, True, 2, pipeline=3)),
     ],
     ids=str,
 )
@@ -48,6 +49,7 @@ def test_it_says_its_arithmetic() -> None:
     assert str(Mesh(4, 2, True, 2)) == "4 data x 2 tensor = 8 workers, weights in 2 parts"
     assert str(Mesh(2, 2, pipeline=2)) == "2 data x 2 tensor x 2 pipeline = 8 workers"
     assert str(Mesh(2, pipeline=3)) == "2 data x 3 pipeline = 6 workers"
+    assert str(Mesh(2, 1, True, pipeline=2)) == "2 data x 2 pipeline = 4 workers, weights in 2 parts"
     assert str(Mesh(2, sharded="gradients")) == "2 data = 2 workers, gradients in 2 parts"
 
 
@@ -56,8 +58,6 @@ def test_what_cannot_be_is_refused() -> None:
         Mesh(1, 0)
     with pytest.raises(ConfigError, match="shard_size 3 does not divide the 4 shares"):
         Mesh(4, sharded=True, shard_size=3)
-    with pytest.raises(ConfigError, match="sharded does not go with pipeline"):
-        Mesh(2, pipeline=2, sharded=True)
     with pytest.raises(ConfigError, match="3 microbatches are too few for 4 stages in the schedule 1f1b"):
         Mesh(pipeline=4, microbatches=3)
     assert Mesh(pipeline=4, microbatches=3, schedule="gpipe").parts == 3

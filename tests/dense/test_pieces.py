@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from satrap.dense import Mesh
 from satrap.dense.pieces import UNIT, Piece, spread
+from satrap.dense.tensor_plan import tensor_plan
 
 
 @contextmanager
@@ -41,9 +42,8 @@ class Network(nn.Module):
 def pieces_of(rank: int, mesh: Mesh) -> tuple[nn.Module, list[Piece]]:
     shape = (mesh.data // mesh.shards, mesh.shards, mesh.tensor)
     model = Network()
-    return model, spread(
-        model, mesh, init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tensor"))
-    )
+    device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tensor"))
+    return model, spread(model, mesh, device_mesh, tensor_plan(model, mesh.tensor))
 
 
 MESHES = [Mesh(4, sharded=True), Mesh(4, 1, "gradients", 2), Mesh(1, 4), Mesh(2, 2), Mesh(2, 2, True)]

@@ -33,6 +33,9 @@ class OneStage(ConnectedWorkers):
     def pipeline_group(self, device: str) -> Any:
         return None
 
+    def device_mesh(self, device: str) -> Any:
+        return None
+
     @property
     def data(self) -> Group:
         return Group()
@@ -49,6 +52,12 @@ class OneStage(ConnectedWorkers):
 
     def watched(self, stage: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+def stage_of(number: int, make: Callable[..., torch.optim.Optimizer], seed: int = 0) -> Pipelined:
+    stage = Pipelined(network(seed), make, None, OneStage(number))
+    stage.try_out(blank())
+    return stage
 
 
 class Numbered(nn.Linear):
@@ -126,14 +135,14 @@ def assert_same(found: Any, expected: Any) -> None:
 def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str) -> None:
     make = MAKERS[name]
     plain = DataParallel(network(), make, None)
-    stages = [Pipelined(network(), make, None, OneStage(number)) for number in range(3)]
+    stages = [stage_of(number, make) for number in range(3)]
     for dense in (plain, *stages):
         take(dense, range(2))
     expected, found = plain.state(), together(stages)
     assert_same(found.weights, expected.weights)
     assert_same(found.optimizer, expected.optimizer)
 
-    others = [Pipelined(network(9), make, None, OneStage(number)) for number in range(3)]
+    others = [stage_of(number, make, 9) for number in range(3)]
     for other in others:
         other.restore(found)
     for dense in (plain, *others):
@@ -144,8 +153,7 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
 
 
 def test_a_stage_lets_go_of_the_weights_of_others_after_it_was_tried_out() -> None:
-    stage = Pipelined(network(), MAKERS["adam"], None, OneStage(1))
-    stage.try_out(blank())
+    stage = stage_of(1, MAKERS["adam"])
     real = [name for name, p in stage.model.named_parameters() if not p.is_meta]
     assert sorted(real) == sorted(name for name in stage.state().weights if "kept" not in name)
     assert 0 < len(real) < len(list(stage.model.parameters()))
@@ -174,7 +182,7 @@ def test_a_chain_that_is_not_the_network_is_refused() -> None:
 
 
 def test_one_stage_that_refuses_a_step_takes_none() -> None:
-    stage = Pipelined(network(), MAKERS["adam"], None, OneStage(0))
+    stage = stage_of(0, MAKERS["adam"])
     before = {name: weight.clone() for name, weight in stage.state().weights.items()}
     stage.parameters[0].grad = torch.full_like(stage.parameters[0], float("nan"))
     assert not stage.step(torch.tensor(1.0), [], 1.0).accepted

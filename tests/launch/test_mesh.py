@@ -57,21 +57,23 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("mesh", "words"),
+    ("mesh", "sharded", "words"),
     [
-        ("{pipeline: 2}", "1 data x 2 pipeline = 2 workers; stages: deep.0 (160) | deep.2 deep.4 head (119)"),
-        (
-            "{tensor: 2, pipeline: 2}",
-            "1 data x 2 tensor x 2 pipeline = 4 workers; stages: deep.0 (160) | deep.2 deep.4 head (119); "
-            "divided layers: deep.0 (alone), deep.2 (column), deep.4 (row)",
-        ),
+        ("{pipeline: 2}", "false", "1 data x 2 pipeline = 2 workers; "),
+        ("{data: 2, pipeline: 2}", "true", "2 data x 2 pipeline = 4 workers, weights in 2 parts; "),
+        ("{tensor: 2, pipeline: 2}", "false", "1 data x 2 tensor x 2 pipeline = 4 workers; "),
     ],
 )
-def test_a_run_in_stages_leaves_the_model_of_one_worker(tmp_path: Path, mesh: str, words: str) -> None:
+def test_a_run_in_stages_leaves_the_model_of_whole_networks(
+    tmp_path: Path, mesh: str, sharded: str, words: str
+) -> None:
     path, said = make_recipe(tmp_path, rows=frame(801)), list[str]()
     common = [*SERVERS, "training.mode=sync", "training.epochs=1", "model.hidden=[16, 6, 2]"]
-    one = launch.train(load(path, [*common, "cluster.workers=1"]), str(tmp_path / "one"))
-    settings = [*common, f"dense.mesh={mesh}", "dense.microbatches=3"]
+    words += "stages: deep.0 (160) | deep.2 deep.4 head (119)"
+    words += "; divided layers: deep.0 (alone), deep.2 (column), deep.4 (row)" * ("tensor" in mesh)
+    shares = f"cluster.workers={words[0]}"
+    one = launch.train(load(path, [*common, shares]), str(tmp_path / "one"))
+    settings = [*common, f"dense.mesh={mesh}", f"dense.sharded={sharded}", "dense.microbatches=3"]
     two = launch.train(load(path, settings), str(tmp_path / "two"), notice=said.append)
     assert_near(saved(tmp_path / "two"), saved(tmp_path / "one"))
     assert two.test == pytest.approx(one.test, abs=1e-5)

@@ -300,7 +300,8 @@ class Dense(Keys):
     """How it is spread over the workers, which are as many as the product of its numbers."""
     sharded: bool | Literal["gradients"] = False
     """What the data-parallel copies divide among themselves. true: weights, gradients and optimizer state
-    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes."""
+    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes.
+    With `mesh.pipeline`, a stage's weights and gradients are whole while a step computes, in both cases."""
     shard_size: Positive | None = None
     """With `sharded`: divide among so many neighbouring copies, and in the others again; default all."""
     microbatches: Positive | None = None

@@ -78,7 +78,6 @@ def _check_pipeline(sections: Sections, source: Source) -> None:
                 )
         return
     for path, wrong in (
-        (("dense", "sharded"), bool(dense.sharded)),
         (("dense", "precision"), dense.precision != "float32"),
         (("dense", "checkpoint_activations"), dense.checkpoint_activations),
     ):

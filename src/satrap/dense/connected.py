@@ -224,9 +224,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedGroup] = {}
-        staged = ("data", "tensor", "pipeline", "peers")
-        axes = staged if self.mesh.pipeline > 1 else ("data", "tensor", "shard", "replicate")
-        for axis in axes if not self.mesh.whole else ():
+        axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
+        for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
             own = self.mesh.axes(self.rank)[axis]
             # Every process makes every group, in the same order, as `new_group` asks for.
@@ -263,19 +262,17 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         return group._cuda if device == "cuda" else group._main
 
     def device_mesh(self, device: str) -> DeviceMesh:
-        """Return the mesh as PyTorch has it, with dimensions replicate, shard and tensor; of a stage, tensor.
+        """Return the mesh of this process's stage as PyTorch has it: replicate, shard and tensor.
 
         Args:
             device: type of the device whose tensors its groups are for, "cpu" or "cuda".
         """
-        names = ("replicate", "shard", "tensor") if self.mesh.pipeline == 1 else ("tensor",)
-        shape = (self.mesh.data // self.mesh.shards, self.mesh.shards, self.mesh.tensor)
+        mesh, names = self.mesh, ("replicate", "shard", "tensor")
         groups = [
             group._cuda if device == "cuda" else group._main for group in (self._axes[name] for name in names)
         ]
-        if len(names) == 1:
-            return DeviceMesh.from_group(groups[0], device, mesh_dim_names=names)
-        ranks = torch.arange(self.size).view(shape)
+        shape = (mesh.data // mesh.shards, mesh.shards, mesh.pipeline, mesh.tensor)
+        ranks = torch.arange(self.size).view(shape)[:, :, self.pipeline.rank].contiguous()
         return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
 
     def called(self, stage: str) -> bool:

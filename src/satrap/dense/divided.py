@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from satrap.dense.backend import DenseState, Stepped
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
 from satrap.dense.pieces import Piece, spread
+from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Group, Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange
@@ -59,17 +60,33 @@ class Divided(DataParallel):
         device = next((p.device.type for p in self.parameters), "cpu")
         mesh = workers.device_mesh(device)
         workers.broadcast(list(model.state_dict().values()))
-        self._know(spread(model, workers.mesh, mesh))
-        self.trainable = make is not None
-        if make is not None and self.parameters:
-            self.optimizer = make(self._locals)
-            self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+        self._know(spread(model, workers.mesh, mesh, tensor_plan(model, workers.mesh.tensor)), make)
 
-    def _know(self, pieces: list[Piece]) -> None:
+    def _know(self, pieces: list[Piece], make: MakeOptimizer | None) -> None:
+        """Keep what this process has of the network, and make the optimizer of that."""
         self._pieces = pieces
         self._trained = [piece for piece in pieces if piece.parameter.requires_grad]
         self.parameters = [piece.parameter for piece in self._trained]
         self._locals = [nn.Parameter(piece.local) for piece in self._trained]
+        self.trainable = make is not None
+        own = {id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)}
+        trained = [own.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
+        if make is not None and trained:
+            self._keep_own(make(trained))
+
+    def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take this process's part of the optimizer of the whole network, whose groups are right."""
+        self.optimizer, count, own = optimizer, 0, set(self._locals)
+        self._base_rates = [g["lr"] for g in optimizer.param_groups]
+        self._groups, self._numbers = list[list[int]](), list[int]()
+        for group in optimizer.param_groups:
+            numbers = list(range(count, count + len(group["params"])))
+            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in own]
+            self._groups.append(numbers)
+            self._numbers += [n for n, _ in kept]
+            group["params"], count = [p for _, p in kept], count + len(numbers)
+        for parameter in set(optimizer.state) - own:
+            del optimizer.state[parameter]
 
     def begin(self) -> None:
         """Do nothing: the parts are those of the network of process 0."""
@@ -156,42 +173,53 @@ class Divided(DataParallel):
         )
 
     def state(self) -> DenseState:
-        """Return the whole network in process 0, nothing elsewhere; one parameter after another is gathered.
+        """Return the whole network, or stage, in the first of its processes, nothing elsewhere.
 
-        So the other processes hold no more than one whole parameter at a time.
+        One parameter after another is gathered. So the other processes hold no more than one whole parameter
+        at a time.
         """
-        first, pieces = self.workers.rank == 0, {id(piece.parameter): piece for piece in self._pieces}
+        pieces = {id(piece.parameter): piece for piece in self._pieces}
         weights, optimizer = dict[str, Tensor](), dict[str, Any]()
         with self.workers.watched("gathering weights"):
-            for name, tensor in self.model.state_dict(keep_vars=True).items():
+            for name, tensor in self._tensors().items():
                 piece = pieces.get(id(tensor))
                 whole = tensor.detach() if piece is None else piece.gather(piece.local)
-                if first:
+                if self._first:
                     weights[name] = whole.cpu()
             if self.optimizer is not None:
                 optimizer = self._optimizer_state()
-        return DenseState(weights, optimizer) if first else DenseState()
+        return DenseState(weights, optimizer) if self._first else DenseState()
+
+    @property
+    def _first(self) -> bool:
+        """Whether this process gives to a checkpoint what it and others hold together."""
+        return self.workers.data.rank == self.workers.tensor.rank == 0
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers that this process has, or has a part of, by name."""
+        return dict(self.model.state_dict(keep_vars=True))
 
     def _optimizer_state(self) -> dict[str, Any]:
-        """Return the state of the optimizer of the whole network; outside process 0 only a part of it."""
+        """Return the optimizer's state as the whole network numbers it; only the first process has all."""
         assert self.optimizer is not None
         found: dict[str, Any] = self.optimizer.state_dict()
-        found["state"] = {number: dict(entry) for number, entry in found["state"].items()}
-        for group, rate in zip(found["param_groups"], self._base_rates, strict=True):
-            group["lr"] = rate
+        state = {number: dict(entry) for number, entry in found["state"].items()}
+        for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
+            group["lr"], group["params"] = rate, numbers
         order, pieces = self._in_order(), self._pieces_in_order()
-        # A process without a row of a parameter may have no state of it; process 0 has rows of all.
+        # A process without a row of a parameter may have no state of it; the first share has rows of all.
         divided = [
             [number, key]
-            for number, entry in found["state"].items()
+            for number, entry in state.items()
             for key, value in entry.items()
             if isinstance(value, Tensor) and value.ndim and value.shape == order[number].shape
         ]
-        for number, key in json.loads(self.workers.share(json.dumps(divided).encode())):
-            local = found["state"].get(number, {}).get(key, torch.zeros_like(order[number]))
+        for number, key in json.loads(self.workers.data.share(json.dumps(divided).encode())):
+            local = state.get(number, {}).get(key, torch.zeros_like(order[number]))
             whole = pieces[number].gather(local)
-            if self.workers.rank == 0:
-                found["state"][number][key] = whole.cpu()
+            if self._first:
+                state[number][key] = whole.cpu()
+        found["state"] = {self._numbers[number]: entry for number, entry in state.items()}
         return found
 
     def _in_order(self) -> list[nn.Parameter]:
@@ -204,26 +232,26 @@ class Divided(DataParallel):
         own = dict(zip(map(id, self._locals), self._trained, strict=True))
         return [own[id(local)] for local in self._in_order()]
 
-    def _take_weights(self, tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
-        """Copy this process's part of saved weights and buffers into some of the model's tensors."""
-        pieces = {id(piece.parameter): piece for piece in self._pieces}
-        with torch.no_grad():
-            for name, tensor in tensors.items():
-                piece = pieces.get(id(tensor))
-                if piece is None:
-                    tensor.copy_(whole[name])
-                else:
-                    piece.local.copy_(piece.cut(whole[name]))
-
     def restore(self, whole: DenseState) -> None:
         """Take over this process's part of a network."""
-        self._take_weights(self.model.state_dict(keep_vars=True), whole.weights)
+        pieces = {id(piece.parameter): piece for piece in self._pieces}
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                piece = pieces.get(id(tensor))
+                if piece is None:
+                    tensor.copy_(whole.weights[name])
+                else:
+                    piece.local.copy_(piece.cut(whole.weights[name]))
         if self.optimizer is None or not whole.optimizer:
             return
-        saved = whole.optimizer["state"]
-        pieces = enumerate(self._pieces_in_order())
-        state = {number: piece.cut_state(saved[number]) for number, piece in pieces if saved.get(number)}
-        self.optimizer.load_state_dict({**whole.optimizer, "state": state})
+        own, saved = self.optimizer.state_dict()["param_groups"], whole.optimizer["state"]
+        numbered = enumerate(zip(self._numbers, self._pieces_in_order(), strict=True))
+        groups = [
+            {**group, "params": here["params"]}
+            for group, here in zip(whole.optimizer["param_groups"], own, strict=True)
+        ]
+        state = {number: piece.cut_state(saved[of]) for number, (of, piece) in numbered if saved.get(of)}
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
 

@@ -34,8 +34,10 @@ class Mesh:
             to the end of its backward pass (ZeRO-2); default False, not at all.
         shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
             all shares.
-        pipeline: stages, one after another, default 1; not with `sharded`. With `tensor`, the processes of a
-            tensor group have parts of the layers of one stage.
+        pipeline: stages, one after another, default 1. With `tensor`, the processes of a tensor group have
+            parts of the layers of one stage. With `sharded`, the copies of a stage divide it among themselves
+            between the steps; in a step they gather its weights once and reduce its gradients once, and have
+            both whole in between, whatever `sharded` says.
         microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
             four times the stages.
         schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
@@ -44,8 +46,8 @@ class Mesh:
             stage has as few parameters as possible.
 
     Raises:
-        ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with
-            `sharded`, too few parts of a batch, or names for another number of stages.
+        ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with too few
+            parts of a batch, or names for another number of stages.
     """
 
     data: int = 1
@@ -72,12 +74,6 @@ class Mesh:
             self._check_pipeline()
 
     def _check_pipeline(self) -> None:
-        if self.sharded:
-            raise ConfigError(
-                "mesh: sharded does not go with pipeline",
-                why="each part of a batch would gather the weights of its stage again",
-                fix="use pipeline with tensor and data, or sharded with these",
-            )
         if self.schedule == "1f1b" and self.parts < self.pipeline:
             raise ConfigError(
                 f"{self.parts} microbatches are too few for {self.pipeline} stages in the schedule 1f1b",
@@ -110,6 +106,11 @@ class Mesh:
     def shards(self) -> int:
         """Among how many processes the weights of a tensor coordinate are divided."""
         return (self.shard_size or self.data) if self.sharded else 1
+
+    @property
+    def regathers(self) -> bool:
+        """Whether sharded weights are gathered again for the backward pass."""
+        return self.sharded is True and self.pipeline == 1
 
     @property
     def whole(self) -> bool:

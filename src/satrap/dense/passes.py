@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense.mesh import Mesh
-from satrap.dense.stages import Step, compute, tensors
+from satrap.dense.stages import Link, compute, tensors
 from satrap.errors import ConfigError
 
 LossOfPart = Callable[[int, Tensor], Tensor]
@@ -60,7 +60,7 @@ class Passes:
     has as many samples as the largest part so far; the missing ones are zeros, which the receiver cuts off.
 
     Args:
-        steps: of this stage.
+        stage: which this process computes.
         number: of this stage.
         boundaries: what each stage hands on.
         mesh: schedule, numbers of stages and parts.
@@ -71,7 +71,7 @@ class Passes:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        stage: Stage,
         number: int,
         boundaries: Sequence[Sequence[Boundary]],
         mesh: Mesh,
@@ -82,8 +82,7 @@ class Passes:
     ) -> None:
         self._number, self._boundaries, self._mesh = number, boundaries, mesh
         self._group, self._device, self._backward = group, device, backward
-        last = number == mesh.pipeline - 1
-        self._stage, self._size = Stage(steps, last=last), 0
+        self._stage, self._size = stage, 0
         self._schedule: Any = None
 
     def run(self, parts: Sequence[EmbeddedBatch], loss: LossOfPart | None = None) -> list[Tensor]:
@@ -141,16 +140,20 @@ class Passes:
 
 
 class Stage(nn.Module):
-    """What PyTorch calls for each part; it has no parameters, so that PyTorch touches none.
+    """What PyTorch calls for each part; `fully_shard` gathers the weights for it, if they are sharded.
 
     Args:
-        steps: of the stage.
+        links: of the stage.
         last: whether it is the last stage, which keeps its logits.
+
+    Attributes:
+        used: the modules of its links.
     """
 
-    def __init__(self, steps: Sequence[Step], *, last: bool) -> None:
+    def __init__(self, links: Sequence[Link], *, last: bool) -> None:
         super().__init__()
-        self._steps, self._last = tuple(steps), last
+        self._steps, self._last = [step for link in links for step in link.steps], last
+        self.used = nn.ModuleList(dict.fromkeys(module for link in links for module in link.modules))
 
     def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
         """Take the parts of a batch, the largest of which has `size` samples."""

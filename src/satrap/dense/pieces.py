@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from satrap.dense.mesh import Mesh
-from satrap.dense.tensor_plan import Cut, tensor_plan
+from satrap.dense.tensor_plan import Cut
 
 UNIT = 1 << 16
 """Parameters from which a layer's weights are gathered by themselves, and not with those of its parent."""
@@ -32,7 +32,7 @@ class Piece:
         tensor_dim: the dimension that the tensor group divides; None: each process of it has all.
         shape: of what this tensor coordinate has, before its rows are divided.
         sharded: whether its rows are divided among the processes of the shard group.
-        mesh: of the network; None if nothing is divided.
+        mesh: of the network, or its stage.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Piece:
     tensor_dim: int | None
     shape: torch.Size
     sharded: bool
-    mesh: DeviceMesh | None
+    mesh: DeviceMesh
 
     @property
     def local(self) -> Tensor:
@@ -55,10 +55,8 @@ class Piece:
     def gather(self, local: Tensor) -> Tensor:
         """Return the whole of something that has the shape of `local`; all processes call it."""
         if self.sharded:
-            assert self.mesh is not None
             local = _join(local, self.mesh["shard"], 0, self.shape)
         if self.tensor_dim is not None:
-            assert self.mesh is not None
             mesh, dim = self.mesh["tensor"], self.tensor_dim
             whole = list(self.shape)
             whole[dim] *= mesh.size()
@@ -81,7 +79,6 @@ class Piece:
         }
 
     def _part(self, whole: Tensor, axis: str, dim: int) -> Tensor:
-        assert self.mesh is not None
         mesh = self.mesh[axis]
         parts, rank = torch.chunk(whole, mesh.size(), dim), mesh.get_local_rank()
         return parts[rank] if rank < len(parts) else whole.narrow(dim, 0, 0)
@@ -101,46 +98,43 @@ def _join(part: Tensor, mesh: DeviceMesh, dim: int, shape: torch.Size) -> Tensor
     return joined.full_tensor()
 
 
-def spread(model: nn.Module, mesh: Mesh, device_mesh: DeviceMesh) -> list[Piece]:
+def spread(
+    model: nn.Module,
+    mesh: Mesh,
+    device_mesh: DeviceMesh,
+    plan: Mapping[str, Cut],
+    stage: nn.Module | None = None,
+) -> list[Piece]:
     """Divide a network in place, and return its pieces, one per parameter in the order of `parameters`.
 
-    The processes of a tensor group divide linear layers as `tensor_plan` says; `parallelize_module` does it.
-    Then `fully_shard` divides weights by their rows, if the mesh is sharded. Weights must be equal on all
-    processes before: nothing here makes them so.
-    """
-    plan = tensor_plan(model, mesh.tensor)
-    if plan:
-        styles = {name: _style(cut) for name, cut in plan.items()}
-        parallelize_module(model, device_mesh["tensor"], styles, src_data_rank=None)
-    cuts = {name: (_tensor_dim(p), _local(p.detach()).shape) for name, p in model.named_parameters()}
-    scalars = {p for p in model.parameters() if p.ndim == 0}
-    if mesh.shards > 1:
-        dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
-        again = mesh.sharded is True
-        for unit in [*units(model), model]:
-            fully_shard(unit, mesh=device_mesh[dims], reshard_after_forward=again, ignored_params=scalars)
-    return [
-        Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
-        for name, p in model.named_parameters()
-    ]
-
-
-def spread_stage(
-    model: nn.Module, plan: Mapping[str, Cut], names: Set[str], device_mesh: DeviceMesh | None
-) -> list[Piece]:
-    """Divide the layers of a stage in place, and return its pieces, in the order of `parameters`.
+    The processes of a tensor group divide linear layers; `parallelize_module` does it. Then `fully_shard`
+    divides weights by their rows, if the mesh is sharded. Weights must be equal on all processes before:
+    nothing here makes them so.
 
     Args:
-        model: the network, with equal weights on all processes.
-        plan: how layers are cut; those of other stages stay as they are.
-        names: of the stage's parameters and buffers.
-        device_mesh: has the dimension tensor; None: nothing is cut.
+        model: the network.
+        mesh: how its processes divide it.
+        device_mesh: the same for PyTorch.
+        plan: linear layer -> how it is cut.
+        stage: calls some of the network's modules, and has them as its own; only these are divided. Default:
+            the network.
     """
-    if device_mesh is not None:
-        styles = {name: _style(cut) for name, cut in plan.items() if f"{name}.weight" in names}
+    stage = model if stage is None else stage
+    own = set(stage.parameters())
+    names = {name for name, p in model.named_parameters() if p in own}
+    styles = {name: _style(cut) for name, cut in plan.items() if f"{name}.weight" in names}
+    if styles:
         parallelize_module(model, device_mesh["tensor"], styles, src_data_rank=None)
+    cuts = {n: (_tensor_dim(p), _local(p.detach()).shape) for n, p in model.named_parameters() if n in names}
+    scalars = {p for p in stage.parameters() if p.ndim == 0}
+    if mesh.shards > 1:
+        dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
+        for unit in [*units(stage), stage]:
+            fully_shard(
+                unit, mesh=device_mesh[dims], reshard_after_forward=mesh.regathers, ignored_params=scalars
+            )
     return [
-        Piece(name, p, _tensor_dim(p), _local(p.detach()).shape, False, device_mesh)
+        Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()
         if name in names
     ]

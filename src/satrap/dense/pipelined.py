@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
-from satrap.dense.backend import DenseState, LossOfBatch, Parts
+from satrap.dense.backend import LossOfBatch, Parts
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average
 from satrap.dense.divided import Divided, check_separable
-from satrap.dense.passes import Boundary, Passes
-from satrap.dense.pieces import spread_stage
+from satrap.dense.passes import Boundary, Passes, Stage
+from satrap.dense.pieces import spread
 from satrap.dense.stages import Link, compute, stage_cuts, stages_of, tensors
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
@@ -27,7 +27,10 @@ class Pipelined(Divided):
     `run` sends the parts of a batch through the stages, one behind another, and their gradients back. The
     first stage alone gets embeddings, so it alone has gradients of rows. Copies of a stage average their
     gradients; then all processes agree on the step. With `Mesh.tensor`, the processes of a stage have parts
-    of its layers.
+    of its layers. With `Mesh.sharded`, its copies hold a share of its weights each; PyTorch gathers them for
+    the first part of a batch, and reduces the gradients of all parts together after the last.
+
+    Until `try_out`, each process has the whole network and no optimizer.
 
     Args:
         model: the network, see `stages_of`; it begins with the weights it has in process 0.
@@ -59,51 +62,30 @@ class Pipelined(Divided):
         if plan and make is not None:
             check_separable(make)
         workers.broadcast(list(model.state_dict().values()))
-        self._steps = [[s for link in stage for s in link.steps] for stage in stages]
+        self._stages, self._plan, self._make = stages, plan, make
         self._names = _names(model, stages, self._number)
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._know(
-            spread_stage(model, plan, self._names, workers.device_mesh(self._device.type) if plan else None)
-        )
         self.trainable = make is not None
-        if make is not None and self._all_trained():
-            self._keep_own(make(self._all_trained()))
-
-    def _all_trained(self) -> list[nn.Parameter]:
-        """Return what is trained of the whole network, of this stage what this process has of it."""
-        own = {id(piece.parameter): local for piece, local in zip(self._trained, self._locals, strict=True)}
-        return [own.get(id(p), p) for p in self.model.parameters() if p.requires_grad]
-
-    def _keep_own(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take this stage's part from the optimizer of the whole network, whose groups are right."""
-        self.optimizer, count, own = optimizer, 0, set(self._locals)
-        self._base_rates = [g["lr"] for g in optimizer.param_groups]
-        self._groups, self._numbers = list[list[int]](), list[int]()
-        for group in optimizer.param_groups:
-            numbers = list(range(count, count + len(group["params"])))
-            kept = [(n, p) for n, p in zip(numbers, group["params"], strict=True) if p in own]
-            self._groups.append(numbers)
-            self._numbers += [n for n, _ in kept]
-            group["params"], count = [p for _, p in kept], count + len(numbers)
-        for parameter in set(optimizer.state) - own:
-            del optimizer.state[parameter]
 
     def try_out(self, batch: EmbeddedBatch) -> None:
-        """See `Pipeline.try_out`; the weights of other stages are let go."""
+        """See `Pipeline.try_out`; then this process keeps its part of its stage, and lets the rest go."""
         found, boundaries = self._tried(batch), list[list[Boundary]]()
         for one in found:
             boundaries.append([Boundary.of(tensor, batch.size) for tensor in one])
+        assert isinstance(self.workers, ConnectedWorkers)
+        links, last = self._stages[self._number], self._number == self._mesh.pipeline - 1
+        stage, mesh = Stage(links, last=last), self.workers.device_mesh(self._device.type)
+        self._know(spread(self.model, self._mesh, mesh, self._plan, stage), self._make)
         own = {piece.parameter for piece in self._pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter not in own:
                     empty = parameter.detach().to("meta")
                     setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
-        assert isinstance(self.workers, ConnectedWorkers)
         group = self.workers.pipeline_group(self._device.type)
         self._training, self._scoring = (
             Passes(
-                self._steps[self._number],
+                stage,
                 self._number,
                 boundaries,
                 self._mesh,
@@ -120,8 +102,8 @@ class Pipelined(Divided):
         """Return what each stage makes of a batch, if that is what the network makes of it."""
         was, stages, found = self.model.training, list[tuple[Tensor, ...]](), batch
         self.model.eval()
-        for steps in self._steps:
-            found = compute(steps, found)
+        for stage in self._stages:
+            found = compute([step for link in stage for step in link.steps], found)
             stages.append(tensors(found))
         with torch.no_grad():
             whole = self.model(batch)
@@ -189,69 +171,21 @@ class Pipelined(Divided):
 
     def _average(self) -> None:
         """Average the gradients over the processes that have the same part of the stage."""
-        data, tensor = self.workers.data, self.workers.tensor
-        if data.size > 1:
-            average(self._locals, data)
-        whole = [p for p, piece in zip(self._locals, self._trained, strict=True) if piece.tensor_dim is None]
-        if whole and tensor.size > 1:  # equal but for rounding, which must not make the copies differ
-            average(whole, tensor)
-
-    def state(self) -> DenseState:
-        """Return this stage, in the first of its processes; nothing elsewhere."""
-        if self.workers.data.rank > 0:
-            return DenseState()
-        with self.workers.watched("gathering weights"):
-            state = self._gathered()
-        return DenseState() if self.workers.tensor.rank > 0 else state
-
-    def _gathered(self) -> DenseState:
-        """Return the stage with whole layers; all processes of its first copy call it."""
-        pieces, state = {id(piece.parameter): piece for piece in self._pieces}, DenseState()
-        for name, tensor in self._tensors().items():
-            piece = pieces.get(id(tensor))
-            state.weights[name] = tensor.detach() if piece is None else piece.gather(piece.local)
-        if self.optimizer is None:
-            return state
-        found = self.optimizer.state_dict()
-        for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
-            group["lr"], group["params"] = rate, numbers
-        entries = {number: dict(entry) for number, entry in found["state"].items()}
-        for number, piece in enumerate(self._pieces_in_order()):
-            for key, value in entries.get(number, {}).items():
-                if isinstance(value, Tensor) and value.shape == piece.shape:
-                    entries[number][key] = piece.gather(value)
-        found["state"] = {self._numbers[number]: entry for number, entry in entries.items()}
-        state.optimizer.update(found)
-        return state
+        pairs = list(zip(self._locals, self._trained, strict=True))
+        copied = [local for local, piece in pairs if not piece.sharded]
+        whole = [local for local, piece in pairs if piece.tensor_dim is None]
+        # Those of tensor peers are equal but for rounding, which must not make the copies differ.
+        for chosen, group in ((copied, self.workers.data), (whole, self.workers.tensor)):
+            if chosen and group.size > 1:
+                average(chosen, group)
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the parameters and buffers of the stage, by name."""
-        found = self.model.state_dict(keep_vars=True)
-        return {name: tensor for name, tensor in found.items() if name in self._names}
-
-    def restore(self, whole: DenseState) -> None:
-        """Take over this process's part of a network."""
-        self._take_weights(self._tensors(), whole.weights)
-        if self.optimizer is None or not whole.optimizer:
-            return
-        own, groups = self.optimizer.state_dict(), whole.optimizer["param_groups"]
-        saved = whole.optimizer["state"]
-        pieces = enumerate(zip(self._numbers, self._pieces_in_order(), strict=True))
-        state = {number: piece.cut_state(saved[of]) for number, (of, piece) in pieces if of in saved}
-        self.optimizer.load_state_dict(
-            {
-                "state": state,
-                "param_groups": [
-                    {**group, "params": here["params"]}
-                    for group, here in zip(groups, own["param_groups"], strict=True)
-                ],
-            }
-        )
-        self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
+        """See `Divided`."""
+        return {name: tensor for name, tensor in super()._tensors().items() if name in self._names}
 
     def own(self) -> dict[str, Tensor]:
         """Return copies of the stage's buffers, except in the process whose buffers are in `state`."""
-        if self.workers.data.rank == self.workers.tensor.rank == 0:
+        if self._first:
             return {}
         return {name: tensor.detach().cpu().clone() for name, tensor in self._buffers().items()}
 

@@ -16,7 +16,7 @@ def planned(memory: int) -> DensePlan:
 
 def test_meshes_of_four_devices() -> None:
     found = [str(mesh) for mesh in meshes(4)]
-    assert len(found) == len(set(found)) == 11
+    assert len(found) == len(set(found)) == 12
     assert all(mesh.size == 4 for mesh in meshes(4))
     assert Mesh(4, sharded=True, shard_size=2) in list(meshes(4))
     assert [str(mesh) for mesh in meshes(1)] == ["1 data = 1 workers"]

@@ -15,7 +15,7 @@ from satrap.dense.tensor_plan import tensor_plan
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
-from satrap.plan.dense.sharding import Sharding, shard_bytes
+from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.parts import check_parts
 
@@ -42,16 +42,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         live.begin(started)
         sharding = Sharding(model, mesh, live) if mesh.shards > 1 else None
         live.hold("parameters", sum(map(size_of, model.buffers())))
-        trained = dict[nn.Parameter, int]()  # -> bytes of what the process has of it
-        for parameter in model.parameters():
-            kept = size_of(parameter)
-            if sharding is None or parameter.ndim == 0:
-                live.hold("parameters", kept)
-                live.follow(parameter)
-            else:
-                kept = shard_bytes(parameter, mesh.shards)
-            if parameter.requires_grad:
-                trained[parameter] = kept
+        trained = hold_weights(model.parameters(), mesh, live)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         rows = _passes(network, model, live, sharding)
         averaged = _averaged(trained, whole, mesh)
@@ -65,10 +56,9 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         sent["gradients"] *= network.number_bytes / 4
     times = network.microbatches / _computed(network)
     if sharding is not None:
-        again = all_reduce(sharding.reduces / mesh.shards, mesh.data // mesh.shards)
-        part = (mesh.shards - 1) / mesh.shards
-        sent["gradients"] += times * (sharding.reduces * part + again)
-        sent["weights"] = times * sharding.gathers * part
+        weights, gradients = sharding.sent()
+        sent["gradients"] += times * gradients
+        sent["weights"] = times * weights
     if mesh.tensor > 1:
         sent["activations"] = times * all_reduce(sum(sums), mesh.tensor)
         sent["rows"] = network.inputs.row_bytes * (mesh.tensor - 1) / mesh.tensor

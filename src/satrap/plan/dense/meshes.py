@@ -135,7 +135,9 @@ def meshes(devices: int) -> Iterator[Mesh]:
             yield Mesh(data, tensor, sharded, shard_size)
     for pipeline in _divisors(devices):
         for tensor in _divisors(devices // pipeline) if pipeline > 1 else []:
-            yield Mesh(devices // pipeline // tensor, tensor, pipeline=pipeline)
+            data = devices // pipeline // tensor
+            for sharded in (False, True) if data > 1 else (False,):
+                yield Mesh(data, tensor, sharded, pipeline=pipeline)
 
 
 def per_sample(need: Need, network: Network) -> float:

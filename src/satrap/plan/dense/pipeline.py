@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.mesh import Mesh
@@ -14,6 +14,7 @@ from satrap.dense.stages import compute, stage_cuts, stages_of, tensors
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
+from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.microbatches import MicroBatches
 
@@ -39,39 +40,51 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
         stages = stages_of(model, mesh)
         boundaries = _boundaries(network, [[s for link in stage for s in link.steps] for stage in stages])
         started, sums = sum(map(size_of, model.parameters())), list[int]()
-        whole = {p for link in stages[number] for p in link.parameters}
-        inside = {m for link in stages[number] for one in link.modules for m in one.modules()}
+        stage = Called(Stage(stages[number], last=number == mesh.pipeline - 1))
+        whole, inside = set(stage.parameters()), set(stage.modules())
         cuts = {
             name: cut for name, cut in stage_cuts(model, mesh).items() if model.get_submodule(name) in inside
         }
         cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
         live.begin(started)
-        own = list(dict.fromkeys(p for link in stages[number] for p in link.parameters))
-        live.hold("parameters", sum(map(size_of, [*own, *model.buffers()])))
-        trained = [p for p in own if p.requires_grad]
-        count = sum(map(size_of, trained))
-        live.hold("optimizer", round(rates.state * count / 4))
-        for parameter in trained:
-            live.follow(parameter)
+        sharding = Sharding(stage, mesh, live) if mesh.shards > 1 else None
+        live.hold("parameters", sum(map(size_of, model.buffers())))
+        trained = hold_weights(stage.parameters(), mesh, live)
+        live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         part = -(-network.inputs.size // mesh.parts)
         sides = [_bytes(boundaries[n], part) for n in (number - 1, number)]
         arriving, leaving = sides[0] * (number > 0), sides[1] * (number < mesh.pipeline - 1)
-        stage = Stage([s for link in stages[number] for s in link.steps], last=number == mesh.pipeline - 1)
-        rows = _passes(network, mesh, number, stage, boundaries, live)
-        uncut = sum(size_of(p) for p in trained if p in whole)
-        for averaged in (count * (mesh.data > 1), uncut * (mesh.tensor > 1)):
+        rows = _passes(network, mesh, number, stage, boundaries, live, sharding)
+        copied = sum(kept for p, kept in trained.items() if sharding is None or p.ndim == 0)
+        uncut = sum(kept for p, kept in trained.items() if p in whole)
+        for averaged in (copied * (mesh.data > 1), uncut * (mesh.tensor > 1)):
             live.hold("buffers", averaged)
             live.hold("buffers", -averaged)
-        live.hold("buffers", round(rates.beside * max(map(size_of, trained), default=0) / 4))
+        live.hold("buffers", round(rates.beside * max(trained.values(), default=0) / 4))
         del rows  # they were needed until here
     peers = (mesh.peers - 1) / mesh.peers
     sent = {
-        "gradients": all_reduce(count, mesh.data) + all_reduce(uncut, mesh.tensor),
+        "gradients": all_reduce(copied, mesh.data) + all_reduce(uncut, mesh.tensor),
         "activations": mesh.parts * (arriving + leaving) + all_reduce(sum(sums), mesh.tensor),
         "rows": network.inputs.row_bytes * peers,
     }
+    if sharding is not None:
+        sent["weights"], gradients = sharding.sent()
+        sent["gradients"] += gradients
     return Need(mesh, dict(live.most), sent, number)
+
+
+class Called(nn.Module):
+    """Calls a stage with the number of a part as no tensor, since tensors here have no numbers."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """See `Stage.compute`."""
+        return self.stage.compute(number, given)
 
 
 def _boundaries(network: Network, steps: Sequence[Sequence[object]]) -> list[list[Boundary]]:
@@ -91,12 +104,13 @@ def _passes(
     network: Network,
     mesh: Mesh,
     number: int,
-    stage: Stage,
+    called: Called,
     boundaries: Sequence[Sequence[Boundary]],
     live: Live,
+    sharding: Sharding | None,
 ) -> list[Tensor]:
     """Compute the passes of one stage; return the rows of the batch."""
-    last, size = number == mesh.pipeline - 1, -(-network.inputs.size // mesh.parts)
+    last, size, stage = number == mesh.pipeline - 1, -(-network.inputs.size // mesh.parts), called.stage
     with live:
         leaves = network.inputs.leaves()
         for leaf in leaves:
@@ -107,10 +121,14 @@ def _passes(
         after = [[] if last else _buffers(boundaries[number], size, live) for _ in range(mesh.parts)]
         parts = MicroBatches(network.inputs.batch(leaves), mesh.parts)
         stage.begin(parts.batches, size)
+        if sharding is not None:
+            sharding.begin()
         sent = dict[int, tuple[Tensor, ...]]()
         for part, forward in _order(mesh, number):
             if forward:
-                sent[part] = stage.compute(part, before[part])
+                sent[part] = called(part, before[part])
+                if sharding is not None:
+                    sharding.turn()
                 if last:
                     logits = stage.logits(part, *sent[part])
                     sent[part] = (as_mean(network.loss(logits, parts.batches[part])),)
@@ -122,6 +140,8 @@ def _passes(
             for buffer in before[part]:
                 buffer.grad = None  # it is sent
             del pairs, reached
+        if sharding is not None:
+            sharding.end()
         parts.backward()
         stage.end()
     return leaves

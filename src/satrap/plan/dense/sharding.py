@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from satrap.dense.mesh import Mesh
 from satrap.dense.pieces import units
 from satrap.plan.dense.live import Live
+from satrap.plan.dense.network import all_reduce, size_of
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +40,7 @@ class Sharding:
 
     Args:
         model: the network, whose weights stand for whole ones; their gradients are taken away.
-        mesh: with `sharded`.
+        mesh: with `sharded`. In a pipeline, gradients stay whole until the last part of a batch.
         live: what is told of all this.
 
     Attributes:
@@ -47,7 +49,8 @@ class Sharding:
     """
 
     def __init__(self, model: nn.Module, mesh: Mesh, live: Live) -> None:
-        self._live, self._again = live, mesh.sharded is True
+        self._mesh = mesh
+        self._live, self._again, self._waits = live, mesh.regathers, mesh.pipeline > 1
         self._units, self._order = list[_Unit](), list[_Unit]()
         self._held = self._reducing = self.gathers = self.reduces = 0
         self._backward = False
@@ -85,12 +88,18 @@ class Sharding:
         self._keep(0)
 
     def end(self) -> None:
-        """Note that a backward pass has ended."""
-        for unit in self._units:
-            if unit.used and unit.missing:
+        """Note that a backward pass has ended, in a pipeline the last of a step."""
+        for unit in self._units[::-1]:  # the root first
+            if unit.used and (unit.missing or self._waits):
                 self._reduce(unit)
         self._live.hold("buffers", -self._reducing)
         self._reducing = 0
+
+    def sent(self) -> tuple[float, float]:
+        """Return the bytes that a process has sent for weights and for gradients, by rings."""
+        shards, part = self._mesh.shards, (self._mesh.shards - 1) / self._mesh.shards
+        again = all_reduce(self.reduces / shards, self._mesh.data // shards)
+        return self.gathers * part, self.reduces * part + again
 
     def _keep(self, count: int) -> None:
         self._live.hold("buffers", -self._held)
@@ -147,7 +156,7 @@ class Sharding:
         assert parameter.grad is not None
         self._live.call(parameter.grad, "gradients")
         unit.missing.discard(id(parameter))
-        if not unit.missing:
+        if not unit.missing and not self._waits:
             self._reduce(unit)
 
     def _reduce(self, unit: _Unit) -> None:
@@ -163,6 +172,25 @@ class Sharding:
             self._live.hold("gradients", -unit.shard)
         self._reduced.add(unit)
         unit.missing = set()
+
+
+def hold_weights(parameters: Iterable[nn.Parameter], mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:
+    """Count the weights that `Sharding` does not, and what they take in a step.
+
+    Returns:
+        Trained parameter -> bytes of what the process has of it.
+    """
+    trained = dict[nn.Parameter, int]()
+    for parameter in parameters:
+        kept = size_of(parameter)
+        if mesh.shards == 1 or parameter.ndim == 0:
+            live.hold("parameters", kept)
+            live.follow(parameter)
+        else:
+            kept = shard_bytes(parameter, mesh.shards)
+        if parameter.requires_grad:
+            trained[parameter] = kept
+    return trained
 
 
 def shard_bytes(parameter: Tensor, shards: int) -> int:
