@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from satrap.errors import ConfigError, DataError
-from satrap.events import Event, Failed, Notice, Ready, Recovering, decode, encode
+from satrap.events import Event, Failed, MetricsServed, Notice, Ready, Recovering, decode, encode
 
 
-@pytest.mark.parametrize("event", [Ready("127.0.0.1:5000"), Recovering("snapshot 3"), Notice("two\nlines")])
+@pytest.mark.parametrize(
+    "event", [Ready("h:1"), MetricsServed("h:2"), Recovering("snapshot 3"), Notice("two\nlines")]
+)
 def test_an_event_passes_on_one_line(event: Event) -> None:
     line = encode(event)
     assert "\n" not in line

@@ -46,6 +46,13 @@ class Ready(Event):
 
 
 @dataclass(frozen=True)
+class MetricsServed(Event):
+    """The metrics of a process can be read at `address`, HOST:PORT."""
+
+    address: str
+
+
+@dataclass(frozen=True)
 class Notice(Event):
     """A line that the user should read."""
 

@@ -260,3 +260,13 @@ def test_clients_that_go_away_leave_nothing_in_the_log(capfd: pytest.CaptureFixt
                 client.sendall(b"GET / HT")
         assert scrape(endpoint.address)
     assert capfd.readouterr() == ("", "")
+
+
+def test_others_reach_it_at_an_address_of_this_machine() -> None:
+    with Endpoint("0.0.0.0", 0, dict) as endpoint:
+        host, port = endpoint.reached.split(":")
+        assert endpoint.address == f"0.0.0.0:{port}"
+        assert host != "0.0.0.0"
+        assert scrape(endpoint.reached)["process_start_time_seconds"] > 0
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert endpoint.reached == endpoint.address

@@ -38,5 +38,5 @@ def embedding_worker(shards: str, listen: str, key: Path | None, report: Report,
     secret = read_key(key) if key else None
     service = EmbeddingService(addresses, secret)
     server = Server(listen, service, key=secret, dispatcher=Lanes)
-    endpoint = metrics_of(server, lambda: embedding_worker_values(service.statistics()), metrics)
+    endpoint = metrics_of(server, lambda: embedding_worker_values(service.statistics()), metrics, report)
     serve(server, endpoint, report)

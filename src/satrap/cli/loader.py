@@ -26,4 +26,5 @@ def loader(recipe: Path, listen: str, key: Path | None, report: Report, metrics:
 
     service = loader_service(recipe)
     server = Server(listen, service, key=read_key(key) if key else None)
-    serve(server, metrics_of(server, lambda: loader_values(service.statistics()), metrics), report)
+    endpoint = metrics_of(server, lambda: loader_values(service.statistics()), metrics, report)
+    serve(server, endpoint, report)

@@ -29,4 +29,5 @@ def shard(listen: str, key: Path | None, journal: Path | None, report: Report, m
     from satrap.rpc.server.process import serve
 
     server = ShardServer(listen, key=read_key(key) if key else None, journal=journal)
-    serve(server, metrics_of(server, lambda: shard_values(server.service.statistics()), metrics), report)
+    endpoint = metrics_of(server, lambda: shard_values(server.service.statistics()), metrics, report)
+    serve(server, endpoint, report)

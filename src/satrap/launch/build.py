@@ -13,6 +13,7 @@ from satrap.dense.stages import described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import tables_of
 from satrap.errors import ConfigError
+from satrap.events import Report
 from satrap.exchange import Exchange
 from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
@@ -44,6 +45,7 @@ class Site:
     device: str | None = None  # where the network computes; None: as the recipe says
     threads: int | None = None  # PyTorch's, if the recipe does not say; None: as in `Trainer`
     data: OpenData | None = None  # returns this worker's share of a part, None if there are no rows
+    report: Report = lambda _: None  # is called with the events of this process
     trial: bool = False  # only validation metrics are wanted: test rows stay unread, and no model is kept
 
 

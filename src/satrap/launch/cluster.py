@@ -35,6 +35,7 @@ from satrap.launch.supervisor import (
     Supervisor,
     Tell,
 )
+from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.local_launcher import LocalLauncher
@@ -83,12 +84,14 @@ def run(
     def interrupt(number: int, _: FrameType | None) -> None:
         interrupts.append(number)
 
+    handlers: dict[int, Any] = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
     launcher = _launcher(recipe, identity.run, folder, notice)
-    with signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt}), closing(launcher):
+    with signal_handlers(handlers), closing(launcher), closing(Targets(folder)) as targets:
         cluster = _Cluster(recipe, folder, identity, assignment, supervisor, launcher, observers, notice)
         while not supervisor.finished:
             cluster.do(supervisor.decide(time.monotonic(), len(interrupts)))
             for name, event in launcher.events(_TICK):
+                targets.heard(name, event)
                 cluster.do(supervisor.heard(name, event))
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from satrap.config import Recipe
 from satrap.config.cluster import Cluster
+from satrap.events import MetricsServed, Report
 from satrap.openmetrics import Endpoint, worker_values
 from satrap.train import Trainer
 
@@ -18,9 +19,12 @@ def metrics_address(keys: Cluster, number: int) -> str | None:
 
 
 def worker_endpoint(
-    recipe: Recipe, trainer: Trainer, notice: Callable[[str], None]
+    recipe: Recipe, trainer: Trainer, notice: Callable[[str], None], report: Report = lambda _: None
 ) -> AbstractContextManager[object]:
-    """Return the endpoint of a worker as a context; it does nothing if the recipe asks for none."""
+    """Return the endpoint of a worker as a context; it does nothing if the recipe asks for none.
+
+    `report` is called with `MetricsServed`.
+    """
     keys, rank = recipe.sections.cluster, trainer.workers.rank
     if keys.metrics_port is None:
         return nullcontext()
@@ -33,4 +37,5 @@ def worker_endpoint(
         lambda: worker_values(rank, trainer.run.progress, trainer.exchange.telemetry.traffic()),
     )
     notice(f"worker {rank}: metrics on http://{endpoint.address}/metrics")
+    report(MetricsServed(endpoint.reached))
     return endpoint

@@ -49,7 +49,7 @@ def fit(
         rewind(history, checkpoint)
     with ExitStack() as stack:
         stack.callback(trainer.close)
-        stack.enter_context(worker_endpoint(recipe, trainer, notice))
+        stack.enter_context(worker_endpoint(recipe, trainer, notice, site.report))
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:

@@ -31,6 +31,7 @@ OWN = (
     "journals",
     "code",
     "identity.json",
+    "targets.json",
 )
 """What a run writes in its folder."""
 
@@ -46,6 +47,7 @@ class RunFolder:
         self.sessions_file = path / "sessions.jsonl"  # when, with what and where each session trained
         self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
         self.identity_file = path / "identity.json"  # of a run with other processes, see `Identity`
+        self.targets_file = path / "targets.json"  # during a run: where metrics are, see `Targets`
         self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state

@@ -2,6 +2,8 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
 
 from satrap import machine_code
 from satrap.config import Recipe
@@ -20,6 +22,7 @@ from satrap.launch.resume import (
     signal_handlers,
     stop_at_signals,
 )
+from satrap.launch.targets import Targets
 from satrap.train import Observer
 
 
@@ -96,12 +99,12 @@ def _trained(
         return cluster.run(
             recipe, schema, folder, plan, resume, trial=trial, observers=observers, notice=notice
         )
-    with stop_at_signals() as watch:
+    with stop_at_signals() as watch, closing(Targets(folder)) as targets:
         return fit(
             recipe,
             schema,
             folder,
-            site=Site(trial=trial),
+            site=Site(report=partial(targets.heard, "worker 0"), trial=trial),
             observers=observers,
             notice=notice,
             started=watch,

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
 
     data = _data(recipe, assignment, workers.data)
     threads, trial = _threads(recipe, assignment), assignment.trial
-    return Site(workers, for_group(workers.peers, exchange), device, threads, data, trial)
+    return Site(workers, for_group(workers.peers, exchange), device, threads, data, trial=trial)
 
 
 def _threads(recipe: Recipe, assignment: Assignment) -> int | None:
@@ -211,7 +211,7 @@ def work(assignment: Assignment, report: Report) -> None:
     """Train, see `fit`."""
     folder = RunFolder(Path(assignment.folder))
     recipe = kept_code.adopt(load(folder.recipe_file), folder.path)
-    site = connect(recipe, assignment)
+    site = replace(connect(recipe, assignment), report=report)
     first = assignment.rank == 0
 
     def notice(text: str) -> None:

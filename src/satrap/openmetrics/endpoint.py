@@ -30,6 +30,9 @@ CONNECTIONS = 32
 REQUEST_BYTES, REQUEST_SECONDS = 8192, 3.0
 """Largest size of a request, and longest time for it to arrive."""
 
+ELSEWHERE = ("192.0.2.1", 9)
+"""An address that is nobody's, RFC 5737."""
+
 _TICK = 0.25
 """Seconds between looks at connections that take too long."""
 
@@ -55,8 +58,9 @@ class Endpoint:
         print(endpoint.address)
     ```
 
-    Port 0 takes a free one; `address` is HOST:PORT. The thread calls `values` for each answer. If it raises,
-    the answer is status 500 with the type of the error. Raises `ConfigError` if the address cannot be used.
+    Port 0 takes a free one; `address` is HOST:PORT. `reached` is the same for other machines: with an address
+    of this machine in place of 0.0.0.0 or "::". The thread calls `values` for each answer. If it raises, the
+    answer is status 500 with the type of the error. Raises `ConfigError` if the address cannot be used.
 
     A GET of /ready is answered by status 200, or by 503 while `busy` returns a reason; default: never.
     """
@@ -75,8 +79,8 @@ class Endpoint:
                 f"the metrics endpoint cannot listen on {host}:{port}: {error}",
                 fix="choose another address, or port 0 for a free port",
             ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._socket.getsockname()[1]}"
+        port = self._socket.getsockname()[1]
+        self.address, self.reached = _joined(host, port), _joined(_here(host), port)
         self._open: dict[_Caller, None] = {}
         self._asking: list[_Caller] = []
         self._poller: Poller[_Caller | None] = Poller()
@@ -177,6 +181,22 @@ class Endpoint:
         del self._open[caller]
         self._poller.watch(caller.socket, 0, caller)
         caller.socket.close()
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _here(host: str) -> str:
+    """Return the address of this machine on the way to others, if a host stands for all of its addresses."""
+    if host not in ("0.0.0.0", "::"):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect(ELSEWHERE)  # sends nothing
+        except OSError:
+            return "127.0.0.1"  # there is no network
+        return str(way.getsockname()[0])
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from satrap.errors import ConfigError
+from satrap.events import MetricsServed, Report
 from satrap.openmetrics.endpoint import Endpoint
 from satrap.rpc import split_address
 from satrap.rpc.server.server import Server
@@ -110,11 +111,16 @@ def embedding_worker_values(statistics: EmbeddingWorkerStatistics) -> Values:
     }
 
 
-def metrics_of(server: Server, values: Callable[[], Values], address: str | None) -> Endpoint | None:
+def metrics_of(
+    server: Server,
+    values: Callable[[], Values],
+    address: str | None,
+    report: Report = lambda _: None,
+) -> Endpoint | None:
     """Return the endpoint of a server's metrics at HOST:PORT, or None; a line on standard output names it.
 
-    The server is ready unless it recovers. If the address cannot be used, it stops the server and raises
-    `ConfigError`.
+    `report` is called with `MetricsServed`. The server is ready unless it recovers. If the address cannot be
+    used, it stops the server and raises `ConfigError`.
     """
     if address is None:
         return None
@@ -125,6 +131,7 @@ def metrics_of(server: Server, values: Callable[[], Values], address: str | None
         server.stop()
         raise
     print(f"satrap {server.handler.role} metrics on http://{endpoint.address}/metrics", flush=True)
+    report(MetricsServed(endpoint.reached))
     return endpoint
 
 
