@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score, ndcg_score
+import torchmetrics
+from sklearn.metrics import average_precision_score, ndcg_score, recall_score
+from torchmetrics.classification import (
+    BinaryAveragePrecision,
+    BinaryRecall,
+    MulticlassAccuracy,
+)
 
 from satrap.errors import ConfigError, TrainingError
 from satrap.metrics import Metrics, OwnMetrics
+from satrap.metrics.own import higher_is_better
 from satrap.schema import Label
 
 Array = Any
@@ -187,3 +194,50 @@ def test_what_is_no_number_is_told_with_its_place(function: Callable[..., Any]) 
     with pytest.raises(TrainingError, match=f"the metric {function.__name__} returned") as caught:
         metrics.compute()
     assert caught.value.where == f"{__file__}:{function.__code__.co_firstlineno}"
+
+
+def test_objects_and_classes_of_torchmetrics() -> None:
+    given = drawn()
+    low, high = BinaryRecall(threshold=0.2), BinaryRecall(threshold=0.8)
+    low.__name__ = "recall_at_low"
+    metrics = Metrics([CLICK], own=[low, high, BinaryAveragePrecision])
+    parts = [Metrics([CLICK], own=[low, high, BinaryAveragePrecision]) for _ in range(2)]
+    for start in range(0, 1000, 128):
+        metrics.update(**rows(given, slice(start, start + 128)))
+        parts[start // 128 % 2].update(**rows(given, slice(start, start + 128)))
+    found = metrics.compute()
+    y, p = given["labels"][:, 0], given["predictions"][:, 0]
+    assert found["recall_at_low"] == pytest.approx(recall_score(y, p > 0.2))
+    assert found["BinaryRecall"] == pytest.approx(recall_score(y, p > 0.8))
+    assert found["BinaryAveragePrecision"] == pytest.approx(average_precision_score(y, p), abs=1e-6)
+    parts[0].merge(parts[1])
+    assert parts[0].compute() == pytest.approx(found)
+    metrics.reset()
+    metrics.update(**rows(given, slice(0, 500)))
+    assert metrics.compute()["BinaryRecall"] == pytest.approx(recall_score(y[:500], p[:500] > 0.8))
+
+
+def test_numbers_and_classes_of_torchmetrics() -> None:
+    rng = np.random.default_rng(1)
+    values, guesses = (rng.normal(size=(300, 1)).astype(np.float32) for _ in range(2))
+    number = OwnMetrics([torchmetrics.MeanAbsoluteError], (1, 1), grouped=False, limit=1000)
+    number.update(values, guesses, None, np.ones(300, np.float32), None)
+    assert number.compute()["MeanAbsoluteError"] == pytest.approx(np.abs(values - guesses).mean())
+    classes, shares = rng.integers(0, 3, (300, 1)).astype(np.float32), rng.random((300, 3)).astype(np.float32)
+    accuracy = MulticlassAccuracy(num_classes=3, average="micro")
+    one = OwnMetrics([accuracy], (1, 3), grouped=False, limit=1000)
+    one.update(classes, shares, None, np.ones(300, np.float32), None)
+    assert one.compute()["MulticlassAccuracy"] == pytest.approx((shares.argmax(1) == classes[:, 0]).mean())
+    assert accuracy.update_count == 0  # the user's object is not touched
+
+
+def test_torchmetrics_say_which_direction_is_better() -> None:
+    assert higher_is_better(BinaryRecall)
+    assert not higher_is_better(torchmetrics.MeanAbsoluteError())
+    assert higher_is_better(torchmetrics.MeanMetric())  # it does not know
+    with pytest.raises(
+        ConfigError, match=r"MulticlassAccuracy cannot be made without arguments(.|\n)*make one"
+    ):
+        Metrics([CLICK], own=[MulticlassAccuracy])
+    with pytest.raises(ConfigError, match="two metrics have the same name"):
+        Metrics([CLICK], own=[BinaryRecall(0.2), BinaryRecall(0.3)])

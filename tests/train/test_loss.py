@@ -80,11 +80,22 @@ def test_logits_of_16_bits_are_computed_in_32() -> None:
     assert loss_of(halves, labels=truth) == pytest.approx(loss_of(halves.astype(np.float32), labels=truth))
 
 
-@pytest.mark.parametrize(("shape", "outputs"), [((SIZE,), 2), ((SIZE, 2), 3), ((SIZE, 1, 1), 1)])
+@pytest.mark.parametrize(
+    ("shape", "outputs"),
+    [((SIZE,), 2), ((SIZE, 2), 3), ((SIZE, 1, 1), 1), ((SIZE - 1, 1), 1), ((1,), 1), ((1, 2), 2)],
+)
 def test_logits_of_another_shape_are_refused(shape: tuple[int, ...], outputs: int) -> None:
     with pytest.raises(TrainingError, match="returned logits of shape") as caught:
-        as_matrix(torch.zeros(shape), outputs)
-    assert f"need {outputs} outputs" in str(caught.value)
+        as_matrix(torch.zeros(shape), SIZE, outputs)
+    assert f"need {outputs} output" in str(caught.value)
+
+
+def test_one_prediction_is_not_taken_for_all_samples() -> None:
+    """Broadcasting would make a loss of it that is finite and wrong."""
+    label = of_kind("regression", mean=1.0, std=2.0)
+    batch = EmbeddedBatch(size=SIZE, embeddings={}, numeric=torch.zeros(SIZE, 0), labels=torch.zeros(SIZE, 1))
+    with pytest.raises(TrainingError, match=rf"shape \[1, 1\] for {SIZE} samples"):
+        LabelLoss([label])(torch.zeros(1, 1), batch)
 
 
 def of_kind(kind: Any, **arguments: Any) -> Label:

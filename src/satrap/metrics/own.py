@@ -1,7 +1,8 @@
-"""Metrics of the user's own: functions of the labels and predictions of all samples."""
+"""Metrics of the user's own: functions of the labels and predictions of all samples, or torchmetrics."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from satrap.own_code import place_of
 
 Array = npt.NDArray[Any]
 Metric = Callable[..., Any]
-"""A function of any of `ARGUMENTS`, by name, that returns a number; see `OwnMetrics`."""
+"""A function of any of `ARGUMENTS`, by name, that returns a number; or an object of torchmetrics, or its
+class. See `OwnMetrics`."""
 
 ARGUMENTS = ("labels", "predictions", "weights", "groups")
 RESERVED = ("epoch", "event", "step")
@@ -53,6 +55,10 @@ class OwnMetrics:
     - `weights`: float32[n], 1 without a weight column.
     - `groups`: uint64[n], ids of the group column; samples of a group are together, if they are sorted by it.
 
+    An object with `update(predictions, labels)`, `compute()` and `reset()`, as those of torchmetrics, is a
+    metric, too, and so is a class that makes one without arguments. A copy of it gets tensors of all samples;
+    labels that are whole numbers are int64. Its name is that of its class, unless it has a `__name__`.
+
     Up to `limit` samples are kept. With more, groups chosen by hash are left out, half of them at a time, or
     single samples if there are no groups; `own_share` is the share that is kept, 1 while all are. Workers
     add their samples up, and process 0 computes. What the function raises is passed on.
@@ -64,16 +70,16 @@ class OwnMetrics:
         limit: most samples that are kept; a sample takes 12 bytes and 4 per label and output.
 
     Raises:
-        ConfigError: no function, a name that is taken or missing, an argument that no sample has, or one
+        ConfigError: no metric, a name that is taken or missing, an argument that no sample has, or one
             that names groups without a group column.
     """
 
     def __init__(
         self, functions: Sequence[Metric], widths: tuple[int, int], *, grouped: bool, limit: int
     ) -> None:
-        self.functions = {_name(function): function for function in functions}
+        self.functions = {metric_name(one): _made(one) for one in functions}
         if len(self.functions) < len(functions):
-            raise ConfigError("two metrics have the same name", fix="rename one of the functions")
+            raise ConfigError("two metrics have the same name", fix="rename one, or give it a __name__")
         self.arguments = {name: _arguments(name, one, grouped) for name, one in self.functions.items()}
         self.widths, self.grouped, self.limit = widths, grouped, limit
         self.reset()
@@ -121,7 +127,7 @@ class OwnMetrics:
             "groups": kept.keys,
         }
         found = {
-            name: _number(function, function(**{key: values[key] for key in self.arguments[name]}))
+            name: _number(function, _called(function, {key: values[key] for key in self.arguments[name]}))
             for name, function in self.functions.items()
         }
         return found | {"own_share": 0.5**self.level}
@@ -150,11 +156,16 @@ class OwnMetrics:
 
 def higher_is_better(function: Metric) -> bool:
     """Return the attribute of this name of a metric, by default True."""
-    return bool(getattr(function, "higher_is_better", True))
+    return getattr(function, "higher_is_better", None) in (None, True)
 
 
-def _name(function: object) -> str:
-    name = getattr(function, "__name__", "")
+def metric_name(function: object) -> str:
+    """Return the name of a metric.
+
+    Raises:
+        ConfigError: it has no name that is free, or is no metric.
+    """
+    name = getattr(function, "__name__", "") or (type(function).__name__ if _is_object(function) else "")
     if not callable(function) or not name.isidentifier() or name in RESERVED:
         raise ConfigError(
             f"{name or repr(function)} cannot be a metric",
@@ -163,8 +174,44 @@ def _name(function: object) -> str:
     return name
 
 
+def _is_object(metric: object) -> bool:
+    """Tell whether a metric is an object of torchmetrics, or its class."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
+
+
+def _made(metric: Metric) -> Metric:
+    if not isinstance(metric, type):
+        return metric
+    try:
+        found: Metric = metric()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"metrics: {metric.__name__} cannot be made without arguments: {error}",
+            fix=f"make one in a file, such as my_metric = {metric.__name__}(...), and name that",
+        ) from error
+    return found
+
+
+def _called(metric: Metric, given: Mapping[str, Array]) -> Any:
+    if not _is_object(metric):
+        return metric(**given)
+    import torch  # takes seconds, and `satrap init` needs none of it
+
+    fresh: Any = copy.deepcopy(metric)  # its own state stays as it is
+    fresh.reset()
+    labels = given["labels"]
+    whole = np.array_equal(labels, np.floor(labels))
+    fresh.update(
+        torch.from_numpy(given["predictions"].copy()),
+        torch.from_numpy(labels.astype(np.int64 if whole else np.float32)),
+    )
+    return fresh.compute()
+
+
 def _arguments(name: str, function: Metric, grouped: bool) -> list[str]:
     """Return which of `ARGUMENTS` a function gets."""
+    if _is_object(function):
+        return ["labels", "predictions"]
     found = list[str]()
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in ARGUMENTS and (parameter.name != "groups" or grouped):
@@ -188,9 +235,10 @@ def _arguments(name: str, function: Metric, grouped: bool) -> list[str]:
 def _number(function: Metric, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last: a tensor of several numbers
+        kind = type(value).__name__
         raise TrainingError(
-            f"the metric {_name(function)} returned a value of type {type(value).__name__}, not a number",
+            f"the metric {metric_name(function)} returned a value of type {kind}, not a number",
             where=place_of(function),
             fix="return one number, for example losses.mean()",
         ) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from satrap.dense.precision import check_precision
 from satrap.errors import ConfigError, did_you_mean
-from satrap.metrics.own import Metric, higher_is_better
+from satrap.metrics.own import Metric, higher_is_better, metric_name
 from satrap.optim import Constant, Schedule
 
 MONITORS = ("auc", "logloss")
@@ -38,7 +38,7 @@ class TrainingOptions:
             default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
         checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
             default False; see `satrap.dense.recompute`.
-        metrics: functions, metrics of your own, see `satrap.metrics.OwnMetrics`. Of the monitor, lower values
+        metrics: metrics of your own, see `satrap.metrics.OwnMetrics`. Of the monitor, lower values
             are better if it has an attribute `higher_is_better` that is False.
 
     Raises:
@@ -68,7 +68,7 @@ class TrainingOptions:
             )
 
     def _directions(self) -> dict[str, bool]:
-        return {getattr(one, "__name__", ""): higher_is_better(one) for one in self.metrics}
+        return {metric_name(one): higher_is_better(one) for one in self.metrics}
 
     def control(self) -> PlateauControl:
         """Return what follows the validation metric of a run."""

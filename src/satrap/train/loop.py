@@ -180,7 +180,7 @@ class Loop:
         """Return the loss of a batch or a part of it, and its logits, float32[size, outputs]."""
         batch = self._predictor.embeddings.embed(ticket, leaves)
         logits, loss = self._passed(batch, share)
-        return loss, as_matrix(logits.detach(), self._predictor.schema.outputs)
+        return loss, as_matrix(logits.detach(), batch.size, self._predictor.schema.outputs)
 
     def _passed(self, batch: EmbeddedBatch, share: float) -> tuple[Tensor, Tensor]:
         """Return logits and mean loss of a batch; a pipeline computes gradients, too."""

@@ -36,21 +36,20 @@ def as_mean(loss: Tensor) -> Tensor:
     return loss
 
 
-def as_matrix(logits: Tensor, outputs: int) -> Tensor:
+def as_matrix(logits: Tensor, size: int, outputs: int) -> Tensor:
     """Return a model's output as float32[size, outputs]; with one output it may be float32[size].
 
     Raises:
         TrainingError: any other shape.
     """
-    if logits.ndim == 1 and outputs == 1:
-        return logits.unsqueeze(1)
-    if logits.ndim != 2 or logits.shape[1] != outputs:
+    matrix = logits.unsqueeze(1) if logits.ndim == 1 and outputs == 1 else logits
+    if matrix.shape != (size, outputs):
         raise TrainingError(
-            f"the model returned logits of shape {list(logits.shape)}",
-            why=f"the labels of the schema need {outputs} outputs",
+            f"the model returned logits of shape {list(logits.shape)} for {size} samples",
+            why=f"the labels of the schema need {outputs} output{'s' * (outputs != 1)} of each sample",
             fix=f"return float32[batch, {outputs}] from forward; schema.outputs is {outputs}",
         )
-    return logits
+    return matrix
 
 
 class LabelLoss:
@@ -73,7 +72,7 @@ class LabelLoss:
             batch: its labels, label_mask and weights.
         """
         assert batch.labels is not None
-        logits = as_matrix(logits.float(), self._outputs)
+        logits = as_matrix(logits.float(), batch.size, self._outputs)
         if batch.label_mask is None and batch.weights is None:
             if self._binary:  # one operation instead of two
                 return F.binary_cross_entropy_with_logits(logits, batch.labels)

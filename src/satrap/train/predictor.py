@@ -208,7 +208,7 @@ class Predictor:
                 continue
             with torch.no_grad(), self.workers.watched("forward pass"):
                 batch = self.embeddings.embed(ticket, self.embeddings.rows(lookup.result()))
-                logits = as_matrix(self.logits(batch), self.schema.outputs)
+                logits = as_matrix(self.logits(batch), batch.size, self.schema.outputs)
                 found = predictions(logits, self.schema.labels).cpu().numpy()
             yield ticket.batch, found
 
