@@ -41,7 +41,7 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", [name for name in models.names() if name != "hstu"])  # needs a history
 def test_the_models_here_have_a_plan_or_nothing_to_divide(name: str) -> None:
     arguments, expected = PLANS.get(name, ({}, {}))
     model = models.create(name, schema(), **arguments)

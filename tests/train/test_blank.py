@@ -31,6 +31,11 @@ def test_every_model_has_a_finite_loss_and_no_gradient_of_weight_0(
     name: str, options: dict[str, str]
 ) -> None:
     schema = make_schema(**options)
+    if name == "hstu":
+        past = satrap.Categorical(dim=4, multi=True, pooling="none", sequence="past", max_values=3)
+        paid = satrap.Numeric(sequence="past")
+        features = {**schema.features, "past": past, "paid": paid}
+        schema = satrap.Schema(schema.labels, features, weight=schema.weight, group=schema.group)
     model = models.create(name, schema)
     tables = tables_of(schema, satrap.optim.SGD(lr=1.0), getattr(model, "embedding_dims", None))
     exchange = LocalExchange(StoreConfig().open(tables))

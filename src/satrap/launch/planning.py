@@ -138,7 +138,7 @@ def plan_size(
     tables, model = _tables(recipe, schema, notice, mode)
     counted = _workload(recipe, schema, tables, 1, facts)
     weights = sum(parameter.numel() for parameter in model.parameters())
-    demand = Demand.of(counted, parameters, _forward_flop(model, schema, tables, mode), weights)
+    demand = Demand.of(counted, parameters, _forward_flop(recipe, model, tables, mode), weights)
     return plan_cluster(demand, catalog, hosts=hosts, budget=budget, samples=samples)
 
 
@@ -168,16 +168,22 @@ def _tables(
 
 
 def _forward_flop(
-    model: torch.nn.Module, schema: Schema, tables: Sequence[Table], mode: FakeTensorMode
+    recipe: Recipe, model: torch.nn.Module, tables: Sequence[Table], mode: FakeTensorMode
 ) -> float:
     """Return the floating-point operations of the network for one sample, forward: products of matrices."""
+    schema, size = recipe.schema(), SIZE
     with closing(LocalExchange(StoreConfig().open(tables))) as exchange:
         plan = EmbeddingPlan(schema, exchange.groups)
-        inputs = Inputs.of(schema, plan, blank_ticket(plan), SIZE)
+        ticket = blank_ticket(plan)
+        if schema.sequences:  # the lengths of histories count
+            ids = Schema((), schema.categorical, salt=schema.salt)
+            ticket = plan.ticket(next(iter(_batches(recipe, ids, 1, None))))
+            size = ticket.batch.size
+        inputs = Inputs.of(schema, plan, ticket, size)
     counter = FlopCounterMode(display=False)
     with mode, counter, torch.no_grad(), blaming(WITHOUT_NUMBERS, ConfigError):
         model(inputs.batch(inputs.leaves()))
-    return float(counter.get_total_flops()) / SIZE
+    return float(counter.get_total_flops()) / size
 
 
 def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:

@@ -20,6 +20,7 @@ from satrap.models.dlrm import DLRM
 from satrap.models.dnn import DNN
 from satrap.models.finalmlp import FinalMLP
 from satrap.models.fm import FM
+from satrap.models.hstu import HSTU
 from satrap.models.lr import LR
 from satrap.models.mmoe import MMoE
 from satrap.models.ple import PLE
@@ -32,6 +33,7 @@ __all__ = [
     "DLRM",
     "DNN",
     "FM",
+    "HSTU",
     "LR",
     "PLE",
     "DCNv2",
@@ -61,6 +63,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "rankmixer": RankMixer,
     "mmoe": MMoE,
     "ple": PLE,
+    "hstu": HSTU,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Self
 
 import torch
@@ -13,6 +13,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.errors import ConfigError
 from satrap.models.linear import Linear
 from satrap.schema import Label, Schema
+from satrap.sequences import SequenceGroup
 
 
 class Ranker(nn.Module):
@@ -35,14 +36,31 @@ def num_outputs(schema: Schema) -> int:
     return len(first_logits(schema.labels)[0])
 
 
-def check_pooled(schema: Schema, model: str) -> None:
-    """Raise `ConfigError` if a feature has pooling "none": the models here take one vector per feature."""
-    unpooled = [name for name, feature in schema.categorical.items() if feature.pooling == "none"]
+def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
+    """Raise `ConfigError` if a feature has pooling "none", `but` some: a model takes one vector of others."""
+    unpooled = [k for k, feature in schema.categorical.items() if feature.pooling == "none" and k not in but]
     if unpooled:
         raise ConfigError(
             f"{model} takes one vector per feature, but {', '.join(unpooled)} has pooling none",
             fix="set pooling to sum, mean, max or sqrtn, or write a model that reads every row",
         )
+
+
+def history_of(schema: Schema, model: str) -> tuple[SequenceGroup, int]:
+    """Return the one sequence of a schema, and how many events it has at most.
+
+    Raises `ConfigError` if there are none or several, it has no limit, or another feature has pooling "none".
+    """
+    groups = list(schema.sequences.values())
+    limits = [group.max_values for group in groups if group.max_values is not None]
+    if len(groups) != 1 or not limits:
+        raise ConfigError(
+            f"{model} needs one sequence of features, with max_values",
+            why="it learns from the events of a history, and their number must have a limit",
+            fix="give the columns of the history sequence: history, and one of them max_values: 50",
+        )
+    check_pooled(schema, model, but=groups[0].ids)
+    return groups[0], limits[0]
 
 
 def check_whole(what: str, value: int) -> None:

@@ -1,0 +1,188 @@
+"""Attention over sequences of different lengths, without padding them all to the longest: HSTU's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from satrap.models.layers import xavier
+
+Whole = npt.NDArray[np.int64]
+
+SPREAD = 1.25
+"""The longest piece of a tile is about so many times as long as its shortest: what padding may cost."""
+CELLS = 1 << 18
+"""Pairs of a query and a key in a tile, if it has more than one piece: so many are in cache together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Pieces of sequences that are computed together, padded to the longest of them.
+
+    Args:
+        queries: int64[pieces, a], which tokens ask.
+        keys: int64[pieces, b], which tokens each piece may see.
+        distance: int64[a, b], how far before a query a key stands, at least 0.
+        hidden: bool[pieces or 1, 1, a, b], which keys a query does not see.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    distance: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which token sees which.
+
+    Args:
+        tiles: all queries, each in one of them.
+        places: int64[queries], where the result of each is among those of the tiles, one after another.
+        rows: int64[queries], which token each is; None: all tokens, in their order.
+    """
+
+    tiles: list[Tile]
+    places: Tensor
+    rows: Tensor | None
+
+
+def layout(lengths: Whole, device: torch.device, *, window: int | None = None, last: bool = False) -> Layout:
+    """Return the layout of causal attention: a token sees itself and those before it in its sequence.
+
+    Args:
+        lengths: int64[sequences], tokens of each, at least 1. Sequences follow one another.
+        device: where the tensors are to be.
+        window: a token sees only so many, itself and the ones just before; default: all.
+        last: only the last token of each sequence asks.
+    """
+    ends = np.cumsum(lengths)
+    pieces = _pieces(ends - lengths, ends, window, last)
+    places, tiles, done = np.empty(int(pieces[2].sum()), np.int64), list[Tile](), 0
+    first = np.cumsum(pieces[2]) - pieces[2]  # number of a piece's first query among all queries
+    for chosen in _together(pieces[2], pieces[3]):
+        start, query, count, back = (part[chosen, None] for part in pieces)
+        a, before = int(count.max()), int(back.max())
+        steps = np.arange(a)
+        real = steps < count
+        places[(first[chosen, None] + steps)[real]] = done + np.flatnonzero(real)
+        done += real.size
+        keys = query - before + np.arange(before + a)
+        distance = before + steps[:, None] - np.arange(before + a)
+        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
+        hidden = hidden[None] if before == 0 else hidden | (keys < start)[:, None]
+        last_token = int(ends[-1]) - 1  # padding reads any token, and nobody reads what it becomes
+        padded = ((query + steps).clip(0, last_token), keys.clip(0, last_token))
+        found = (*padded, distance.clip(0), hidden[:, None])
+        tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in found)))
+    rows = torch.from_numpy(ends - 1).to(device) if last else None
+    return Layout(tiles, torch.from_numpy(places).to(device), rows)
+
+
+def with_last(bounds: Whole) -> Whole:
+    """Return the order in which tokens and then one more for each sequence become sequences that end in it.
+
+    Args:
+        bounds: int64[sequences + 1], of the tokens.
+    """
+    found: Whole = np.insert(np.arange(bounds[-1]), bounds[1:], bounds[-1] + np.arange(len(bounds) - 1))
+    return found
+
+
+def _pieces(starts: Whole, ends: Whole, window: int | None, last: bool) -> tuple[Whole, Whole, Whole, Whole]:
+    """Return of each piece: the start of its sequence, its first query, its queries, the keys before them."""
+    if last:
+        back = ends - 1 - starts
+        return starts, ends - 1, np.ones_like(ends), back if window is None else back.clip(max=window - 1)
+    if window is None:
+        return starts, starts, ends - starts, np.zeros_like(starts)
+    counts = -(-(ends - starts) // window)
+    starts, ends = np.repeat(starts, counts), np.repeat(ends, counts)
+    query = starts + window * (np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts))
+    return starts, query, (ends - query).clip(max=window), (query - starts).clip(max=window - 1)
+
+
+def _together(queries: Whole, before: Whole) -> Iterator[Whole]:
+    """Yield numbers of pieces of similar sizes: what they pad one another with is little."""
+    order = np.lexsort((before, queries))
+    cuts, shape = [0], (0, 0)
+    for number, piece in enumerate(order):
+        own = int(queries[piece]), int(queries[piece] + before[piece])
+        if number == cuts[-1]:
+            shape = least = own
+        widest = own[0], max(shape[1], own[1])
+        far = own[0] > SPREAD * least[0] + 1 or widest[1] > SPREAD * least[1] + 1
+        if far or (number + 1 - cuts[-1]) * widest[0] * widest[1] > CELLS:
+            if number > cuts[-1]:
+                cuts.append(number)
+            shape = least = own
+        else:
+            shape = widest
+    for start, stop in pairwise([*cuts, len(order)] if len(order) else ()):
+        yield order[start:stop]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: Layout) -> Tensor:
+    """Return `sum over keys of silu(q k / sqrt(dim) + bias[distance]) v / n`, of each query.
+
+    It does not depend on which pieces are in a tile: there is no softmax, and n is that of `bias`.
+
+    Args:
+        q, k, v: float[tokens, heads, dim].
+        bias: float[heads, n], by distance; larger distances have the last.
+        layout: which token sees which.
+
+    Returns:
+        float[queries, heads, dim].
+    """
+    scale, n = q.shape[2] ** -0.5, bias.shape[1]
+    found = [v[:0]]
+    for tile in layout.tiles:
+        asked, seen, given = (
+            torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
+            for x, at in ((q, tile.queries), (k, tile.keys), (v, tile.keys))
+        )
+        scores = asked @ seen.transpose(2, 3) * scale + bias[:, tile.distance.clamp(max=n - 1)]
+        weights = F.silu(scores).masked_fill(tile.hidden, 0.0) / n
+        found.append((weights.to(given.dtype) @ given).transpose(1, 2).flatten(0, 1))
+    return torch.cat(found).index_select(0, layout.places)
+
+
+class HSTUBlock(nn.Module):
+    """`x + W2 (LN(A V) * U)` with `U, V, Q, K = split(silu(W1 LN(x)))` and A as in `attend`.
+
+    Zhai et al., "Actions Speak Louder than Words", ICML 2024, arXiv 2402.17152, eq. 1 to 3, with a bias by
+    position only. Scores are divided by the root of dim, as in the ranker of
+    github.com/meta-recsys/generative-recommenders.
+
+    Args:
+        width: of a token, a multiple of `heads`.
+        heads: number of heads.
+        n: tokens of the longest sequence.
+    """
+
+    def __init__(self, width: int, heads: int, n: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.project = xavier(nn.Linear(width, 4 * width))
+        self.bias = nn.Parameter(torch.zeros(heads, n))
+        self.scale = nn.LayerNorm(width, eps=1e-6)
+        self.out = xavier(nn.Linear(width, width))
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """Return float32[queries, width] from float32[tokens, width]."""
+        u, *vqk = F.silu(self.project(self.norm(x))).chunk(4, dim=1)
+        v, q, k = (torch.unflatten(part, 1, (self.heads, -1)) for part in vqk)
+        attended = attend(q, k, v, self.bias, layout).flatten(1)
+        if layout.rows is not None:
+            x, u = x.index_select(0, layout.rows), u.index_select(0, layout.rows)
+        found: Tensor = x + self.out(self.scale(attended) * u)
+        return found

@@ -1,0 +1,98 @@
+"""HSTU: attention over a history, asked by the item to be ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.errors import ConfigError
+from satrap.models.attention import HSTUBlock, layout, with_last
+from satrap.models.layers import Ranker, check_whole, history_of, mlp, output_layer, xavier
+from satrap.schema import Schema
+
+
+class HSTU(Ranker):
+    """Events of a history are tokens, and the sample's other features are the last one, the target.
+
+    A token is the sum of its features' rows and numbers, each through a matrix; features of one table share
+    theirs, so the items of a history and the item to be ranked should. Blocks let each token see those before
+    it. An MLP makes the logits of the target's output and the other features. Histories may be empty.
+
+    Reference: `satrap.models.attention.HSTUBlock`. A block has about `5 * width^2` weights. Published size
+    (the ranker DLRMv3 of MLPerf Inference): 5 layers of width 512 with 4 heads; the default is for a CPU. Its
+    time grows with the square of the history's length, with `window` in proportion to it.
+
+    Args:
+        schema: labels and features; one sequence, with `max_values`.
+        layers: number of blocks, default 2.
+        width: width of a token, a multiple of `heads`, default 64.
+        heads: heads of each block, default 2.
+        window: how many tokens one sees, itself and the ones just before; default: all before.
+        hidden: widths of the MLP's hidden layers, default 128.
+        dropout: probability of zeroing a hidden activation of the MLP in training, default 0.
+
+    Raises:
+        ConfigError: no labels, no sequence or several, no `max_values`, another feature with pooling "none",
+            or an impossible argument.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        layers: int = 2,
+        width: int = 64,
+        heads: int = 2,
+        window: int | None = None,
+        hidden: Sequence[int] = (128,),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_whole("window", 1 if window is None else window)
+        for name, value in {"layers": layers, "width": width, "heads": heads}.items():
+            check_whole(name, value)
+        if width % heads:
+            raise ConfigError(f"HSTU cannot divide a width of {width} among {heads} heads")
+        group, length = history_of(schema, "HSTU")
+        self.events, self.numbers, self.window = group.ids, group.numbers, window
+        dims = {schema.table_of(name): feature.dim for name, feature in schema.categorical.items()}
+        self.tables = {name: list(dims).index(schema.table_of(name)) for name in schema.categorical}
+        self.project = nn.ModuleList(xavier(nn.Linear(dim, width, bias=False)) for dim in dims.values())
+        self.kinds = nn.Parameter(torch.zeros(2, width))  # what all events, and all targets, have in common
+        counts = {"0": len(group.numbers), "1": schema.numeric_width}
+        self.scales = nn.ModuleDict(
+            {k: xavier(nn.Linear(n, width, bias=False)) for k, n in counts.items() if n}
+        )
+        self.blocks = nn.ModuleList(HSTUBlock(width, heads, length + 1) for _ in range(layers))
+        beside = sum(f.dim for f in schema.categorical.values() if not f.sequence) + schema.numeric_width
+        self.deep, last = mlp(width + beside, hidden, dropout=dropout)
+        self.head = output_layer(last, schema.labels)
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return logits float32[size, outputs]."""
+        history = {name: batch.embeddings[name] for name in self.events}
+        rows = {name: found.values for name, found in history.items() if isinstance(found, JaggedRows)}
+        bounds = history[self.events[0]].bounds()  # type: ignore[union-attr]
+        numbers = [batch.events[name].values for name in self.numbers]
+        events = self._tokens(0, int(bounds[-1]), rows, numbers)
+        target = self._tokens(1, batch.size, {k: batch[k] for k in batch.pooled()}, [batch.numeric])
+        lengths, device = np.diff(bounds) + 1, target.device
+        order = torch.from_numpy(with_last(bounds)).to(device)
+        x = torch.cat([events, target]).index_select(0, order)
+        every, only = (layout(lengths, device, window=self.window, last=last) for last in (False, True))
+        for number, block in enumerate(self.blocks, 1):  # of the last one, only the target is used
+            x = block(x, only if number == len(self.blocks) else every)
+        logits: Tensor = self.head(self.deep(torch.cat([x, batch.flat()], dim=1)))
+        return logits
+
+    def _tokens(self, kind: int, count: int, rows: Mapping[str, Tensor], numbers: list[Tensor]) -> Tensor:
+        tokens = self.kinds[kind].expand(count, -1)
+        for name, values in rows.items():
+            tokens = tokens + self.project[self.tables[name]](values)
+        if str(kind) in self.scales:
+            tokens = tokens + self.scales[str(kind)](torch.cat(numbers, dim=1))
+        return tokens

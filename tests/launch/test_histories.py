@@ -1,0 +1,101 @@
+"""Recipes with a history: it decides, wherever rows and readers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from satrap import launch
+from satrap.config import load
+from satrap.errors import ConfigError
+from satrap.launch.dense_plan import plan_network
+from satrap.launch.planning import plan_size
+from tests.launch.histories import RECIPE, frame, make_recipe
+
+
+def test_a_history_that_decides_the_label_is_learnt(tmp_path: Path) -> None:
+    found = launch.train(load(make_recipe(tmp_path)), str(tmp_path / "run"))
+    assert found.test["auc"] > 0.8
+    plain = "".join(line for line in RECIPE.splitlines(keepends=True) if "sequence: past" not in line)
+    plain = plain.replace("  seen_genre:\n", "").replace("hstu, width: 32", "dnn")
+    (tmp_path / "plain.yaml").write_text(plain, encoding="utf-8")
+    assert launch.train(load(tmp_path / "plain.yaml"), str(tmp_path / "plain")).test["auc"] < 0.6
+    again = launch.evaluate(launch.RunFolder.open(tmp_path / "run"), [str(tmp_path / "rows.csv")])
+    assert again["auc"] > found.test["auc"], "most rows are those of the training"
+
+
+SAME = ["training.mode=sync", "data.global_batch=true", "data.shuffle=false", "training.epochs=1"]
+EXACT = [f"cluster.wire.{way}=float32" for way in ("forward", "backward")]
+WAYS = {
+    "servers": ["cluster.exchange=servers", "cluster.workers=2", "cluster.shards=2", "cluster.loaders=1"],
+    "collective": ["cluster.exchange=collective", "cluster.workers=2"],
+    "embedding workers": ["cluster.exchange=servers", "cluster.workers=2", "cluster.embedding_workers=1"],
+}
+ONE = {
+    "lookahead": ["training.lookahead=2"],
+    "recomputed": ["dense.checkpoint_activations=true"],
+    "micro-batches": ["dense.microbatches=3"],
+}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_learnt_as_in_one_process_wherever_the_rows_are(tmp_path: Path, way: str) -> None:
+    path = make_recipe(tmp_path, frame(1000))
+    one = launch.train(load(path, SAME), str(tmp_path / "one"))
+    other = launch.train(load(path, [*SAME, *EXACT, *WAYS[way]]), str(tmp_path / "other"))
+    assert other.result.steps == one.result.steps
+    for name in ("auc", "logloss"):
+        assert other.test[name] == pytest.approx(one.test[name], rel=1e-3)
+
+
+@pytest.mark.parametrize("way", ONE)
+def test_it_is_learnt_the_same_however_a_step_is_computed(tmp_path: Path, way: str) -> None:
+    path = make_recipe(tmp_path, frame(400))
+    one = launch.train(load(path, SAME), str(tmp_path / "one"))
+    other = launch.train(load(path, [*SAME, *ONE[way]]), str(tmp_path / "other"))
+    assert other.test["logloss"] == pytest.approx(
+        one.test["logloss"], rel=0 if way != "micro-batches" else 1e-4
+    )
+
+
+@pytest.mark.cluster
+def test_two_workers_may_divide_its_mlp(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, frame(800))
+    divided = ["cluster.exchange=collective", "cluster.workers=2", "dense.mesh.tensor=2", *EXACT]
+    one = launch.train(load(path, [*SAME, "model.hidden=[32, 16]"]), str(tmp_path / "one"))
+    two = launch.train(load(path, [*SAME, "model.hidden=[32, 16]", *divided]), str(tmp_path / "two"))
+    assert two.test["logloss"] == pytest.approx(one.test["logloss"], rel=1e-3)
+
+
+def test_its_memory_is_planned_and_grows_with_the_history(tmp_path: Path) -> None:
+    needs = []
+    for most in (2, 12):
+        path = make_recipe(tmp_path, frame(400))
+        changes = [f"features.seen.max_values={most}", "cluster.exchange=collective", "cluster.workers=2"]
+        plan = plan_network(load(path, [*changes, "dense.mesh.data=2"]))
+        assert plan is not None
+        needs.append(plan.given[0].memory["activations"])
+    assert needs[1] > 2 * needs[0]
+
+
+def test_its_products_are_counted_for_histories_as_long_as_they_are(tmp_path: Path) -> None:
+    """A token goes through nine matrices of width * width, that of the target through ten."""
+    rows = frame(400)
+    train = rows[rows.index % 10 < 8]["seen"][:64]
+    lengths = [len(text.split("|")) if text else 0 for text in train]
+    recipe = load(make_recipe(tmp_path, rows), ["data.shuffle=false"])
+    events, width = sum(min(length, 12) for length in lengths) / 64, 32
+    blocks = (4 + 1 + 4) * (events + 1) + 1  # projections and out of the first, projections of the second
+    rest = 2 * 8 * width * (events + 1) + events * width + (width + 16) * 32 + 32
+    linear = 2 * (blocks * width**2 + rest)
+    found = plan_size(recipe, 1e9).demand.forward_flop
+    assert linear < found < 1.35 * linear, "beside them, attention: 2 * width for each pair of events"
+
+
+def test_stages_are_refused(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, frame(100))
+    changes = ["cluster.exchange=collective", "cluster.workers=2", "dense.mesh.pipeline=2"]
+    with pytest.raises(ConfigError, match="HSTU cannot be cut into stages"):
+        plan_network(load(path, changes))

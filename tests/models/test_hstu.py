@@ -1,0 +1,226 @@
+"""The HSTU ranker: what it makes of histories, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from satrap import models
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.dense.mesh import Mesh
+from satrap.dense.recompute import checkpoint_activations
+from satrap.dense.stages import stages_of
+from satrap.dense.tensor_plan import tensor_plan
+from satrap.errors import ConfigError
+from satrap.models import HSTU
+from satrap.schema import Categorical, Feature, Label, Numeric, Schema
+
+
+def event(**changes: Any) -> Categorical:
+    return Categorical(**{"dim": 6, "multi": True, "pooling": "none", "sequence": "past", **changes})
+
+
+FEATURES: dict[str, Feature] = {
+    "user": Categorical(dim=4),
+    "item": Categorical(dim=6, table="items"),
+    "seen": event(table="items", max_values=8, keep="last"),
+    "genre": event(dim=3),
+    "rating": Numeric(sequence="past"),
+    "price": Numeric(),
+}
+SCHEMA = Schema(["y"], FEATURES)
+
+
+def make_batch(lengths: list[int], seed: int = 0, schema: Schema = SCHEMA) -> EmbeddedBatch:
+    generator = torch.Generator().manual_seed(seed)
+    offsets = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int64)
+
+    def values(feature: Feature) -> Tensor:
+        count = sum(lengths) if getattr(feature, "sequence", None) else len(lengths)
+        found = torch.randn(count, getattr(feature, "dim", 1), generator=generator)
+        return found.requires_grad_(isinstance(feature, Categorical))
+
+    made = {name: values(feature) for name, feature in schema.features.items()}
+    jagged = {name: JaggedRows(made[name], offsets) for g in schema.sequences.values() for name in g.ids}
+    return EmbeddedBatch(
+        size=len(lengths),
+        embeddings={name: jagged.get(name, made[name]) for name in schema.categorical},
+        numeric=torch.cat([made[n] for n in schema.numeric_columns], 1)
+        if schema.numeric_columns
+        else torch.empty(len(lengths), 0),
+        events={
+            name: JaggedRows(made[name], offsets) for g in schema.sequences.values() for name in g.numbers
+        },
+    )
+
+
+def leaves(batch: EmbeddedBatch) -> list[Tensor]:
+    return [rows.values if isinstance(rows, JaggedRows) else rows for rows in batch.embeddings.values()]
+
+
+def taken(batch: EmbeddedBatch, order: list[int]) -> EmbeddedBatch:
+    """Samples in another order."""
+
+    def jagged(rows: JaggedRows) -> JaggedRows:
+        parts = [rows.samples(i, i + 1).values for i in order]
+        offsets = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
+        return JaggedRows(torch.cat(parts), offsets)
+
+    embeddings = {
+        name: jagged(rows) if isinstance(rows, JaggedRows) else rows[order]
+        for name, rows in batch.embeddings.items()
+    }
+    events = {name: jagged(rows) for name, rows in batch.events.items()}
+    return EmbeddedBatch(len(order), embeddings, batch.numeric[order], events=events)
+
+
+def made(seed: int = 0, schema: Schema = SCHEMA, **options: Any) -> HSTU:
+    """A model none of whose weights is 0."""
+    torch.manual_seed(seed)
+    model = HSTU(schema, **{"width": 8, "hidden": [5], **options})
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"layers": 1}, {"layers": 3, "window": 2}, {"heads": 4}], ids=str)
+def test_a_batch_is_its_samples_one_by_one_in_any_order_and_so_are_gradients(options: dict[str, Any]) -> None:
+    model, lengths = made(**options), [3, 0, 8, 1, 0, 5, 2, 8]
+    batch = make_batch(lengths)
+    logits = model(batch)
+    single = torch.cat([model(taken(batch, [i])) for i in range(len(lengths))])
+    torch.testing.assert_close(logits, single)
+    order = [5, 2, 7, 0, 1, 3, 6, 4]
+    torch.testing.assert_close(model(taken(batch, order)), logits[order])
+    weights = torch.randn(logits.shape)
+    tensors = [*model.parameters(), *leaves(batch)]
+    whole, parts = (torch.autograd.grad((x * weights).sum(), tensors) for x in (logits, single))
+    for one, other, tensor in zip(whole, parts, tensors, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert one.abs().sum() > 0, tensor.shape
+
+
+def test_the_logit_depends_on_all_events_of_its_own_history() -> None:
+    model, batch = made(), make_batch([3, 4])
+    for name in ("seen", "genre"):
+        [gradient] = torch.autograd.grad(model(batch)[0, 0], [batch.embeddings[name].values])  # type: ignore[union-attr]
+        assert (gradient.abs().sum(1) > 0).tolist() == [True] * 3 + [False] * 4
+
+
+def test_the_order_of_events_matters() -> None:
+    model, batch = made(), make_batch([3])
+    turned = make_batch([3])
+    for rows in (*turned.embeddings.values(), *turned.events.values()):
+        if isinstance(rows, JaggedRows):
+            rows.values = rows.values.flip(0)
+    assert not torch.allclose(model(batch), model(turned), atol=1e-4)
+
+
+def test_an_item_and_the_history_share_the_matrix_of_their_table() -> None:
+    model = made()
+    assert model.tables["item"] == model.tables["seen"] != model.tables["genre"]
+    assert len(model.project) == 3
+
+
+def test_a_model_without_other_features_and_an_empty_batch() -> None:
+    alone = Schema(["y"], {"seen": event(max_values=4)})
+    model = HSTU(alone)
+    assert model(make_batch([2, 0], schema=alone)).shape == (2, 1)
+    assert made()(make_batch([])).shape == (0, 1)
+
+
+def test_outputs_and_first_logits_are_those_of_the_labels() -> None:
+    labels = [Label(name="a", mean=0.003), Label(name="b", kind="multiclass", classes=3)]
+    logits = HSTU(Schema(labels, FEATURES))(make_batch([2, 0, 7]))
+    assert logits.shape == (3, 4)
+    torch.testing.assert_close(torch.sigmoid(logits[:, 0]), torch.full((3,), 0.003))
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "what"),
+    [
+        ({"user": Categorical(dim=4)}, {}, "needs one sequence"),
+        ({"seen": event()}, {}, "needs one sequence of features, with max_values"),
+        (
+            {"seen": event(max_values=3), "more": event(sequence="other", max_values=3)},
+            {},
+            "needs one sequence",
+        ),
+        ({**FEATURES, "tags": event(sequence=None)}, {}, "tags has pooling none"),
+        (FEATURES, {"width": 9}, "cannot divide a width of 9 among 2 heads"),
+        (FEATURES, {"window": 0}, "window must be a whole number"),
+        (FEATURES, {"layers": 0}, "layers must be a whole number"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    features: dict[str, Feature], options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        models.create("hstu", Schema(["y"], features), **options)
+
+
+def test_the_published_size_is_as_documented() -> None:
+    with torch.device("meta"):
+        model = HSTU(SCHEMA, layers=5, width=512, heads=4)
+    block = sum(parameter.numel() for parameter in model.blocks[0].parameters())
+    assert block == pytest.approx(5 * 512**2, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_it_computes_under_autocast(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, batch = HSTU(SCHEMA), make_batch([3, 0, 8, 5])
+    wide = model(batch)
+    with torch.autocast("cpu", dtype=dtype):
+        short = model(batch)
+    torch.testing.assert_close(short.float(), wide, atol=0.05, rtol=0.05)
+    short.float().mean().backward()
+    for tensor in (*model.parameters(), *leaves(batch)):
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == torch.float32
+        assert torch.isfinite(tensor.grad).all()
+
+
+def test_its_blocks_may_forget_what_they_compute() -> None:
+    model, batch = made(layers=3), make_batch([3, 0, 8, 5])
+    expected = torch.autograd.grad(model(batch).sum(), list(model.parameters()))
+    checkpoint_activations(model)
+    found = torch.autograd.grad(model(batch).sum(), list(model.parameters()))
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_tensor_group_divides_its_mlp_and_stages_are_refused() -> None:
+    assert tensor_plan(HSTU(SCHEMA, hidden=[8, 4]), 2) == {"deep.0": "column", "deep.2": "row"}
+    with pytest.raises(ConfigError, match="HSTU cannot be cut into stages"):
+        stages_of(HSTU(SCHEMA), Mesh(pipeline=2))
+
+
+def test_a_label_that_the_history_decides_is_learnt() -> None:
+    """The label is whether the item was seen before."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 9, 600)
+    offsets = np.append(0, np.cumsum(lengths))
+    seen, items = rng.integers(0, 12, offsets[-1]), rng.integers(0, 12, 600)
+    y = np.array([items[i] in seen[offsets[i] : offsets[i + 1]] for i in range(600)])
+    schema = Schema(
+        ["y"],
+        {"item": Categorical(dim=6, table="items"), "seen": event(table="items", max_values=8)},
+    )
+    torch.manual_seed(0)
+    model, rows = HSTU(schema, width=16, hidden=[16]), torch.nn.Parameter(torch.randn(12, 6) * 0.01)
+    optimizer = torch.optim.Adam([*model.parameters(), rows], lr=0.01)
+    bounds = torch.from_numpy(offsets)
+    for _ in range(60):
+        history = JaggedRows(rows[torch.from_numpy(seen)], bounds)
+        embeddings = {"item": rows[torch.from_numpy(items)], "seen": history}
+        logits = model(EmbeddedBatch(600, embeddings, torch.empty(600, 0)))
+        optimizer.zero_grad()
+        target = torch.from_numpy(y).float().unsqueeze(1)
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, target).backward()
+        optimizer.step()
+    assert roc_auc_score(y, logits.detach()[:, 0]) > 0.98
