@@ -25,6 +25,7 @@ Numbers = dict[str, np.ndarray]
 SHAPES = [(2, 1), (4, 1), (1, 2), (1, 4), (2, 2)]
 LONG = [Mesh(d, t, sharded) for d, t in SHAPES for sharded in (False, "gradients", True)]
 LONG = [mesh for mesh in LONG if not mesh.whole] + [Mesh(4, 1, True, 2), Mesh(4, 1, "gradients", 2)]
+LONG += [Mesh(4, 1, "optimizer", 2), Mesh(2, 2, "optimizer")]
 SELECTED = [Mesh(4, 1, True, 2), Mesh(1, 2), Mesh(2, 2, True)]
 
 
@@ -157,12 +158,13 @@ def test_clipping_the_same_bytes_and_a_forgotten_division(tmp_path: Path, alone:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("mesh", [Mesh(2, 2, True), Mesh(2, 1, "optimizer")], ids=name)
 def test_micro_batches_over_a_mesh_make_the_step_of_the_batch(
-    tmp_path: Path, alone: Any, copies: Any
+    mesh: Mesh, tmp_path: Path, alone: Any, copies: Any
 ) -> None:
     """Also at the end, where one share has no batches left."""
-    mesh = Mesh(2, 2, True)
-    check(mesh, [("servers", "sync"), ("collective", "hybrid")], tmp_path, alone, copies, microbatches=5)
+    ways = [("servers", "sync"), ("collective", "hybrid")]
+    check(mesh, ways, tmp_path, alone, copies, microbatches=5, unit=256)
 
 
 @pytest.mark.cluster

@@ -37,6 +37,7 @@ MESHES = {
     "data parallel": Mesh(2),
     "sharded": Mesh(2, sharded=True),
     "gradients sharded": Mesh(2, sharded="gradients"),
+    "optimizer sharded": Mesh(2, sharded="optimizer"),
     "tensor": Mesh(1, 2),
     "tensor and data": Mesh(2, 2),
     "tensor and sharded": Mesh(2, 2, sharded=True),

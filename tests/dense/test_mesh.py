@@ -50,6 +50,7 @@ def test_it_says_its_arithmetic() -> None:
     assert str(Mesh(2, 2, pipeline=2)) == "2 data x 2 tensor x 2 pipeline = 8 workers"
     assert str(Mesh(2, pipeline=3)) == "2 data x 3 pipeline = 6 workers"
     assert str(Mesh(2, 1, True, pipeline=2)) == "2 data x 2 pipeline = 4 workers, weights in 2 parts"
+    assert str(Mesh(2, sharded="optimizer")) == "2 data = 2 workers, optimizer state in 2 parts"
     assert str(Mesh(2, sharded="gradients")) == "2 data = 2 workers, gradients in 2 parts"
 
 

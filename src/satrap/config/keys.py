@@ -298,10 +298,11 @@ class Dense(Keys):
     """How its weights learn."""
     mesh: Mesh = Mesh()
     """How it is spread over the workers, which are as many as the product of its numbers."""
-    sharded: bool | Literal["gradients"] = False
+    sharded: bool | Literal["gradients", "optimizer"] = False
     """What the data-parallel copies divide among themselves. true: weights, gradients and optimizer state
-    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes.
-    With `mesh.pipeline`, a stage's weights and gradients are whole while a step computes, in both cases."""
+    (ZeRO-3); gradients: gradients and optimizer state (ZeRO-2), with whole weights while a step computes;
+    optimizer: its state (ZeRO-1), with whole gradients, too, which are sent once for all `microbatches`. With
+    `mesh.pipeline`, all three are as `optimizer`. Between the steps, weights are in shards."""
     shard_size: Positive | None = None
     """With `sharded`: divide among so many neighbouring copies, and in the others again; default all."""
     microbatches: Positive | None = None

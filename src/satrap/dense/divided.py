@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from satrap.dense.backend import DenseState, Stepped
 from satrap.dense.connected import ConnectedWorkers
@@ -61,6 +62,7 @@ class Divided(DataParallel):
         mesh = workers.device_mesh(device)
         workers.broadcast(list(model.state_dict().values()))
         self._know(spread(model, workers.mesh, mesh, tensor_plan(model, workers.mesh.tensor)), make)
+        self._reduce_next(False)
 
     def _know(self, pieces: list[Piece], make: MakeOptimizer | None) -> None:
         """Keep what this process has of the network, and make the optimizer of that."""
@@ -88,6 +90,18 @@ class Divided(DataParallel):
         for parameter in set(optimizer.state) - own:
             del optimizer.state[parameter]
 
+    def forget(self) -> None:
+        """See `DenseBackend.forget`."""
+        super().forget()
+        self.model.zero_grad()  # whole gradients that have not been reduced, too
+
+    def _reduce_next(self, last: bool) -> None:
+        """Say whether the next backward pass is the last of a step, after which gradients are reduced."""
+        if isinstance(self.model, FSDPModule) and self.workers.mesh.reduces_once:
+            self.model.set_is_last_backward(last)
+            self.model.set_reshard_after_backward(last)
+            self.model.set_requires_gradient_sync(last)
+
     def begin(self) -> None:
         """Do nothing: the parts are those of the network of process 0."""
 
@@ -96,7 +110,10 @@ class Divided(DataParallel):
         self.workers.broadcast(list(self.model.buffers()))
 
     def accumulate(self, loss: Tensor, share: float) -> None:
-        """See `DenseBackend.accumulate`; sharded gradients are averaged, and stay sharded, part by part."""
+        """See `DenseBackend.accumulate`.
+
+        Sharded gradients are averaged, and stay sharded, part by part, unless `Mesh.reduces_once`.
+        """
         with self.workers.watched("backward pass"):
             super().accumulate(loss, share)
 
@@ -113,7 +130,9 @@ class Divided(DataParallel):
     ) -> Stepped:
         """See `DenseBackend.step`; the loss is never None, and `ready` is told whether all accept."""
         assert loss is not None, "every process takes part in the backward pass"
+        self._reduce_next(True)
         total = self._backward(loss, share)
+        self._reduce_next(False)
         for local, piece in zip(self._locals, self._trained, strict=True):
             local.data, local.grad = piece.local, piece.gradient
             piece.parameter.grad = None  # its memory is free once an average has replaced it

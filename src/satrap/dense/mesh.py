@@ -7,8 +7,10 @@ from typing import Literal
 
 from satrap.errors import ConfigError
 
-Sharded = bool | Literal["gradients"]
+Sharded = bool | Literal["gradients", "optimizer"]
 """What the processes with equal parts divide once more, see `Mesh`."""
+
+_SHARDED: dict[Sharded, str] = {True: "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 
 PipelineSchedule = Literal["gpipe", "1f1b"]
 """In which order a stage computes the micro-batches of a batch, see `Mesh`."""
@@ -31,13 +33,14 @@ class Mesh:
         tensor: parts of each layer, default 1.
         sharded: True: weights, gradients and optimizer state are divided over the shares (ZeRO-3);
             "gradients": gradients and optimizer state are, and weights are whole from a step's forward pass
-            to the end of its backward pass (ZeRO-2); default False, not at all.
+            to the end of its backward pass (ZeRO-2); "optimizer": the optimizer state is, and with
+            micro-batches gradients are whole, too, until they are reduced once for all (ZeRO-1); default
+            False, not at all. Whatever it is, weights and optimizer state are in shards between the steps.
         shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
             all shares.
         pipeline: stages, one after another, default 1. With `tensor`, the processes of a tensor group have
-            parts of the layers of one stage. With `sharded`, the copies of a stage divide it among themselves
-            between the steps; in a step they gather its weights once and reduce its gradients once, and have
-            both whole in between, whatever `sharded` says.
+            parts of the layers of one stage. With `sharded`, the copies of a stage divide it among
+            themselves; whatever it says, they do so as with "optimizer".
         microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
             four times the stages.
         schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
@@ -113,6 +116,11 @@ class Mesh:
         return self.sharded is True and self.pipeline == 1
 
     @property
+    def reduces_once(self) -> bool:
+        """Whether sharded gradients of the parts of a batch are added up whole, and reduced once."""
+        return bool(self.sharded) and (self.sharded == "optimizer" or self.pipeline > 1)
+
+    @property
     def whole(self) -> bool:
         """Whether each process has the whole network."""
         return self.peers == self.shards == 1
@@ -143,6 +151,5 @@ class Mesh:
     def __str__(self) -> str:
         parts = [f"{self.data} data"] + [f"{self.tensor} tensor"] * (self.tensor > 1)
         parts += [f"{self.pipeline} pipeline"] * (self.pipeline > 1)
-        kept = "weights" if self.sharded is True else self.sharded
-        sharded = f", {kept} in {self.shards} parts" if self.shards > 1 else ""
+        sharded = f", {_SHARDED[self.sharded]} in {self.shards} parts" if self.shards > 1 else ""
         return f"{' x '.join(parts)} = {self.size} workers{sharded}"

@@ -19,6 +19,7 @@ def test_meshes_of_four_devices() -> None:
     assert len(found) == len(set(found)) == 12
     assert all(mesh.size == 4 for mesh in meshes(4))
     assert Mesh(4, sharded=True, shard_size=2) in list(meshes(4))
+    assert len(list(meshes(4, microbatches=2))) == 14
     assert [str(mesh) for mesh in meshes(1)] == ["1 data = 1 workers"]
     assert max(mesh.tensor for mesh in meshes(64)) == 8
 

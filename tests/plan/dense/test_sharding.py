@@ -6,12 +6,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense import Mesh
+from satrap.dense.mesh import Sharded
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.sharding import Sharding, shard_bytes
 
 
-@pytest.mark.parametrize(("sharded", "gathers"), [(True, 2), ("gradients", 1)])
-def test_weights_are_gathered_for_each_pass_and_gradients_reduced_once(sharded: bool, gathers: int) -> None:
+@pytest.mark.parametrize(("sharded", "gathers"), [(True, 2), ("gradients", 1), ("optimizer", 1)])
+def test_weights_are_gathered_for_each_pass_and_gradients_reduced_once(
+    sharded: Sharded, gathers: int
+) -> None:
     live = Live()
     with FakeTensorMode():
         model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.Linear(256, 4))
@@ -34,6 +37,25 @@ def test_weights_are_gathered_for_each_pass_and_gradients_reduced_once(sharded: 
     assert all(p.grad is None for p in model.parameters())
     largest = 256 * 512 * 4
     assert live.most["buffers"] > largest
+
+
+def test_over_two_parts_gradients_stay_whole_until_the_last() -> None:
+    live = Live()
+    with FakeTensorMode():
+        model = nn.Linear(256, 512)
+        live.know(model.parameters())
+        sharding = Sharding(model, Mesh(2, sharded="optimizer"), live)
+        whole = sum(p.numel() * 4 for p in model.parameters())
+        with live:
+            for last in (False, True):
+                sharding.begin()
+                loss = model(torch.zeros(8, 256)).sum()
+                sharding.turn()
+                loss.backward()
+                assert live.now["gradients"] == whole
+                sharding.end(last=last)
+    assert sharding.sent(8) == (whole / 2, whole / 2)
+    assert live.now["gradients"] == whole / 2
 
 
 def test_shards_are_as_large_as_the_largest() -> None:

@@ -56,9 +56,8 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         sent["gradients"] *= network.number_bytes / 4
     times = network.microbatches / _computed(network)
     if sharding is not None:
-        weights, gradients = sharding.sent()
-        sent["gradients"] += times * gradients
-        sent["weights"] = times * weights
+        sent["weights"], gradients = sharding.sent(times)
+        sent["gradients"] += gradients
     if mesh.tensor > 1:
         sent["activations"] = times * all_reduce(sum(sums), mesh.tensor)
         sent["rows"] = network.inputs.row_bytes * (mesh.tensor - 1) / mesh.tensor
@@ -73,7 +72,7 @@ def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding |
         for leaf in leaves:
             live.call(leaf, "rows")
             live.follow(leaf, "rows")
-        for _ in range(_computed(network)):
+        for last in [False] * (_computed(network) - 1) + [True]:
             if sharding is not None:
                 sharding.begin()
             loss = _loss(network, model, leaves, size)
@@ -81,7 +80,7 @@ def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding |
                 sharding.turn()
             loss.backward()  # type: ignore[no-untyped-call]
             if sharding is not None:
-                sharding.end()
+                sharding.end(last=last)
     return leaves
 
 

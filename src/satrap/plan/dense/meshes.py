@@ -104,7 +104,7 @@ def plan_dense(
     if devices is None or memory is None:
         plan = DensePlan(network, memory, given)
         return plan if plan.fits or mesh is None else replace(plan, change=_change(network, mesh, plan))
-    tried = tuple(_try(network, one, memory) for one in meshes(devices))
+    tried = tuple(_try(network, one, memory) for one in meshes(devices, network.microbatches))
     fitting = [one.need for one in tried if one.need is not None and not one.why]
     plan = DensePlan(network, memory, given, tried)
     if fitting:
@@ -120,12 +120,18 @@ def needs(network: Network, mesh: Mesh) -> list[Need]:
     return needs_of_stages(network, mesh) if mesh.pipeline > 1 else [need_of_copy(network, mesh)]
 
 
-def meshes(devices: int) -> Iterator[Mesh]:
-    """Yield the meshes that are tried for a number of devices, the simplest first."""
+def meshes(devices: int, microbatches: int = 1) -> Iterator[Mesh]:
+    """Yield the meshes that are tried for a number of devices, the simplest first.
+
+    Args:
+        devices: how many.
+        microbatches: of the network; if there is one, "optimizer" is what "gradients" is.
+    """
     for tensor in _divisors(devices):
         data = devices // tensor
         kinds: list[tuple[Sharded, int | None]] = [(False, None)]
         if data > 1:
+            kinds += [("optimizer", None)] * (microbatches > 1)
             kinds += [
                 ("gradients", None),
                 *((True, s) for s in _divisors(data) if 1 < s < data),

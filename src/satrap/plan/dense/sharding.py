@@ -40,7 +40,7 @@ class Sharding:
 
     Args:
         model: the network, whose weights stand for whole ones; their gradients are taken away.
-        mesh: with `sharded`. In a pipeline, gradients stay whole until the last part of a batch.
+        mesh: with `sharded`.
         live: what is told of all this.
 
     Attributes:
@@ -50,7 +50,7 @@ class Sharding:
 
     def __init__(self, model: nn.Module, mesh: Mesh, live: Live) -> None:
         self._mesh = mesh
-        self._live, self._again, self._waits = live, mesh.regathers, mesh.pipeline > 1
+        self._live, self._again, self._waits = live, mesh.regathers, mesh.reduces_once
         self._units, self._order = list[_Unit](), list[_Unit]()
         self._held = self._reducing = self.gathers = self.reduces = 0
         self._backward = False
@@ -87,19 +87,24 @@ class Sharding:
         self._backward = True
         self._keep(0)
 
-    def end(self) -> None:
-        """Note that a backward pass has ended, in a pipeline the last of a step."""
+    def end(self, *, last: bool = True) -> None:
+        """Note that a backward pass has ended, and whether it was the last of a step."""
         for unit in self._units[::-1]:  # the root first
-            if unit.used and (unit.missing or self._waits):
+            if unit.used and (last if self._waits else unit.missing):
                 self._reduce(unit)
         self._live.hold("buffers", -self._reducing)
         self._reducing = 0
 
-    def sent(self) -> tuple[float, float]:
-        """Return the bytes that a process has sent for weights and for gradients, by rings."""
+    def sent(self, times: float = 1.0) -> tuple[float, float]:
+        """Return the bytes that a process sends for weights and for gradients, by rings.
+
+        Args:
+            times: for how many parts of a batch each stands that was computed.
+        """
+        times = 1.0 if self._waits else times
         shards, part = self._mesh.shards, (self._mesh.shards - 1) / self._mesh.shards
         again = all_reduce(self.reduces / shards, self._mesh.data // shards)
-        return self.gathers * part, self.reduces * part + again
+        return times * self.gathers * part, times * (self.reduces * part + again)
 
     def _keep(self, count: int) -> None:
         self._live.hold("buffers", -self._held)
