@@ -36,6 +36,7 @@ from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import decode, digest, encode
 from satrap.schema import Table
+from satrap.store import BUCKETS
 
 DIM = 8
 """Workers there may be."""
@@ -92,8 +93,12 @@ class CrashingJournal(Journal):
         self._shard = shard
 
     def append(self, head: bytes, parts: Any) -> None:
+        shard = self._shard
+        shard.written += 1
+        if shard.written == -shard.doomed:  # just before
+            raise Died
         super().append(head, parts)
-        if self._shard.world.random.random() < self._shard.crash:
+        if shard.written == shard.doomed or shard.world.random.random() < shard.crash:
             raise Died
 
 
@@ -104,11 +109,16 @@ class SimShard:
         world: where it is.
         folder: of the journal.
         crash: probability of dying, per request.
+
+    Attributes:
+        written: requests written to its journal so far.
+        doomed: it dies after writing this one; of -n, before writing number n.
     """
 
     def __init__(self, world: World, folder: Path, crash: float) -> None:
         self.world, self.folder, self.crash = world, folder, crash
         self.crashes, self.recovered = 0, 0
+        self.written, self.doomed = 0, 0
         self.links: dict[bytes, Callable[[list[bytes]], None]] = {}
         self.start()
 
@@ -117,7 +127,7 @@ class SimShard:
         self.journal = CrashingJournal(self.folder, self)
         self.service = Service()
         limits = Limits()
-        self.sessions = Sessions(limits, lambda job: self.turns.take(job), epoch=lambda: 1)
+        self.sessions = Sessions(limits, lambda job: self.turns.take(job), epoch=lambda: self.service.epoch)
         self.turns = Turns(
             self.service, self._finished, wait=limits.wait, heard=self.sessions.heard, journal=self.journal
         )
@@ -175,10 +185,24 @@ class SimNetwork:
     def __init__(self, world: World, shards: Sequence[SimShard], peers: Sequence[Peer], on_end: Any) -> None:
         self.world, self.shards, self.peers, self._on_end = world, shards, peers, on_end
         self.sent_bytes, self.received_bytes, self._stopped = 0, 0, False
-        self._identities = [b"%d.%d" % (peers[0].client, s) for s in range(len(shards))]
-        for s, shard in enumerate(shards):
-            shard.links[self._identities[s]] = lambda m, s=s: self._receive(s, m)
+        self.peers = []
+        for peer, shard in zip(peers, shards, strict=False):
+            self._link(peer, shard)
         self._tick()
+
+    def _link(self, peer: Peer, shard: SimShard) -> None:
+        self.peers = [*self.peers, peer]
+        self._at = {**getattr(self, "_at", {}), peer: shard}
+        shard.links[self._identity(peer)] = lambda message: self._receive(peer, message)
+
+    def _identity(self, peer: Peer) -> bytes:
+        return b"%d" % peer.client
+
+    def join(self, peer: Peer, address: str) -> None:
+        self._link(peer, self.shards[int(address.rpartition(":")[2]) - 1000])
+
+    def leave(self, peer: Peer) -> None:
+        self.peers = [other for other in self.peers if other is not peer]
 
     def clock(self) -> float:
         return self.world.now
@@ -201,23 +225,23 @@ class SimNetwork:
 
     def _pump(self) -> None:
         busy = any(peer.waiting for peer in self.peers)
-        for s, peer in enumerate(self.peers):
-            self._send(s, peer.outgoing(self.world.now, busy=busy))
+        for peer in self.peers:
+            self._send(peer, peer.outgoing(self.world.now, busy=busy))
             if error := peer.overdue(self.world.now):
                 self._stopped = True
                 self._on_end(error)
 
-    def _send(self, shard: int, messages: Any) -> None:
+    def _send(self, peer: Peer, messages: Any) -> None:
         for message in messages:
             copy = [bytes(memoryview(part)) for part in message]
-            self.world.transmit(lambda m=copy: self.shards[shard].receive(self._identities[shard], m))
+            self.world.transmit(lambda m=copy: self._at[peer].receive(self._identity(peer), m))
 
-    def _receive(self, shard: int, message: list[bytes]) -> None:
-        if self._stopped:
+    def _receive(self, peer: Peer, message: list[bytes]) -> None:
+        if self._stopped or peer not in self.peers:
             return
         header = decode(message[0], message[1:])
         assert encode(header, digest(message[1:])) == message[0]
-        self._send(shard, self.peers[shard].receive(header, message[1:], self.world.now))
+        self._send(peer, peer.receive(header, message[1:], self.world.now))
 
 
 @dataclass
@@ -281,6 +305,8 @@ class Worker:
     def turn(self) -> None:
         """Do what the schedule says next; come back soon."""
         cluster = self.cluster
+        if self.done == cluster.halt:
+            return
         while self.issued < min(cluster.steps, self.done + cluster.staleness + 1):
             ids = [self._some() for _ in TABLES]
             cluster.history.batches[self.rank, self.issued] = ids
@@ -316,6 +342,9 @@ class SimCluster:
         staleness: of hybrid mode; None: sync.
         fault: see `World`.
         crash: probability that a shard dies, per request.
+
+    Attributes:
+        halt: the step before which all workers wait, -1: none.
     """
 
     def __init__(
@@ -333,6 +362,8 @@ class SimCluster:
         self.seed, self.workers, self.steps = seed, workers, steps
         self.sync, self.staleness = staleness is None, staleness or 0
         self.history, self.world = History(), World(seed, fault)
+        self.halt = -1
+        self.place, self.crash = place, crash
         self.shards = [SimShard(self.world, place / f"shard-{s}", crash) for s in range(shards)]
         self.exchanges = [self._connect(rank) for rank in range(workers)]
         self.trainers = [Worker(self, rank, e) for rank, e in enumerate(self.exchanges)]
@@ -349,6 +380,33 @@ class SimCluster:
                 network=lambda peers, _, *, key, on_end: SimNetwork(self.world, self.shards, peers, on_end),
             ),
         )
+
+    def run_to(self, step: int) -> None:
+        """Train until all workers are before a step, and nothing is under way any more."""
+        self.halt = step
+        for trainer in self.trainers:
+            trainer.turn()
+        self.world.run(lambda: all(t.done == step for t in self.trainers))
+        for exchange in self.exchanges:
+            exchange.flush()
+        self.halt = -1
+
+    def add_shard(self) -> int:
+        """Start one more shard; return its number."""
+        number = len(self.shards)
+        self.shards.append(SimShard(self.world, self.place / f"shard-{number}", self.crash))
+        return number
+
+    def move(self, members: Sequence[int], seed: int) -> None:
+        """Deal the buckets anew by chance among some shards, as the workers of a run do at a barrier."""
+        old = self.exchanges[0].map
+        owners = np.random.default_rng(seed).choice(np.array(members, np.uint16), BUCKETS // 64).repeat(64)
+        new = old.after(owners, members)
+        for exchange in self.exchanges:
+            exchange.moves.join(new, {s: f"127.0.0.1:{1000 + s}" for s in members if s not in old.members})
+        self.exchanges[0].moves.carry(new)
+        for exchange in self.exchanges:
+            exchange.moves.adopt(new)
 
     def run(self) -> None:
         """Train to the end and check everything."""
@@ -368,8 +426,8 @@ class SimCluster:
         models = [self.history.seen(w, self.steps) for w in range(self.workers)]
         for t, table in enumerate(TABLES):
             found: dict[int, list[float]] = {}
-            for shard in self.shards:
-                for chunk in shard.service.store.export(table.name):
+            for number in self.exchanges[0].map.members:
+                for chunk in self.shards[number].service.store.export(table.name):
                     for number, row in zip(chunk.ids.tolist(), chunk.weights, strict=True):
                         assert number not in found, "two shards have one row"
                         found[number] = row.tolist()

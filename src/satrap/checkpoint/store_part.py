@@ -22,7 +22,7 @@ class StorePart:
         state: what else the store needs to continue exactly, see `write_store`.
         deleted: by table, ids that have lost their row, if `chunks` are changes and nobody else writes them.
         suffix: of the names of its files; tells several stores apart.
-        buckets: the fixed buckets of its rows.
+        buckets: the fixed buckets of its rows, ascending.
         whole: tables of which it has the rows of all buckets.
     """
 
@@ -31,7 +31,7 @@ class StorePart:
     state: Arrays = field(default_factory=dict)
     deleted: Mapping[str, Ids] | None = None
     suffix: str = ""
-    buckets: range = range(BUCKETS)
+    buckets: Sequence[int] = range(BUCKETS)
     whole: Collection[str] = ()
 
     def write(self, storage: Storage, folder: str) -> dict[str, FileEntry]:

@@ -3,7 +3,7 @@
 Only a store of the same fixed buckets can use it. A store with nothing but counters writes no file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,14 @@ from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import of_buckets, write_file
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 from satrap.store import BUCKETS
+from satrap.store.buckets import mask_of, runs_of
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+_OWN = "buckets"
+"""Array of a store whose buckets are not neighbours: bool[4096], which ones it has."""
+_SCATTERED = range(0)
+"""Buckets in the entry of such a store's file."""
 
 
 def is_store_file(name: str) -> bool:
@@ -25,7 +31,12 @@ def is_store_file(name: str) -> bool:
 
 
 def write_store(
-    storage: Storage, folder: str, arrays: Arrays, *, suffix: str = "", buckets: range = range(BUCKETS)
+    storage: Storage,
+    folder: str,
+    arrays: Arrays,
+    *,
+    suffix: str = "",
+    buckets: Sequence[int] = range(BUCKETS),
 ) -> dict[str, FileEntry]:
     """Write the state of a store; return the file, or nothing if the store has only counters.
 
@@ -36,18 +47,27 @@ def write_store(
         return {}
     name = f"store{suffix}.safetensors"
     plain = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
-    return {name: of_buckets(write_file(storage, f"{folder}/{name}", save(plain)), buckets)}
+    runs = runs_of(buckets)
+    if len(runs) != 1:
+        plain[_OWN] = mask_of(buckets)
+    entry = write_file(storage, f"{folder}/{name}", save(plain))
+    return {name: of_buckets(entry, runs[0] if len(runs) == 1 else _SCATTERED)}
 
 
-def read_store(storage: Storage, manifest: Manifest, buckets: range) -> Arrays:
+def read_store(storage: Storage, manifest: Manifest, buckets: Sequence[int]) -> Arrays:
     """Return what a store of exactly these buckets wrote, verified; nothing if there was none."""
+    runs = runs_of(buckets)
+    wanted = runs[0] if len(runs) == 1 else _SCATTERED
     for name, entry in manifest.files.items():
-        if is_store_file(name) and tuple(entry.buckets or (0, BUCKETS)) == (buckets.start, buckets.stop):
+        if is_store_file(name) and tuple(entry.buckets or (0, BUCKETS)) == (wanted.start, wanted.stop):
             where = f"{manifest.data}/{name}"
             try:
-                return load(storage.read(where, entry))
+                found = load(storage.read(where, entry))
             except (SafetensorError, KeyError, ValueError) as error:  # right checksums, wrong content
                 raise damaged(storage.path(where), str(error)) from error
+            own = found.pop(_OWN, None)
+            if own is None or np.array_equal(own, mask_of(buckets)):
+                return found
     return {}
 
 

@@ -15,6 +15,7 @@ from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup, Telemetry
 from satrap.exchange.servers import ServersExchange
+from satrap.exchange.servers.moves import Moves
 from satrap.exchange.statistics import ExchangeStatistics
 from satrap.exchange.traffic import Traffic
 from satrap.store import Chunk
@@ -96,6 +97,11 @@ class JoinedExchange:
         self._lock = threading.Lock()
         self.telemetry: Telemetry = JoinedTelemetry(servers.telemetry, replicas.telemetry)
         self.durability: Durability = JoinedDurability(servers.durability, replicas, names, self.flush)
+
+    @property
+    def moves(self) -> Moves:
+        """See `Movable`: of the tables at shard servers."""
+        return self.servers.moves
 
     def _replicated(self, request: Request) -> bool:
         return request.group >= self._first

@@ -97,6 +97,7 @@ class Lookup(Generic[R]):
     Attributes:
         places: what the exchange knows of the rows of each request, for the update: the shards that own them,
             their slots in the store. Empty before the lookup is executed.
+        under: the shard map under which the places were found.
         active: number of callers that asked for something; in a collective exchange it may be 0 once the
             rows are there.
         seen: by shard, the updates it had applied before it executed the lookup.
@@ -108,6 +109,7 @@ class Lookup(Generic[R]):
     rows: Future[list[R]] = field(default_factory=Future)
     exchange: object = None
     places: Sequence[Any] = ()
+    under: object = None
     active: int = 1
     seen: dict[int, Seen] = field(default_factory=dict)
     missed: Seen = (-1, -1)

@@ -48,12 +48,15 @@ class Splitter:
         groups: the table groups.
         map: of buckets to shards.
         owners: by table, the shard of each bucket, uint16[4096], or `EVERYWHERE`; default: as the map says.
+
+    Attributes:
+        map: of the arguments.
     """
 
     def __init__(
         self, groups: Sequence[TableGroup], map: ShardMap, owners: Mapping[str, Owners] | None = None
     ) -> None:
-        self._shards, self._even, self._of_table = map.shards, map.owners, owners or {}
+        self.map, self._shards, self._even, self._of_table = map, map.shards, map.owners, owners or {}
         self._owners = [np.stack([self._owners_of(table) for table in group.tables]) for group in groups]
         self._everywhere = [(owners == EVERYWHERE).all(axis=1) for owners in self._owners]
         self._salts = [np.array([index_salt(t) for t in g.tables], np.uint64) for g in groups]

@@ -49,6 +49,27 @@ def counts_of(store: Shard) -> dict[str, list[int]]:
     return {table: [g.updates, g.directory.step] for g in store.groups for table in g.tables}
 
 
+def take_counts(store: Shard, counts: Any) -> Callable[[], None]:
+    """Return what sets the counters that `counts_of` returned of another store of the same tables.
+
+    Raises:
+        StoreError: they are impossible, or of other tables.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for group in store.groups:
+        match counts.get(group.tables[0]) if isinstance(counts, dict) else None:
+            case [int(updates), int(step)] if 0 <= updates < 1 << 63 and 0 <= step < 1 << 32:
+                found[group.index] = updates, step
+            case _:
+                raise StoreError(f"the counters of table {group.tables[0]!r} are missing or impossible")
+
+    def take() -> None:
+        for group in store.groups:
+            group.updates, group.directory.step = found[group.index]
+
+    return take
+
+
 def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
     """Return the largest of each counter.
 
@@ -62,7 +83,7 @@ def largest(counts: Iterable[Counts]) -> dict[str, list[int]]:
     return found
 
 
-def restore(store: Shard, url: str, buckets: range = range(BUCKETS)) -> None:
+def restore(store: Shard, url: str, buckets: Sequence[int] = range(BUCKETS)) -> None:
     """Restore the state of a store without rows from a store of the same fixed buckets.
 
     From stores of other buckets it takes only the counters.
@@ -90,12 +111,12 @@ def _of_groups(store: Shard, counts: Counts) -> State:
     return {name: np.array(found, np.int64).max(axis=0) for name, found in own.items() if found}
 
 
-def held_by(store: Shard, buckets: range | Callable[[str], range]) -> Callable[[str], range]:
+def held_by(
+    store: Shard, buckets: Sequence[int] | Callable[[str], Sequence[int]]
+) -> Callable[[str], Sequence[int]]:
     """Return, by table, which fixed buckets a store is to read: none of a table that others hold."""
     own = {table for group in store.groups for table in group.tables}
-    return lambda table: (
-        range(0) if table not in own else buckets if isinstance(buckets, range) else buckets(table)
-    )
+    return lambda table: range(0) if table not in own else buckets(table) if callable(buckets) else buckets
 
 
 def load_rows(store: Shard, chunks: Iterable[Chunk]) -> tuple[int, bool]:

@@ -12,6 +12,7 @@ from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.exchange.servers import ShardMap
 from satrap.store import Chunk, bucket_of
+from satrap.store.buckets import runs_of
 
 
 def reshard_everywhere(url: str, shards: int) -> dict[str, int]:
@@ -35,7 +36,8 @@ def _write(storage: Storage, folder: str, old: Manifest, shard_map: ShardMap) ->
         for shard, group in itertools.groupby(pieces, key=lambda piece: piece[0]):
             name = f"table-{number:03d}.shard-{shard:04d}.arrow"
             entry = write_table(storage, f"{folder}/{name}", table, (chunk for _, chunk in group))
-            files[name] = of_buckets(entry, shard_map.buckets(shard))
+            [own] = runs_of(shard_map.buckets(shard))
+            files[name] = of_buckets(entry, own)
     return files
 
 

@@ -16,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 
+from satrap.errors import StoreError
 from satrap.store.directory import Directory
 from satrap.store.statistics import TierStatistics
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets, Slots
@@ -211,6 +212,14 @@ class RowBackend(RowEvents, ABC):
             ids, splits: uint64[n], int64[tables + 1].
             weights, state: float32[n, dim], float32[n, width].
         """
+
+    def discard(self, t: int, ids: Ids, slots: Inverse) -> None:
+        """Drop rows of table t, uint64[n] with their slots int32[n] in the fast part.
+
+        Raises:
+            StoreError: the backend cannot; nothing has changed.
+        """
+        raise StoreError("rows of a store with a tier cannot be dropped one by one")
 
     @abstractmethod
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:

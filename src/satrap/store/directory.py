@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +115,7 @@ class Directory:
         step: number of requests that used rows so far; defines "recent".
         limit: most slots there can be.
         parts: the memory of the index, for `image`.
+        discard: given (table, ids uint64[n]), forgets these; their slots are free.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Directory:
         self._index = Index(
             tables=address(self._records), counts=address(self._counts), policy=self._policy, **addresses
         )
+        self.discard = partial(index.discard, self._index)
         if not growth.open_tables(self._index):
             raise StoreError(f"no memory for the index of {self._tables} tables")
 

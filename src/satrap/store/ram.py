@@ -138,6 +138,13 @@ class Ram(RowBackend):
             self.slab.write(ids[inside], slots[inside], weights[inside], state[inside])
         return len(inside)
 
+    def discard(self, t: int, ids: Ids, slots: Inverse) -> None:
+        """Drop rows."""
+        if self.observers:
+            splits = np.where(np.arange(len(self.kind.tables) + 1) > t, len(ids), 0)
+            self.gone(PartRows(FAST, ids, splits, slots))
+        self.directory.discard(t, ids)
+
     def restore(self, image: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore the index to an image."""
         if image:

@@ -10,7 +10,9 @@ from satrap.errors import ConfigError, SatrapError, StoreError
 from satrap.optim import Optimizer
 from satrap.retention import Admission, Eviction
 from satrap.schema import Table
+from satrap.store import moving
 from satrap.store.ahead import Ahead
+from satrap.store.buckets import mask_of
 from satrap.store.changes import Changes
 from satrap.store.chunk import Chunk
 from satrap.store.group import Group, check_room
@@ -223,6 +225,32 @@ class Shard(GroupRequests):
                 tables=tables,
                 tier=total(tier for g in self.groups if (tier := g.backend.slower()) is not None),
             )
+
+    def discard(self, buckets: Sequence[int]) -> int:
+        """Drop the rows of some fixed buckets, because another store has them now; return how many.
+
+        Changes are no longer noted: the next `Changes.take` is full, and no delta says that these rows are
+        gone. Their memory is used again, but stays with the process.
+
+        Raises:
+            StoreError: the store has a tier; nothing has changed.
+        """
+        self._open()
+        mask = mask_of(buckets)
+        with self._lock:
+            if any(len(group.backend.parts) > 1 for group in self.groups):
+                raise StoreError("rows of a store with a tier cannot be dropped one by one")
+            self.changes.stop()
+            return sum(moving.discard(group, mask) for group in self.groups)
+
+    def rows_by_bucket(self) -> Offsets:
+        """Return the number of rows in each fixed bucket, int64[4096]; those of a tier are not counted."""
+        self._open()
+        with self._lock:
+            counts: Offsets = np.zeros(BUCKETS, np.int64)
+            for group in self.groups:
+                counts += moving.rows_by_bucket(group)
+            return counts
 
     def clear(self) -> None:
         """Forget every row and its state; all counters but `rows` continue."""

@@ -42,6 +42,8 @@ class Load:
             progress.received_bytes_per_sample = traffic.received / samples
         progress.shard_rows = self._rows = tuple(shard.rows for shard in shards)
         progress.shard_queued = tuple(shard.server.queued for shard in shards)
+        if [shard.shard for shard in self._last] != [shard.shard for shard in shards]:
+            self._last = ()  # at first, and once shards have come or gone
         work = [
             _work(a, b) for a, b in zip(self._last or [ShardStatistics()] * len(shards), shards, strict=True)
         ]

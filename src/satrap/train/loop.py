@@ -27,6 +27,7 @@ from satrap.train.load import reading
 from satrap.train.loss import LabelLoss, as_matrix, as_mean, known_weight
 from satrap.train.merge import merged
 from satrap.train.microbatches import MicroBatches
+from satrap.train.moves import Mover
 from satrap.train.parts import parts_of
 from satrap.train.position import Pending
 from satrap.train.predictor import PREFETCHED_BATCHES, Data
@@ -40,7 +41,10 @@ Array = npt.NDArray[np.float32]
 
 
 class Loop:
-    """Trains a state on data; `snapshots` hear of each step, pass and evaluation, and may end it."""
+    """Trains a state on data.
+
+    `snapshots` hear of each step, pass and evaluation, and may end it; `mover` hears of each step.
+    """
 
     def __init__(
         self,
@@ -48,12 +52,14 @@ class Loop:
         loss: Loss,
         learning_rates: LearningRates,
         snapshots: Snapshots,
+        mover: Mover,
         microbatches: int,
     ) -> None:
         self._state, self._loss, self._learning_rates = state, loss, learning_rates
         self._weight = known_weight if isinstance(loss, LabelLoss) else _size
         self._microbatches = microbatches
         self._snapshots, self._predictor, self._schedule = snapshots, state.predictor, state.schedule
+        self._mover = mover
         self._run, self._position, self._exchange = state.run, state.position, state.exchange
         self._unanimous = self._exchange if isinstance(self._exchange, Unanimous) else None
         self._unanswered = 0  # lookups whose update has not been issued yet
@@ -77,6 +83,7 @@ class Loop:
                     if stop:
                         self._release()
                     snapshots.stepped(stop=stop)
+                    self._mover.stepped()
             snapshots.pass_trained()
             run.end_epoch()
             if validation is not None:

@@ -16,6 +16,7 @@ from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
+from satrap.train.desk import Desk
 
 WRITING_SECONDS = 7 * 86_400.0
 """How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
@@ -32,11 +33,13 @@ class Place:
             `exchange` returns one over shard servers, or one that these processes make up together.
         threads: PyTorch's threads inside an operation, for this whole process; default: all cores if
             satrap was imported before torch, else all but one (see `satrap.threads`).
+        desk: where moves of rows between shards are asked for, see `Mover`; default nowhere.
     """
 
     exchange: Callable[[Sequence[Table]], Exchange] | None = None
     workers: Workers = field(default_factory=Workers)
     threads: int | None = None
+    desk: Desk | None = None
 
     @property
     def share(self) -> dict[str, int]:

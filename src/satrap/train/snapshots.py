@@ -93,9 +93,13 @@ class Snapshots:
         self._due = self._full = False
         self._called_at = 0.0
 
+    def writing(self) -> bool:
+        """Return whether a snapshot is being written."""
+        return self._writer.busy
+
     def pass_begins(self) -> None:
         """Raise `StopRequested` if a stop was asked for on any worker."""
-        if self._plan is not None and self._any(self._state.stopping):
+        if self._plan is not None and self.anywhere(self._state.stopping):
             raise StopRequested
 
     def stoppable(self, batches: Iterable[Batch]) -> Iterable[Batch]:
@@ -106,7 +110,7 @@ class Snapshots:
         """Meet the other workers after an evaluation; `StopRequested` means that samples may be missing."""
         if self._plan is not None:
             self._workers.meet("end of the evaluation")
-            if self._any(self._state.stopping):
+            if self.anywhere(self._state.stopping):
                 raise StopRequested
 
     def __enter__(self) -> Snapshots:
@@ -143,13 +147,13 @@ class Snapshots:
             self._stepped_apart(stop)
         elif stop:
             raise StopRequested
-        elif self._due and not self._any(self._writer.busy):  # a late one waits: training does not
+        elif self._due and not self.anywhere(self._writer.busy):  # a late one waits: training does not
             self._start()
 
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self._state.run.steps % every == 0
 
-    def _any(self, flag: bool) -> bool:
+    def anywhere(self, flag: bool) -> bool:
         """Return whether the flag is true on any worker; they must be in step."""
         if self._workers.size == 1:
             return flag
@@ -173,7 +177,7 @@ class Snapshots:
     def _council(self, stop: bool = False) -> None:
         """Meet the other workers at whatever step they are, and take the cut."""
         self._workers.meet("council")
-        if self._any(stop):
+        if self.anywhere(stop):
             raise StopRequested
         self._start()
 

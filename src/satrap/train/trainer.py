@@ -30,6 +30,7 @@ from satrap.train.control import TrainingOptions
 from satrap.train.loop import Loop, Loss
 from satrap.train.loss import LabelLoss
 from satrap.train.microbatches import MicroBatches
+from satrap.train.moves import Mover
 from satrap.train.observer import Observer, Result
 from satrap.train.parts import check_parts
 from satrap.train.place import Place
@@ -117,7 +118,7 @@ class Trainer:
         make = _checked_optimizers(embedding_optimizer, dense_optimizer)
         _check_model(model, schema)
         place, self.training = place or Place(), (options := training or TrainingOptions())
-        self.schema, self.store, self.workers = schema, store, place.workers
+        self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         self.loss, measured = loss or LabelLoss(schema.labels), metrics_of(schema, options.metrics)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         described, dims = models.describe(model), getattr(model, "embedding_dims", None)
@@ -216,8 +217,8 @@ class Trainer:
         self.state.seed_rows()
         shown = line or nullcontext()
         with shown, self.run.watching(self.exchange, data), closing(self.state.best), snapshots:
-            options = self.training
-            loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, options.microbatches)
+            options, mover = self.training, Mover(self.state, self._desk, snapshots)
+            loop = Loop(self.state, self.loss, options.lr_schedule, snapshots, mover, options.microbatches)
             loop.run(data, validation, epochs, steps)
             self.state.settle("end of training")
             self.state.total_up()

@@ -357,3 +357,23 @@ def test_hints_follow_the_requests_are_bounded_and_have_no_number() -> None:
         client.receive(Header(kind | ANSWER, client=7, sequence=sequence), [], 0.0)
     client.hint(Kind.PREFETCH, [])
     assert not list(client.outgoing(0.0))
+
+
+def test_a_question_under_another_epoch_is_asked_again_under_the_newest() -> None:
+    """What it asks does not depend on the shard map; a lookup does, and is refused for good."""
+    client = greeted()
+    client.receive(Header(Kind.LOOKUP | ANSWER, client=7, sequence=1), [], 0.0)
+    client.request(Kind.STATISTICS, [], lambda *_: None, now=0.0)
+    [first] = client.outgoing(0.0)
+    assert decode(bytes(first[0]), []).epoch == 1
+    assert refuse(client, Code.EPOCH, 2) == []
+    client.epoch = 2
+    [ping] = client.outgoing(0.5)
+    header = decode(bytes(ping[0]), [])
+    [again] = client.receive(replace(header.answer(acknowledged=2, step=2), client=7), [], 0.5)
+    found = decode(bytes(again[0]), [])
+    assert (found.kind, found.sequence, found.epoch) == (Kind.STATISTICS, 2, 2)
+
+
+def test_late_news_about_an_old_epoch_are_no_error() -> None:
+    assert refuse(greeted(), Code.EPOCH, 9) == []

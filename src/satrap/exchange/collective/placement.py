@@ -179,11 +179,11 @@ class Holders:
         return frozenset(table for table, rank in self._owner.items() if rank == self._rank)
 
     @property
-    def buckets(self) -> range:
+    def buckets(self) -> Sequence[int]:
         """The buckets of this rank, of tables that are not at one rank."""
         return self._map.buckets(self._rank)
 
-    def held(self, table: str) -> range:
+    def held(self, table: str) -> Sequence[int]:
         """Return the buckets of a table that this rank has."""
         match self._placement.of(table):
             case "row_wise":
@@ -192,7 +192,7 @@ class Holders:
                 return range(BUCKETS if table in self.whole else 0)
         return range(BUCKETS)
 
-    def saved(self, table: str) -> range:
+    def saved(self, table: str) -> Sequence[int]:
         """Return the buckets of a table that this rank saves: of replicas each rank saves a part."""
         return self.buckets if self._placement.of(table) == "replicated" else self.held(table)
 

@@ -16,6 +16,7 @@ from satrap.exchange.protocol import TableGroup
 from satrap.exchange.servers.answers import Answers
 from satrap.exchange.servers.config import ShardConfig, WorkerId, tables_to_dicts
 from satrap.exchange.servers.durability import ServersDurability
+from satrap.exchange.servers.moves import Moves
 from satrap.exchange.servers.sections import Section, pack
 from satrap.exchange.servers.shards import Shards
 from satrap.exchange.servers.telemetry import ServersTelemetry
@@ -26,7 +27,7 @@ from satrap.rpc import is_loopback, split_address
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer
-from satrap.rpc.wire.frames import Buffer, Kind
+from satrap.rpc.wire.frames import SPLIT, Buffer, Kind
 from satrap.schema import Table
 from satrap.store import StoreConfig
 from satrap.store.types import check_rows, not_finite
@@ -59,11 +60,11 @@ class ServersExchange:
     `ExchangeError` that names it.
 
     Args:
-        addresses: HOST:PORT per shard; the order is the shards' numbers and must be the same for all workers.
+        addresses: HOST:PORT per shard, in the order of their numbers, the same for all workers.
         tables: the tables, each with an optimizer.
         store: how rows start and how many are kept. Its memory, that of a table and the size of its tier are
-            for all shards together; the tier's folder is on their machines. The memory of its admission is
-            for each shard.
+            for `shares` shards together; the tier's folder is on their machines. The memory of its admission
+            is for each shard.
         wire: number formats, default float16 rows and bfloat16 gradients.
         mode: "hybrid" (default): updates are applied as they arrive. "sync": the shards sum the gradients of
             all ranks of a step and take one optimizer step; every rank must then issue one update per step
@@ -72,12 +73,15 @@ class ServersExchange:
             that are admitted by chance, do not depend on which worker is faster. Every rank must then issue
             one lookup per step (an empty one if it has no batch). Default False.
         worker: which worker of which run this is. Gradients are multiplied by 1 / world.
-        epoch: of the shard map, default 1.
+        epoch: of the default map, default 1.
+        map: which shard owns which bucket; default: an even split.
+        shares: number of shards among which the memory is divided; default: as many as there are.
         options: key, deadline and heartbeat; see `ClientOptions`.
 
     Attributes:
         tables, seed, wire, mode, world: of the arguments.
-        map: which shard owns which row.
+        map: which shard owns which row; `moves` may change it.
+        moves: moves buckets between the shards.
         splitter: splits requests among the shards.
 
     Raises:
@@ -98,18 +102,24 @@ class ServersExchange:
         ordered: bool = False,
         worker: WorkerId = WorkerId(),
         epoch: int = 1,
+        map: ShardMap | None = None,
+        shares: int | None = None,
         options: ClientOptions = ClientOptions(),
     ) -> None:
-        _check(addresses, mode, options)
+        self.map = ShardMap(max(1, len(addresses)), epoch) if map is None else map
+        _check(addresses, self.map, mode, options)
         self.tables, self.seed, self.mode = tables, store.seed, mode
-        self.wire, self.map = wire, ShardMap(len(addresses), epoch=epoch)
-        self.world = worker.world
-        shards = len(addresses)
-        plain, part = tables_to_dicts([table.part(shards) for table in tables]), store.part(shards)
-        about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
-        hellos = [ShardConfig(plain, part, s, self.map).to_dict() | about for s in range(len(addresses))]
-        self._shards = Shards(addresses, hellos, epoch=epoch, options=options)
-        first, *others = self._shards.greetings
+        self.wire, self.world = wire, worker.world
+        shares = shares or len(addresses)
+        self._plain = tables_to_dicts([table.part(shares) for table in tables]), store.part(shares)
+        self._about = {"forward": wire.forward, "mode": mode, "ordered": ordered, **asdict(worker)}
+        self._shards = Shards(
+            dict(zip(self.map.members, addresses, strict=True)),
+            {shard: self._hello(shard, self.map) for shard in self.map.members},
+            epoch=self.map.epoch,
+            options=options,
+        )
+        first, *others = self._shards.greetings.values()
         if any((o["groups"], o["completed"]) != (first["groups"], first["completed"]) for o in others):
             self._shards.close()
             raise ExchangeError(
@@ -117,9 +127,7 @@ class ServersExchange:
                 fix="restart all shards, or restore all from one snapshot",
             )
         self._shards.step = int(first["completed"])
-        for peer, answer in zip(self._shards.peers, self._shards.greetings, strict=True):
-            peer.message_bytes = answer["message_bytes"]
-        self._tiered = [s for s, answer in enumerate(self._shards.greetings) if answer.get("tier")]
+        self._tiered = [s for s, answer in self._shards.greetings.items() if answer.get("tier")]
         frozen = {table.name for table in tables if table.frozen}
         self.groups: Sequence[TableGroup] = [
             TableGroup(g["index"], tuple(g["tables"]), g["dim"], g["tables"][0] in frozen)
@@ -127,7 +135,24 @@ class ServersExchange:
         ]
         self.splitter = Splitter(self.groups, self.map)
         self.telemetry = ServersTelemetry(self._shards)
-        self.durability = ServersDurability(self._shards, self.groups, self.splitter)
+        self.durability = ServersDurability(self._shards, self.groups, lambda: self.splitter)
+        self.moves = self._mover(evicts="eviction" in store.bounds(tables).values())
+
+    def _mover(self, *, evicts: bool) -> Moves:
+        return Moves(
+            self._shards,
+            self.durability,
+            [table for group in self.groups for table in group.tables],
+            tiered=bool(self._tiered),
+            evicts=evicts,
+            hello=lambda shard, map: self._hello(shard, map) | {"completed": self._shards.step},
+            turn=self._turn,
+            map=lambda: self.map,
+        )
+
+    def _hello(self, shard: int, map: ShardMap) -> dict[str, Any]:
+        """Return what a shard hears first, under a map."""
+        return ShardConfig(*self._plain, shard, map).to_dict() | self._about
 
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None
@@ -186,6 +211,11 @@ class ServersExchange:
 
     # -- in the loop's thread
 
+    def _turn(self, map: ShardMap) -> None:
+        """Split by another map from now on. No request that was split by the old one may be open."""
+        assert not any(peer.open(SPLIT) for peer in self._shards.peers.values())
+        self.map, self.splitter = map, Splitter(self.groups, map)
+
     def _send_ahead(self, requests: Sequence[Request]) -> None:
         with contextlib.suppress(StoreError):  # what is wrong with it is said when it is looked up
             splits = [self.splitter.split(r) for r in requests]
@@ -201,8 +231,8 @@ class ServersExchange:
         if not self._split(kind, lookup, call, sizes):
             return
         widths = [self.groups[request.group].dim for request in lookup.requests]
-        answers = Answers(call, lookup, widths, self.map.shards)
-        for shard in range(self.map.shards):
+        answers = Answers(call, lookup, widths, len(self._shards.peers))
+        for shard in self._shards.peers:
             on_answer: OnAnswer = partial(answers.answer, shard)
             if create:
                 on_answer = self._measured(self.telemetry.meter.looked_up, lookup, shard, on_answer)
@@ -214,14 +244,14 @@ class ServersExchange:
     ) -> None:
         if not self._split(Kind.FETCH, lookup, call, (row_bytes(FLOAT32, width) for width in widths)):
             return
-        answers = Answers(call, lookup, widths, self.map.shards)
+        answers = Answers(call, lookup, widths, len(self._shards.peers))
 
         def answered(shard: int, parts: Sequence[Buffer], error: SatrapError | None) -> None:
             if error is None:
                 updates.append(told(parts)["updates"])
             answers.answer(shard, parts[1:], error)
 
-        for shard in range(self.map.shards):
+        for shard in self._shards.peers:
             parts = pack(_sections(lookup.requests, lookup.places, shard))
             self._shards.send(shard, Kind.FETCH, parts, partial(answered, shard), step=self._shards.step)
 
@@ -232,17 +262,18 @@ class ServersExchange:
             call.fail(self._shards.error)
             return
         try:
-            messages = [pack(sections) for sections in self._encode_update(lookup, gradients)]
-            for peer, parts in zip(self._shards.peers, messages, strict=True):
+            sections = self._encode_update(lookup, gradients)
+            messages = {shard: pack(sections[shard]) for shard in self._shards.peers}
+            for shard, parts in messages.items():
                 size = sum(memoryview(part).nbytes for part in parts)
-                if refusal := peer.refusal(Kind.UPDATE, size):
+                if refusal := self._shards.peers[shard].refusal(Kind.UPDATE, size):
                     raise refusal  # before any shard has its part
         except StoreError as error:
             self.telemetry.refused += 1
             call.fail(error)
             return
         call.expect(len(messages))
-        for shard, parts in enumerate(messages):
+        for shard, parts in messages.items():
             on_answer = self._measured(self.telemetry.meter.applied, lookup, shard, call.count)
             self._shards.send(shard, Kind.UPDATE, parts, on_answer, step=step, lr_scale=lr_scale)
 
@@ -253,8 +284,9 @@ class ServersExchange:
         """
         try:
             lookup.places = [self.splitter.split(r) for r in lookup.requests]
+            lookup.under = self.map
             answers = list(zip(lookup.places, row_sizes, strict=True))
-            for shard, peer in enumerate(self._shards.peers):
+            for shard, peer in self._shards.peers.items():
                 sizes = (len(parts[shard].ids) * size for parts, size in answers)
                 if refusal := peer.refusal(kind, sum(sizes), answer=True):
                     raise refusal
@@ -283,7 +315,9 @@ class ServersExchange:
         """Return the sections for each shard; nothing is sent before all gradients are known to be finite."""
         code = CODES[self.wire.backward]
         messages: list[list[Section]] = [[] for _ in range(self.map.shards)]
-        splits = lookup.places or [self.splitter.split(request) for request in lookup.requests]
+        splits = lookup.places
+        if not splits or lookup.under is not self.map:  # rows may have moved since
+            splits = [self.splitter.split(request) for request in lookup.requests]
         for request, parts, given in zip(lookup.requests, splits, gradients, strict=True):
             group = self.groups[request.group]
             if group.frozen:
@@ -307,13 +341,15 @@ def _sections(requests: Sequence[Request], splits: Sequence[Sequence[Part]], sha
     ]
 
 
-def _check(addresses: Sequence[str], mode: str, options: ClientOptions) -> None:
+def _check(addresses: Sequence[str], map: ShardMap, mode: str, options: ClientOptions) -> None:
     if mode not in ("sync", "hybrid"):
         raise ConfigError(f"mode {mode!r} is unknown", fix="use sync or hybrid")
     if not options.deadline > 0:
         raise ConfigError(f"the deadline must be > 0 seconds, got {options.deadline}")
     if not addresses or len(set(addresses)) != len(addresses):
         raise ConfigError(f"addresses must name each shard once, got {list(addresses)}")
+    if len(addresses) != len(map.members):
+        raise ConfigError(f"{len(addresses)} addresses were given for the shards {map.members} of the map")
     for address in addresses:
         host, _ = split_address(address)
         if options.key is None and not is_loopback(host):

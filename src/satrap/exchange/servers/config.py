@@ -33,7 +33,7 @@ class ShardConfig:
         tables: with an optimizer each, as `tables_to_dicts` writes them; their memory is this shard's share.
         store: how rows start and how many this shard keeps; memory and tier are its own share.
         shard: index of this shard.
-        map: which buckets it owns.
+        map: of all shards; says which buckets it owns.
     """
 
     tables: tuple[Mapping[str, Any], ...]
@@ -46,8 +46,7 @@ class ShardConfig:
         return {
             "tables": list(self.tables),
             "shard": self.shard,
-            "shards": self.map.shards,
-            "epoch": self.map.epoch,
+            **self.map.to_dict(),
             **store_to_dict(self.store),
         }
 
@@ -70,18 +69,18 @@ class ShardConfig:
                     None if data["tier"] is None else _tier(data["tier"]),
                 ),
                 number("shard", 0, BUCKETS),
-                ShardMap(number("shards", 1, BUCKETS), epoch=number("epoch", 1, 2**32 - 1)),
+                ShardMap.from_dict(data),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ConfigError(f"a hello lacks or distorts {error}") from error
-        if made.shard >= made.map.shards:
+        if made.shard not in made.map.members:
             raise ConfigError(f"there is no shard {made.shard} among {made.map.shards}")
         return made
 
     def difference(self, other: ShardConfig) -> str:
         """Return what differs, in words; empty if nothing does."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        for key in ("shard", "shards", "epoch", "seed", "memory", "admission", "eviction", "tier"):
+        mine, theirs = ({"digest": one.map.digest, **one.to_dict()} for one in (self, other))
+        for key in ("shard", "shards", "epoch", "digest", "seed", "memory", "admission", "eviction", "tier"):
             if mine[key] != theirs[key]:
                 return f"{key} {mine[key]} here, {theirs[key]} asked for"
         for here, asked in zip(self.tables, other.tables, strict=False):
@@ -145,12 +144,14 @@ class Worker:
         forward: code of the number format of the rows it is sent.
         gated: its requests wait until optimizer steps are complete (`sync` with several workers).
         ordered: its lookups of a step, too, wait for those of lower ranks.
+        completed: steps of a gated worker's run that are complete: not 0 where a shard joins later.
     """
 
     id: WorkerId
     forward: int
     gated: bool
     ordered: bool
+    completed: int = 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Worker:
@@ -170,10 +171,11 @@ class Worker:
         gated = known["mode"] == "sync" and world > 1
         ordered = gated and known.get("ordered") is True
         generation = whole(known, "generation", 0, LARGEST)
+        completed = whole(known, "completed", 0, LARGEST) if gated and "completed" in known else 0
         run = known["run"]
         if not isinstance(run, str) or len(run) > MAX_RUN:
             raise ConfigError(f"a hello has an impossible run: {shortened(run)}")
-        return cls(WorkerId(rank, world, generation, run), CODES[forward], gated, ordered)
+        return cls(WorkerId(rank, world, generation, run), CODES[forward], gated, ordered, completed)
 
 
 def _admission(data: Mapping[str, Any]) -> Admission:

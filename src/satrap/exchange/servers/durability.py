@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,13 @@ import numpy as np
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.shards import JOB_SECONDS, Shards
-from satrap.exchange.split import Splitter
+from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
 from satrap.rpc.client.call import told
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_text
 from satrap.store import Chunk
+from satrap.store.buckets import runs_of
 
 if TYPE_CHECKING:
     from satrap.checkpoint.storage import FileEntry, Storage
@@ -34,10 +36,12 @@ class ServersDurability(Durability):
     Args:
         shards: the shards.
         groups: their table groups.
-        splitter: which shard has which rows.
+        splitter: returns which shard has which rows now.
     """
 
-    def __init__(self, shards: Shards, groups: Sequence[TableGroup], splitter: Splitter) -> None:
+    def __init__(
+        self, shards: Shards, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
+    ) -> None:
         self._shards, self._splitter = shards, splitter
         self._tables = [table for group in groups for table in group.tables]
         self._since: int | None = None
@@ -48,14 +52,16 @@ class ServersDurability(Durability):
 
     def _chunks(self) -> Iterator[tuple[str, Chunk]]:
         self._shards.flush()
+        map = self._splitter().map
         for table in self._tables:
-            for shard in range(len(self._shards.peers)):
-                for chunk in self._export(shard, table):
-                    yield table, chunk
+            sources = [self.export(shard, table, runs_of(map.buckets(shard))) for shard in map.members]
+            yield from ((table, chunk) for chunk in _in_order(sources, apart=not map.runs))
 
-    def _export(self, shard: int, table: str) -> Iterator[Chunk]:
-        coming = self._shards.ask(shard, Kind.EXPORT, [pack_text({"table": table})])
-        while len(parts := coming.result()) > 1:
+    def export(self, shard: int, table: str, buckets: Sequence[range]) -> Iterator[Chunk]:
+        """Yield the rows of a table that a shard has in some runs of buckets."""
+        asked = {"table": table, "buckets": [[run.start, run.stop] for run in buckets]}
+        coming = self._shards.ask(shard, Kind.EXPORT, [pack_text(asked)])
+        while len(parts := self._shards.wait(coming)) > 1:
             coming = self._shards.ask(shard, Kind.EXPORT, [pack_text({})])
             yield unpack_chunk(parts)
 
@@ -78,7 +84,7 @@ class ServersDurability(Durability):
 
         def put_back() -> None:
             self._since = None  # until all shards have done it
-            self._shards.tell_all(Kind.PUT_BACK, {"number": number})
+            self._shards.ask_all(Kind.PUT_BACK, [pack_text({"number": number})])
             self._since = None if full else before
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
@@ -91,7 +97,8 @@ class ServersDurability(Durability):
     def _cut_all(self, delta: bool | None) -> tuple[int, list[dict[str, Any]]]:
         """Return (number of a cut, what each shard said to it)."""
         number = secrets.randbits(48)
-        answers = self._shards.tell_all(Kind.CUT, {"number": number, "delta": delta, "since": self._since})
+        asked = {"number": number, "delta": delta, "since": self._since}
+        answers = self._shards.ask_all(Kind.CUT, [pack_text(asked)])
         return number, [told(parts) for parts in answers]
 
     def _write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
@@ -106,8 +113,8 @@ class ServersDurability(Durability):
         self._shards.flush()
         shown = next(iter(storage.names(folder)), "")
         asked = {"url": storage.absolute, "folder": folder, "shown": shown}
-        self._shards.tell_all(Kind.SAVE, asked)
-        results = [self._saved(shard, asked) for shard in range(len(self._shards.peers))]
+        self._shards.ask_all(Kind.SAVE, [pack_text(asked)])
+        results = [self._saved(shard, asked) for shard in self._shards.peers]
         self._shards.check_jobs(results)
         files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
         if all(r["files"] is not None for r in results):
@@ -134,23 +141,36 @@ class ServersDurability(Durability):
 
     def load(self, table: str, chunk: Chunk) -> None:
         """See `Durability.load`."""
-        owners = self._splitter.shards_of(table, chunk.ids)
+        for future in self.send(table, chunk, self._splitter().shards_of(table, chunk.ids)):
+            self._shards.wait(future)
+
+    def send(self, table: str, chunk: Chunk, owners: Owners) -> list[Future[Sequence[Buffer]]]:
+        """Have shards load rows, each those that are its own; return their answers to come.
+
+        Args:
+            table: of the rows.
+            chunk: the rows.
+            owners: shard of each row, uint16[n].
+        """
         size = chunk.weights.nbytes + chunk.state.nbytes + chunk.ids.nbytes
         pieces = max(1, -(-size // LOAD_BYTES))
         waiting: list[Future[Sequence[Buffer]]] = []
-        for shard in range(len(self._shards.peers)):
+        for shard in np.unique(owners).tolist():
             for rows in np.array_split(np.flatnonzero(owners == shard), pieces):
                 if len(rows):
-                    part = pack_chunk(_take(table, chunk, rows))
+                    part = pack_chunk(replace(chunk.pick(rows), table=table))
                     waiting.append(self._shards.ask(shard, Kind.LOAD, part))
-        for future in waiting:
-            future.result()
+        return waiting
 
     def clear(self) -> None:
         """See `Durability.clear`."""
         self._shards.ask_all(Kind.CLEAR)
 
 
-def _take(table: str, chunk: Chunk, rows: np.ndarray[Any, Any]) -> Chunk:
-    columns = {f.name: getattr(chunk, f.name) for f in dataclasses.fields(chunk) if f.name != "table"}
-    return Chunk(table=table, **{name: column[rows] for name, column in columns.items()})
+def _in_order(sources: Sequence[Iterator[Chunk]], *, apart: bool) -> Iterator[Chunk]:
+    """Yield the rows of a table at several shards by (bucket, id); `apart`: one shard after the other."""
+    if apart:
+        return itertools.chain.from_iterable(sources)
+    from satrap.checkpoint.merging import merge
+
+    return merge(sources, [np.empty(0, np.uint64)] * len(sources))

@@ -15,6 +15,7 @@ from satrap.exchange import kernels
 from satrap.exchange.lookup import Array, Lookup, Request
 from satrap.exchange.protocol import Durability, TableGroup
 from satrap.exchange.servers.client import Fetch, ServersExchange
+from satrap.exchange.servers.moves import Moves
 from satrap.exchange.servers.sections import Section
 from satrap.exchange.servers.shadow import Shadow
 from satrap.exchange.servers.telemetry import ServersTelemetry
@@ -55,6 +56,11 @@ class ServersLookahead:
         self._early: deque[_Early] = deque()
         self._error: BaseException | None = None
         self._forward, self._backward = CODES[shards.wire.forward], CODES[shards.wire.backward]
+
+    @property
+    def moves(self) -> Moves:
+        """See `Movable`."""
+        return self._shards.moves
 
     def lookup(
         self, requests: Sequence[Request], *, create: bool, known: Sequence[Array] | None = None

@@ -20,7 +20,7 @@ from satrap.rpc.server.handler import Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import Chunk, Shard, Slots
+from satrap.store import BUCKETS, Chunk, Shard, Slots
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
@@ -198,21 +198,21 @@ class RowRequests:
         self.store.load(chunk.table, chunk)
         return []
 
-    def export(self, client: int, table: str | None) -> Work:
-        """Check an EXPORT; table: begin with its rows; None: go on with the client's export."""
+    def export(self, client: int, table: str | None, buckets: Sequence[int] = range(BUCKETS)) -> Work:
+        """Check an EXPORT; table: begin with its rows, of some buckets; None: go on with the client's."""
         if table is not None:
             self.store.group_of(table)
         elif client not in self._exports:
             raise StoreError(
                 "the export has ended, or was lost when the shard was restarted", fix="begin anew"
             )
-        return Work(partial(self._next_chunk, client, table))
+        return Work(partial(self._next_chunk, client, table, buckets))
 
-    def _next_chunk(self, client: int, table: str | None) -> list[Buffer]:
+    def _next_chunk(self, client: int, table: str | None, buckets: Sequence[int]) -> list[Buffer]:
         if table is not None:
             dim = self.store.groups[self.store.group_of(table)[0]].dim
             rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
-            self._exports[client] = self.store.export(table, chunk_rows=rows)
+            self._exports[client] = self.store.export(table, buckets=buckets, chunk_rows=rows)
         chunk = next(self._exports[client], None)
         if chunk is None:
             del self._exports[client]

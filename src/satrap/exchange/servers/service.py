@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
@@ -17,13 +18,15 @@ from satrap.exchange.servers.members import Members
 from satrap.exchange.servers.rows import RowRequests
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import StepBoard, member_of
-from satrap.exchange.states import state_of, take_state
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.states import counts_of, state_of, take_counts, take_state
 from satrap.exchange.statistics import ShardStatistics
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
-from satrap.rpc.wire.frames import MAX_BYTES, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, Kind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
-from satrap.store import Chunk, Shard
+from satrap.store import BUCKETS, Chunk, Shard
+from satrap.store.buckets import mask_of
 from satrap.store.statistics import merged
 
 MAX_NUMBER = 1 << 63
@@ -150,8 +153,7 @@ class Service(SerialHandler):
 
     def prepare(self, session: Session, header: Header, parts: Sequence[Buffer]) -> Work:
         """See `SerialHandler.prepare`."""
-        if header.kind not in (Kind.HELLO, Kind.BYE):
-            self.members.check(session)
+        self._check(session, header)
         match header.kind:
             case Kind.HELLO:
                 return self._greet(session, unpack_text(only(parts)))
@@ -164,7 +166,7 @@ class Service(SerialHandler):
             case Kind.EXPORT:
                 asked = unpack_text(only(parts))
                 table = _value(asked, "table", str) if "table" in asked else None
-                return self._rows.export(session.client, table)
+                return self._rows.export(session.client, table, _buckets(asked))
             case Kind.LOAD:
                 return self._rows.load(parts)
             case Kind.BYE:
@@ -172,6 +174,13 @@ class Service(SerialHandler):
             case Kind.FLUSH:
                 return Work(list)  # requests are served in order: to be served is all it asks
         return self._manage(session, header.kind, parts)
+
+    def _check(self, session: Session, header: Header) -> None:
+        """Refuse a request of a client that is not served, or of another map: received before it changed."""
+        if header.kind not in (Kind.HELLO, Kind.BYE):
+            self.members.check(session)
+        if header.kind in SPLIT and header.epoch != self.epoch:
+            raise StoreError(f"the rows of epoch {header.epoch} have moved: the shard is at {self.epoch}")
 
     def expect(self, kind: int, parts: Sequence[Buffer]) -> None:
         """Have rows read from a disk that a request which waits, or is yet to come, will look up."""
@@ -189,6 +198,10 @@ class Service(SerialHandler):
         store, snapshots = self.store, self._snapshots
         match kind:
             case Kind.STATISTICS:
+                if parts and unpack_text(only(parts)).get("buckets") is True:
+                    return _telling(
+                        lambda: {"counts": counts_of(store), "rows": store.rows_by_bucket().tolist()}
+                    )
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
             case Kind.CUT:
                 asked = _cut_asked(unpack_text(only(parts)))
@@ -199,6 +212,8 @@ class Service(SerialHandler):
                 return self._job(kind, unpack_text(only(parts)))
             case Kind.CLEAR:
                 return _silent(store.clear)
+            case Kind.MAP:
+                return _change_map(self, unpack_text(only(parts)))
         raise FrameError(f"a request of unknown kind {kind}")
 
     def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
@@ -276,13 +291,17 @@ class Service(SerialHandler):
             raise StoreError("a second hello of the same client")
         if self.config is None:
             return Work(partial(self._welcome, session, worker, asked))
-        if worker.id.run == self.members.run and (difference := self.config.difference(asked)):
+        renewed = self.members.renewed_by(worker, repeating=self.repeating)
+        same = (
+            replace(asked, map=self.config.map) if renewed else asked
+        )  # a new generation may have another map
+        if worker.id.run == self.members.run and (difference := self.config.difference(same)):
             raise ConfigError(
                 f"the shard is configured differently: {difference}",
                 why="all workers of a shard must agree on its tables",
                 fix="use the same recipe everywhere, or restart the shards",
             )
-        if self.members.renewed_by(worker, repeating=self.repeating):
+        if renewed:
             return Work(partial(self._welcome, session, worker, asked), renews=True)
         return Work(partial(self._welcome, session, worker, None))
 
@@ -294,6 +313,7 @@ class Service(SerialHandler):
             store = anew.open()
             self.close()
             self._open(anew, store)
+            self.board.completed = worker.completed
             self.members = Members(worker.id.run, worker.id.generation)
         self.members.join(session, worker)
         if session.gated:
@@ -301,6 +321,29 @@ class Service(SerialHandler):
         groups = [{"index": g.index, "tables": g.tables, "dim": g.dim} for g in self.store.groups]
         about = {"groups": groups, "completed": self.board.completed, "tier": self.store.ahead.useful}
         return [pack_text(about | {"message_bytes": self.max_bytes})]
+
+
+def _change_map(service: Service, asked: Mapping[str, Any]) -> Work:
+    """Check a MAP: from now on the shard has the buckets of this map, and lets all other rows go.
+
+    `counts`, where given, are those of the other shards: a new one goes on from there.
+    """
+    config = service.config
+    assert config is not None
+    map = ShardMap.from_dict(asked.get("map") or {})
+    if map.epoch < config.map.epoch or (map.epoch == config.map.epoch and map != config.map):
+        raise StoreError(f"the shard is at epoch {config.map.epoch} of the shard map, not at {map.epoch}")
+    if config.shard not in map.members:
+        raise StoreError(f"there is no shard {config.shard} in the map of epoch {map.epoch}")
+    counts = take_counts(service.store, asked["counts"]) if "counts" in asked else lambda: None
+
+    def change() -> None:
+        own = mask_of(map.buckets(config.shard))
+        service.store.discard(np.flatnonzero(~own).tolist())
+        service.config = replace(config, map=map)
+        counts()
+
+    return _silent(change)
 
 
 def _silent(act: Callable[[], object]) -> Work:
@@ -331,6 +374,23 @@ def _number(asked: Mapping[str, Any], name: str = "number") -> int:
     if not 0 <= number < MAX_NUMBER:
         raise FrameError(f"a request has an impossible {name}: {shortened(number)}")
     return number
+
+
+def _buckets(asked: Mapping[str, Any]) -> Sequence[int]:
+    """Return the buckets of the runs in a request; all by default."""
+    runs = asked.get("buckets", [[0, BUCKETS]])
+    if not isinstance(runs, list) or len(runs) > BUCKETS:
+        raise FrameError("a request has impossible buckets")
+    found: list[int] = []
+    for run in runs:
+        match run:
+            case [int(first), int(end)] if 0 <= first < end <= BUCKETS:
+                found += range(first, end)
+            case _:
+                raise FrameError(f"a request has an impossible run of buckets: {shortened(run)}")
+        if len(found) > BUCKETS:
+            raise FrameError("a request names a bucket twice")
+    return found
 
 
 def _cut_asked(asked: Mapping[str, Any]) -> Asked:

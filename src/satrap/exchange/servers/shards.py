@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange.servers.snapshots import error_of, unpack_result
@@ -17,6 +17,8 @@ from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer, Peer
 from satrap.rpc.wire.frames import Buffer, Kind
 from satrap.rpc.wire.text import pack_hello, pack_text
+
+T = TypeVar("T")
 
 JOB_SECONDS = 0.02
 """Between two looks at what shards do in the background."""
@@ -29,14 +31,14 @@ class Shards:
     """Sends requests to shards, which serve them in the order issued; lost ones are sent again.
 
     Args:
-        addresses: HOST:PORT of each shard.
-        hellos: first message to each.
+        addresses: HOST:PORT of each shard, by its number.
+        hellos: first message to each, by its number.
         epoch: of the shard map.
         options: key, deadline, heartbeat and network.
 
     Attributes:
-        greetings: answers to the hellos.
-        peers: the client's side of each shard.
+        greetings: answers to the hellos, by number.
+        peers: the client's side of each shard, by number.
         step: optimizer steps that must be complete before a shard serves the next request (`sync`).
         error: the first error that no caller has seen yet.
 
@@ -47,8 +49,8 @@ class Shards:
 
     def __init__(
         self,
-        addresses: Sequence[str],
-        hellos: Sequence[Mapping[str, Any]],
+        addresses: Mapping[int, str],
+        hellos: Mapping[int, Mapping[str, Any]],
         *,
         epoch: int,
         options: ClientOptions,
@@ -59,24 +61,32 @@ class Shards:
         self._deadline, self._closed = options.deadline, False
         self._calls: set[Call[Any]] = set()
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
-        client = secrets.randbits(63) + 1
-        self.peers = [
-            Peer(
-                f"shard {s} at {a}",
-                client=client,
-                epoch=epoch,
-                deadline=options.deadline,
-                heartbeat=options.heartbeat,
-            )
-            for s, a in enumerate(addresses)
-        ]
-        self._loop = options.network(self.peers, addresses, key=options.key, on_end=self._end)
+        self._client, self._options = secrets.randbits(63) + 1, options
+        self.peers = {shard: self._peer(shard, address, epoch) for shard, address in addresses.items()}
+        peers = list(self.peers.values())
+        self._loop = options.network(peers, list(addresses.values()), key=options.key, on_end=self._end)
+        self.greetings: dict[int, dict[str, Any]] = {}
         try:
-            answers = self.ask_all(Kind.HELLO, [[pack_hello(hello)] for hello in hellos])
-            self.greetings = [told(parts) for parts in answers]
+            self._greet(hellos)
         except SatrapError:
             self._loop.stop()
             raise
+
+    def _peer(self, shard: int, address: str, epoch: int) -> Peer:
+        return Peer(
+            f"shard {shard} at {address}",
+            client=self._client,
+            epoch=epoch,
+            deadline=self._options.deadline,
+            heartbeat=self._options.heartbeat,
+        )
+
+    def _greet(self, hellos: Mapping[int, Mapping[str, Any]]) -> None:
+        """Say hello to some shards, and set what they know of the largest message."""
+        asked = {shard: self.ask(shard, Kind.HELLO, [pack_hello(hello)]) for shard, hello in hellos.items()}
+        for shard, answer in asked.items():
+            self.greetings[shard] = told(self._loop.wait(answer))
+            self.peers[shard].message_bytes = self.greetings[shard]["message_bytes"]
 
     # -- from the caller's thread
 
@@ -112,15 +122,10 @@ class Shards:
         self.post(partial(self.send, shard, kind, parts, call.answer, step=self.step))
         return call.future
 
-    def ask_all(self, kind: Kind, parts: Sequence[Sequence[Buffer]] | None = None) -> list[Sequence[Buffer]]:
+    def ask_all(self, kind: Kind, parts: Sequence[Buffer] = ()) -> list[Sequence[Buffer]]:
         """Issue a request to every shard, wait, and return the answers."""
-        shards = range(len(self.peers))
-        futures = [self.ask(shard, kind, parts[shard] if parts else ()) for shard in shards]
+        futures = [self.ask(shard, kind, parts) for shard in list(self.peers)]
         return [self._loop.wait(future) for future in futures]
-
-    def tell_all(self, kind: Kind, text: Mapping[str, Any]) -> list[Sequence[Buffer]]:
-        """Send plain data to every shard, wait, and return the answers."""
-        return self.ask_all(kind, [[pack_text(text)]] * len(self.peers))
 
     def job(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
         """Return how far a shard is with what it does in the background."""
@@ -128,19 +133,17 @@ class Shards:
 
     def run_jobs(self, kind: Kind, text: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Have all shards do something that takes long; wait for all, then raise what went wrong."""
-        self.tell_all(kind, text)
+        self.ask_all(kind, [pack_text(text)])
         results: list[dict[str, Any]] = []
-        while len(results) < len(self.peers):
-            result = self.job(len(results), {})
-            if result["done"]:
-                results.append(result)
-            else:
+        for shard in self.peers:
+            while not (result := self.job(shard, {}))["done"]:
                 time.sleep(JOB_SECONDS)
+            results.append(result)
         return self.check_jobs(results)
 
     def check_jobs(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the results of all shards' jobs, if none went wrong."""
-        for result, peer in zip(results, self.peers, strict=True):
+        for result, peer in zip(results, self.peers.values(), strict=True):
             if "error" in result:
                 raise error_of(result["error"], peer.name)
         return results
@@ -161,14 +164,43 @@ class Shards:
         if isinstance(error, SatrapError) and self.error is None:
             self.error = error
 
-    def transfer(self) -> dict[str, int]:
-        """Return payload bytes "sent" and "received", requests "resent" and "waiting"."""
-        return {
-            "sent": self._loop.sent_bytes,
-            "received": self._loop.received_bytes,
-            "resent": sum(peer.resent for peer in self.peers),
-            "waiting": sum(peer.waiting for peer in self.peers),
-        }
+    def join(
+        self, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
+    ) -> None:
+        """Connect to more shards and greet them.
+
+        Raises:
+            ConfigError: a shard refuses the hello.
+            ExchangeError: a shard cannot be reached; the exchange has ended.
+        """
+        made = {shard: self._peer(shard, address, epoch) for shard, address in addresses.items()}
+        self.peers = {**self.peers, **made}  # a new one: other threads may be going through the old
+
+        def connect() -> None:
+            for shard, peer in made.items():
+                self._loop.join(peer, addresses[shard])
+
+        self.post(connect)
+        self._greet(hellos)
+
+    def leave(self, shards: Collection[int], then: Callable[[], None]) -> None:
+        """Forget shards that have heard a goodbye, and do something else, in the loop's thread."""
+
+        done: Future[None] = Future()
+
+        def forget() -> None:
+            for shard in shards:
+                self._loop.leave(self.peers[shard])
+            self.peers = {shard: peer for shard, peer in self.peers.items() if shard not in shards}
+            then()
+            done.set_result(None)
+
+        self.post(forget)
+        self.wait(done)
+
+    def wait(self, future: Future[T]) -> T:
+        """Return the result of a future that answers will complete."""
+        return self._loop.wait(future)
 
     def close(self) -> None:
         """Say goodbye and end the network. Closing twice is fine."""
@@ -194,8 +226,11 @@ class Shards:
         lr_scale: float = 1.0,
     ) -> None:
         """Number a request and send it."""
-        now = self._loop.clock()
-        self.peers[shard].request(kind, parts, on_answer, now=now, step=step, lr_scale=lr_scale)
+        peer = self.peers.get(shard)
+        if peer is None:
+            on_answer((), ExchangeError(f"shard {shard} has left"))
+            return
+        peer.request(kind, parts, on_answer, now=self._loop.clock(), step=step, lr_scale=lr_scale)
 
     def _end(self, error: SatrapError | None) -> None:
         self._ended = error or ExchangeError("the exchange is closed")
@@ -203,3 +238,14 @@ class Shards:
             self.error = error
         for call in list(self._calls):
             call.fail(self._ended)
+
+
+def transfer(shards: Shards) -> dict[str, int]:
+    """Return payload bytes "sent" and "received", requests "resent" and "waiting"."""
+    peers, loop = list(shards.peers.values()), shards._loop
+    return {
+        "sent": loop.sent_bytes,
+        "received": loop.received_bytes,
+        "resent": sum(peer.resent for peer in peers),
+        "waiting": sum(peer.waiting for peer in peers),
+    }

@@ -48,6 +48,12 @@ class Network(Protocol):
     def wait(self, future: Future[T]) -> T:
         """Return the result of a future that answers will complete; another thread calls it."""
 
+    def join(self, peer: Peer, address: str) -> None:
+        """Carry the messages of one more server; call it in the network's thread."""
+
+    def leave(self, peer: Peer) -> None:
+        """Close the connection with a server; call it in the network's thread."""
+
     def stop(self) -> None:
         """End the thread and close the connections."""
 
@@ -72,8 +78,8 @@ class Loop(Network):
         self._tasks: deque[Task] = deque()
         self._stopping = False
         self._poller: Poller[_Link] = Poller()
-        dial = partial(Dialer, key=key, max_bytes=HEADER_BYTES + MAX_BYTES, ring=self._poller.ring)
-        self._links = [_Link(p, dial(a)) for p, a in zip(peers, addresses, strict=True)]
+        self._dial = partial(Dialer, key=key, max_bytes=HEADER_BYTES + MAX_BYTES, ring=self._poller.ring)
+        self._links = [_Link(p, self._dial(a)) for p, a in zip(peers, addresses, strict=True)]
         self._thread = threading.Thread(target=self._run, name="satrap-client", daemon=True)
         self._thread.start()
 
@@ -89,6 +95,21 @@ class Loop(Network):
         """See `Network`."""
         self._tasks.append(task)
         self._poller.ring()  # if the thread has ended, `on_end` has failed all open calls
+
+    def join(self, peer: Peer, address: str) -> None:
+        """See `Network`."""
+        link = _Link(peer, self._dial(address))
+        self._links.append(link)
+        self.peers = [*self.peers, peer]
+        link.dialer.dial()
+
+    def leave(self, peer: Peer) -> None:
+        """See `Network`."""
+        for link in [link for link in self._links if link.peer is peer]:
+            self._links.remove(link)
+            link.dialer.close()
+            self._drop(link)
+        self.peers = [other for other in self.peers if other is not peer]
 
     def stop(self) -> None:
         """See `Network`."""

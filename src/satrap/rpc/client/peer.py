@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from satrap.errors import ConfigError, ExchangeError, SatrapError, StoreError
@@ -12,6 +12,7 @@ from satrap.rpc.wire.frames import (
     FAILURE,
     MAX_BYTES,
     NO_SEQUENCE,
+    SPLIT,
     Buffer,
     Code,
     Digest,
@@ -70,7 +71,7 @@ class Peer:
     Args:
         name: "shard 1 at host:port", for errors.
         client: random number of this client.
-        epoch: of the shard map.
+        epoch: of the shard map; set it when the map changes.
         deadline: seconds without an answer after which the server is given up.
         heartbeat: seconds of silence after which the server is asked for its place.
 
@@ -136,6 +137,10 @@ class Peer:
     def waiting(self) -> int:
         """Number of open requests."""
         return len(self._pending)
+
+    def open(self, kinds: Collection[int]) -> int:
+        """Return the number of open requests of some kinds."""
+        return sum(pending.header.kind in kinds for pending in self._pending.values())
 
     def outgoing(self, now: float, *, busy: bool = False) -> Iterator[Message]:
         """Yield the messages to send; `now` in seconds of the client's clock.
@@ -222,7 +227,8 @@ class Peer:
 
     def _message(self, pending: Pending) -> Message:
         self._unacknowledged = 0
-        header = replace(pending.header, acknowledged=self._acknowledged())
+        epoch = pending.header.epoch if pending.header.kind in SPLIT else self.epoch
+        header = replace(pending.header, acknowledged=self._acknowledged(), epoch=epoch)
         return [encode(header, pending.payload), *pending.parts]
 
     def _answered(
@@ -267,7 +273,10 @@ class Peer:
             if pending:
                 self._answered(pending, (), error, now)
             return []
-        if code == Code.BUSY:  # treated as lost, but not sent again at once
+        if code == Code.EPOCH and pending is None:
+            return []  # of a hint, or of a request that came twice and was answered under the map of then
+        waits = code == Code.EPOCH and pending is not None and pending.header.kind not in SPLIT
+        if code == Code.BUSY or waits:  # treated as lost, but not sent again at once
             if not self._quiet:
                 self._quiet, self._pause = now + self._pause, min(2 * self._pause, self.heartbeat)
             self._busy = f": {error.what}"

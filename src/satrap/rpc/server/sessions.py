@@ -26,6 +26,7 @@ from satrap.rpc.wire.frames import (
 )
 
 _KINDS = frozenset(Kind)
+_ANY_EPOCH = (Kind.HELLO, Kind.PING, Kind.BYE, Kind.MAP)
 _LOST = 1.5
 """Seconds of silence after which a client may go on from another connection; it asks once a second."""
 _FIRST = 1 << 20
@@ -146,8 +147,8 @@ class Sessions:
     ) -> Answer | None:
         if self._recovering() is not None:
             raise FrameError("the server is recovering", Code.RECOVERING, header)
-        epoch = None if header.kind in (Kind.HELLO, Kind.PING, Kind.BYE) else self._epoch()
-        if epoch not in (None, header.epoch):
+        epoch = None if header.kind in _ANY_EPOCH else self._epoch()
+        if epoch not in (None, header.epoch) and not self._repeated(header):
             what = f"the request was made under epoch {header.epoch} of the shard map, the shard is at "
             raise FrameError(f"{what}epoch {epoch}", Code.EPOCH, header)
         session = self._session(identity, header, now)
@@ -167,6 +168,12 @@ class Sessions:
             self._ahead(parts)
             return None
         return self._admit(identity, session, Job(session, header, parts, size_of(parts), now, head))
+
+    def _repeated(self, header: Header) -> bool:
+        """Return whether a request was accepted before, under the map of then."""
+        session = self._sessions.get(header.client)
+        hint = header.kind == Kind.PREFETCH  # these have no number
+        return session is not None and not hint and header.sequence < session.next
 
     def _admit(self, identity: Hashable, session: Session, job: Job) -> Answer | None:
         header = job.header

@@ -39,7 +39,7 @@ from satrap.errors import ExchangeError
 from satrap.rpc.transport.framing import Buffer as Buffer
 
 MAGIC = b"STRP"
-VERSION = 2
+VERSION = 3
 """Version of the protocol; both sides must have the same."""
 
 _LAYOUT = struct.Struct("<4sHBBIIQQQQdQQ")
@@ -77,11 +77,16 @@ class Kind(IntEnum):
     JOB = 15
     PUT_BACK = 17
     SAVE = 18
+    MAP = 19
     OPEN = 20
     NEXT = 21
     RECALL = 22
     PING = 32
     PREFETCH = 33
+
+
+SPLIT = frozenset((Kind.LOOKUP, Kind.PEEK, Kind.UPDATE, Kind.FETCH))
+"""Requests whose ids were chosen by the shard map: made under another one, they name rows of other shards."""
 
 
 def name_of(kind: int) -> str:

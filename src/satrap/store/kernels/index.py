@@ -343,6 +343,25 @@ def sweep(index: Index, step: np.uint32, ttl: int, pairs: int) -> None:
 
 
 @kernel
+def discard(index: Index, t: int, ids: Ids) -> None:
+    """Free the entries of ids of table t, if they have any, and their slots; they do not count as evicted."""
+    salt = load_u64(record(index, t, SALT))
+    for i in range(ids.shape[0]):
+        key = ids[i]
+        h = mix(key ^ salt)
+        found = lead(map_of(index, t), h)
+        segment = listed(index, found)
+        bucket = first_bucket(index, segment, h)
+        if probe(bucket, key) < 0:
+            bucket = second_bucket(index, segment, h)
+        if probe(bucket, key) >= 0:
+            entry = bucket + _EIGHT * trailing_zeros(match8(bucket, key))
+            give_slot(index, drop(index, number(found), entry))
+            add(index, t, EVICTED, -1)
+            shrink(index, number(found), key)
+
+
+@kernel
 def stale_slots(index: Index, since: int, marks: Bytes, slots: Inverse, stale: Offsets) -> int:
     """Write the positions of slots that are -1 or were taken from their row since `since`; return how many.
 

@@ -1,0 +1,93 @@
+"""Shards join and leave between steps of a training; what it learns does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.dense import Workers
+from satrap.train.desk import Desk, Moved, Order
+from tests.contract.parties import threads
+from tests.dense.threads import together
+from tests.train.plain import Batches, make_batches
+from tests.train.test_workers import Answer, connecting, contents, make_trainer
+
+STEPS = 70
+
+
+class Wishes(Desk):
+    """Asks for one order after the other, each after so many looks."""
+
+    def __init__(self, orders: Sequence[Order], after: int) -> None:
+        self.orders, self.after, self.looks = list(orders), after, 0
+        self.answers: list[Moved] = []
+
+    def order(self) -> Order | None:
+        self.looks += 1
+        return self.orders[0] if self.orders and self.looks > self.after else None
+
+    def answer(self, moved: Moved) -> None:
+        assert moved.id == self.orders.pop(0).id
+        self.answers.append(moved)
+        self.looks = 0
+
+
+def run(world: int, wishes: Wishes | None, **arguments: Any) -> tuple[Answer, list[str]]:
+    """Train over two shards, or those that the wishes ask for; return what rank 0 ended with."""
+    with threads(3) as servers:
+        addresses = [server.address for server in servers]
+        if wishes is not None:
+            join = {2: addresses[2]}
+            wishes.orders = [Order("a", join=join) if order.id == "a" else order for order in wishes.orders]
+
+        def work(workers: Workers) -> Answer:
+            mode = "hybrid" if arguments.get("lookahead") else arguments["mode"]
+            connect = connecting(addresses[:2], mode=mode, rank=workers.rank, world=world, deadline=60.0)
+            desk = None if wishes is None else wishes if workers.rank == 0 else Wishes([], 0)
+            for rank in range(world):
+                if workers.rank == rank:
+                    trainer = make_trainer(exchange=connect, workers=workers, desk=desk, **arguments)
+                workers.meet("built")
+            result = trainer.fit(Batches(make_batches(STEPS, seed=workers.rank)), epochs=1)
+            workers.meet("trained")
+            rows = contents(trainer) if workers.rank == 0 else {}
+            workers.meet("read")
+            trainer.close()
+            return Answer(trainer, result, rows)
+
+        return together(world, work)[0], addresses
+
+
+@pytest.mark.parametrize(
+    ("world", "arguments"),
+    [
+        (1, {"mode": "sync"}),
+        (1, {"mode": "sync", "lookahead": 3}),
+        (1, {"mode": "hybrid", "staleness": 4}),
+        (2, {"mode": "sync"}),
+    ],
+)
+def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
+    world: int, arguments: dict[str, Any]
+) -> None:
+    orders = [Order("a"), Order("look", survey=True), Order("b", leave=(0,)), Order("c")]
+    wishes = Wishes(orders, after=0 if world > 1 else 15)
+    moved, _ = run(world, wishes, **arguments)
+    plain, _ = run(world, None, **arguments)
+    assert [answer.id for answer in wishes.answers][:3] == ["a", "look", "b"]
+    first, look, second, *_ = wishes.answers
+    assert (first.error, first.map.members, first.map.epoch) == (None, [0, 1, 2], 2)
+    assert first.carried > 10
+    assert 1300 < first.buckets < 1430
+    assert look.map == first.map
+    assert sum(look.rows.values()) > 50
+    assert (second.error, second.map.members) == (None, [1, 2])
+    assert sum(second.rows.values()) >= sum(look.rows.values()) > second.carried > 5
+    assert moved.digest == plain.digest
+    assert moved.rows.keys() == plain.rows.keys()
+    for table, columns in plain.rows.items():
+        for mine, theirs in zip(moved.rows[table], columns, strict=True):
+            assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
