@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,11 @@ def test_mistakes_are_one_error(tmp_path: Path) -> None:
     satrap("deploy", "kubernetes", path, *SETTINGS, "--name", "X").assert_refused("name 'X'", "--name")
     wrong = satrap("deploy", "kubernetes", path, *SETTINGS, "--shard-nodes", "pool")
     assert (wrong.code, "'pool' is not KEY=VALUE" in wrong.err) == (2, True)
+
+
+def test_dashboard_and_alerts_are_printed() -> None:
+    answer = satrap("deploy", "dashboard")
+    assert (answer.code, json.loads(answer.out)["uid"]) == (0, "satrap")
+    answer = satrap("deploy", "alerts")
+    assert answer.code == 0
+    assert YAML(typ="safe", pure=True).load(answer.out)["groups"][0]["name"] == "satrap"

@@ -76,3 +76,27 @@ def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
     defaults = {"name": name_of(loaded.name), "image": f"satrap:{version('satrap')}{'-cuda' * cuda}"}
     given = {name: value for name, value in asked.items() if value is not None}
     click.echo(deploy.kubernetes(loaded, deploy.Request(**(defaults | given))), nl=False)
+
+
+@deploy.command()
+@debug_option
+def dashboard() -> None:
+    """Print a dashboard for Grafana, as JSON to import: throughput, staleness, latency, memory, restarts.
+
+    It needs a Prometheus that reads the metrics of runs, see docs/metrics.md.
+    """
+    import json
+
+    from satrap import deploy
+
+    click.echo(json.dumps(deploy.dashboard(), indent=2))
+
+
+@deploy.command()
+@debug_option
+def alerts() -> None:
+    """Print alert rules for Prometheus, as YAML: what an operator must act on."""
+    from satrap import deploy
+    from satrap.deploy.text import to_yaml
+
+    click.echo(to_yaml(deploy.alerts()), nl=False)

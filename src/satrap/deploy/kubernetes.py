@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from importlib.metadata import version
-from typing import Any
-
-from ruamel.yaml import YAML
 
 from satrap.config import Recipe
 from satrap.deploy.manifests import Manifests
 from satrap.deploy.recipe import for_pods
 from satrap.deploy.request import Request
-
-
-class _Block(str):
-    """A text of several lines, written as such."""
-
-    __slots__ = ()
+from satrap.deploy.text import Block, to_yaml
 
 
 def kubernetes(recipe: Recipe, request: Request) -> str:
@@ -29,9 +20,9 @@ def kubernetes(recipe: Recipe, request: Request) -> str:
     manifests = Manifests(request, for_pods(recipe, request))
     objects = manifests.objects()
     config = objects[0]["data"]
-    config |= {name: _Block(text) for name, text in config.items()}
+    config |= {name: Block(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
-    return head + "".join("---\n" + _yaml(one) for one in objects)
+    return head + "".join("---\n" + to_yaml(one) for one in objects)
 
 
 def _head(manifests: Manifests) -> list[str]:
@@ -53,17 +44,3 @@ def _head(manifests: Manifests) -> list[str]:
     if manifests.shards:
         lines.append(f"after the job, shards still run: {kubectl} delete statefulset {name}-shard")
     return lines
-
-
-def _yaml(value: Any) -> str:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 10**6
-    yaml.representer.ignore_aliases = lambda *_: True  # nobody wants to follow them
-    yaml.representer.add_representer(
-        _Block, lambda one, text: one.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
-    )
-    buffer = io.StringIO()
-    yaml.dump(value, buffer)
-    return buffer.getvalue()
