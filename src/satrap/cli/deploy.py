@@ -56,12 +56,17 @@ def deploy() -> None:
 )
 @click.option("--one-zone", is_flag=True, help="All pods in one zone.")
 @click.option("--queue", metavar="NAME", help="Kueue's LocalQueue.")
+@click.option(
+    "--ray-version", metavar="VERSION", help="Of the image, with cluster.launcher: ray; default 2.60.0."
+)
 @click.option("--key-secret", metavar="NAME", help="Secret with the key as cluster.key; default NAME-key.")
 @click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables.")
 @click.option("--service-account", metavar="NAME", help="Of all pods.")
 @debug_option
 def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
     """Print manifests for Kubernetes: shards that keep running, and a job that trains RECIPE.
+
+    If the recipe has `cluster.launcher: ray`, a RayJob for KubeRay, with a pod for every process.
 
     Their head says how to use them. Nothing is started and no cluster is asked.
     """

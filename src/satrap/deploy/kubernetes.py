@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from satrap.config import Recipe
 from satrap.deploy.manifests import Manifests
+from satrap.deploy.ray_manifests import RayManifests
 from satrap.deploy.recipe import for_pods
 from satrap.deploy.request import Request
 from satrap.deploy.text import Block, to_yaml
@@ -17,7 +18,8 @@ def kubernetes(recipe: Recipe, request: Request) -> str:
     Raises:
         ConfigError: the recipe needs what pods do not have.
     """
-    manifests = Manifests(request, for_pods(recipe, request))
+    made = for_pods(recipe, request)
+    manifests = (RayManifests if made.ray else Manifests)(request, made)
     objects = manifests.objects()
     config = objects[0]["data"]
     config |= {name: Block(text) for name, text in config.items()}
@@ -30,7 +32,7 @@ def _head(manifests: Manifests) -> list[str]:
     name, secret = request.name, request.key_secret or f"{request.name}-key"
     kubectl = f"kubectl -n {request.namespace}" if request.namespace else "kubectl"
     lines = [f"Made by satrap {version('satrap')}: satrap deploy kubernetes", ""]
-    if manifests.shards:
+    if manifests.shards or manifests.made.ray:
         lines += [
             "once, before: the key of the cluster, which these manifests name and do not hold",
             "  satrap key cluster.key",
