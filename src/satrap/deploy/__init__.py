@@ -6,7 +6,8 @@ makes the objects. `dashboard` and `alerts` are for Grafana and Prometheus.
 
 from satrap.deploy.alerts import alerts
 from satrap.deploy.dashboard import dashboard
+from satrap.deploy.helm import helm
 from satrap.deploy.kubernetes import kubernetes
 from satrap.deploy.request import Request
 
-__all__ = ["Request", "alerts", "dashboard", "kubernetes"]
+__all__ = ["Request", "alerts", "dashboard", "helm", "kubernetes"]

@@ -18,13 +18,18 @@ def kubernetes(recipe: Recipe, request: Request) -> str:
     Raises:
         ConfigError: the recipe needs what pods do not have.
     """
-    made = for_pods(recipe, request)
-    manifests = (RayManifests if made.ray else Manifests)(request, made)
+    manifests = manifests_of(recipe, request)
     objects = manifests.objects()
     config = objects[0]["data"]
     config |= {name: Block(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
     return head + "".join("---\n" + to_yaml(one) for one in objects)
+
+
+def manifests_of(recipe: Recipe, request: Request) -> Manifests:
+    """Return what makes the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
+    made = for_pods(recipe, request)
+    return (RayManifests if made.ray else Manifests)(request, made)
 
 
 def _head(manifests: Manifests) -> list[str]:
