@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,30 @@ def test_mistakes_are_one_error(tmp_path: Path) -> None:
     satrap("deploy", "kubernetes", path, *SETTINGS, "--name", "X").assert_refused("name 'X'", "--name")
     wrong = satrap("deploy", "kubernetes", path, *SETTINGS, "--shard-nodes", "pool")
     assert (wrong.code, "'pool' is not KEY=VALUE" in wrong.err) == (2, True)
+
+
+def test_dashboard_and_alerts_are_printed() -> None:
+    answer = satrap("deploy", "dashboard")
+    assert (answer.code, json.loads(answer.out)["uid"]) == (0, "satrap")
+    answer = satrap("deploy", "alerts")
+    assert answer.code == 0
+    assert YAML(typ="safe", pure=True).load(answer.out)["groups"][0]["name"] == "satrap"
+
+
+def test_a_chart_is_written_to_a_new_folder(tmp_path: Path) -> None:
+    path, folder = make_recipe(tmp_path), tmp_path / "chart"
+    answer = satrap("deploy", "helm", path, *SETTINGS, "--output", folder)
+    assert (answer.code, answer.out) == (0, f"{folder}: helm install clicks {folder}\n")
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    objects = {f"templates/{kind}.yaml" for kind in ("configmap", "job", "persistentvolumeclaim")}
+    assert files == {"Chart.yaml", "values.yaml", "files/recipe.yaml"} | objects
+    satrap("deploy", "helm", path, *SETTINGS, "--output", folder).assert_refused("not empty", "--output")
+
+
+def test_the_version_of_ray_is_that_of_the_image(tmp_path: Path) -> None:
+    ray = ("cluster.launcher=ray", "cluster.exchange=servers")
+    options = [word for setting in ray for word in ("--set", setting)]
+    answer = satrap(
+        "deploy", "kubernetes", make_recipe(tmp_path), *SETTINGS, *options, "--ray-version", "2.61.0"
+    )
+    assert "rayVersion: 2.61.0\n" in answer.out

@@ -16,7 +16,8 @@ FOLDER = files("kubernetes_validate") / "kubernetes-json-schema" / VERSION
 
 
 @cache
-def _registry() -> Registry[Any]:
+def registry() -> Registry[Any]:
+    """Return the definitions that schemas refer to."""
     definitions = json.loads((FOLDER / "_definitions.json").read_text(encoding="utf-8"))
     return DRAFT202012.create_resource(definitions) @ Registry()
 
@@ -26,5 +27,5 @@ def problems(manifest: dict[str, Any]) -> list[str]:
     group, _, version = manifest["apiVersion"].rpartition("/")
     name = "-".join(filter(None, (manifest["kind"].lower(), group.split(".")[0], version)))
     schema = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    found = jsonschema.Draft202012Validator(schema, registry=_registry()).iter_errors(manifest)
+    found = jsonschema.Draft202012Validator(schema, registry=registry()).iter_errors(manifest)
     return [f"{'.'.join(map(str, one.absolute_path))}: {one.message}" for one in found]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from satrap.cli.options import byte_size, debug_option, set_option
+from satrap.cli.options import F, byte_size, debug_option, set_option
+
+if TYPE_CHECKING:
+    from satrap.config import Recipe
+    from satrap.deploy import Request
 
 
 def _label(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -19,60 +25,146 @@ def _label(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> di
     return found
 
 
+_OPTIONS = (
+    click.argument("recipe"),
+    set_option,
+    click.option("--image", metavar="IMAGE", help="Container image; default satrap:VERSION."),
+    click.option("--name", help="First part of the names of all objects; default the recipe's name."),
+    click.option("--namespace", help="Of all objects; default the current one of kubectl."),
+    click.option(
+        "--data-claim", metavar="CLAIM", help="Volume with the data that the recipe names by paths."
+    ),
+    click.option("--storage", callback=byte_size, metavar="SIZE", help="Of the run folder; default 20GiB."),
+    click.option("--storage-class", metavar="NAME", help="Of all volumes; default the cluster's."),
+    click.option("--shared", is_flag=True, help="Shards mount the run folder, too (ReadWriteMany)."),
+    click.option(
+        "--journal",
+        callback=byte_size,
+        metavar="SIZE",
+        help="Of a shard's journal; default twice its memory.",
+    ),
+    click.option(
+        "--shard-memory",
+        callback=byte_size,
+        metavar="SIZE",
+        help="Default by embedding.memory and cluster.shards.",
+    ),
+    click.option(
+        "--worker-memory",
+        callback=byte_size,
+        metavar="SIZE",
+        help="Of a worker besides rows; default 4GiB.",
+    ),
+    click.option("--shard-cpu", type=click.FloatRange(0, min_open=True), help="Cores of a shard; default 2."),
+    click.option("--worker-cpu", type=click.IntRange(1), help="Cores of a worker; default 4."),
+    click.option(
+        "--shard-nodes",
+        multiple=True,
+        callback=_label,
+        metavar="KEY=VALUE",
+        help="Label of the shards' nodes.",
+    ),
+    click.option(
+        "--worker-nodes",
+        multiple=True,
+        callback=_label,
+        metavar="KEY=VALUE",
+        help="The same for workers.",
+    ),
+    click.option("--one-zone", is_flag=True, help="All pods in one zone."),
+    click.option("--queue", metavar="NAME", help="Kueue's LocalQueue."),
+    click.option(
+        "--ray-version",
+        metavar="VERSION",
+        help="Of the image, with cluster.launcher: ray; default 2.60.0.",
+    ),
+    click.option(
+        "--key-secret", metavar="NAME", help="Secret with the key as cluster.key; default NAME-key."
+    ),
+    click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables."),
+    click.option("--service-account", metavar="NAME", help="Of all pods."),
+)
+
+
+def _options(command: F) -> F:
+    """Add what manifests and charts are asked for: a recipe, and what `Request` has."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _asked(recipe: str, overrides: Sequence[str], given: Mapping[str, Any]) -> tuple[Recipe, Request]:
+    from importlib.metadata import version
+
+    from satrap.config import load
+    from satrap.deploy import Request
+    from satrap.deploy.request import name_of
+
+    loaded = load(recipe, overrides)
+    cuda = loaded.sections.training.device.startswith("cuda")
+    defaults = {"name": name_of(loaded.name), "image": f"satrap:{version('satrap')}{'-cuda' * cuda}"}
+    return loaded, Request(**(defaults | {name: value for name, value in given.items() if value is not None}))
+
+
 @click.group()
 def deploy() -> None:
     """Write what a cluster needs to run a recipe."""
 
 
 @deploy.command()
-@click.argument("recipe")
-@set_option
-@click.option("--image", metavar="IMAGE", help="Container image; default satrap:VERSION.")
-@click.option("--name", help="First part of the names of all objects; default the recipe's name.")
-@click.option("--namespace", help="Of all objects; default the current one of kubectl.")
-@click.option("--data-claim", metavar="CLAIM", help="Volume with the data that the recipe names by paths.")
-@click.option("--storage", callback=byte_size, metavar="SIZE", help="Of the run folder; default 20GiB.")
-@click.option("--storage-class", metavar="NAME", help="Of all volumes; default the cluster's.")
-@click.option("--shared", is_flag=True, help="Shards mount the run folder, too (ReadWriteMany).")
-@click.option(
-    "--journal", callback=byte_size, metavar="SIZE", help="Of a shard's journal; default twice its memory."
-)
-@click.option(
-    "--shard-memory",
-    callback=byte_size,
-    metavar="SIZE",
-    help="Default by embedding.memory and cluster.shards.",
-)
-@click.option(
-    "--worker-memory", callback=byte_size, metavar="SIZE", help="Of a worker besides rows; default 4GiB."
-)
-@click.option("--shard-cpu", type=click.FloatRange(0, min_open=True), help="Cores of a shard; default 2.")
-@click.option("--worker-cpu", type=click.IntRange(1), help="Cores of a worker; default 4.")
-@click.option(
-    "--shard-nodes", multiple=True, callback=_label, metavar="KEY=VALUE", help="Label of the shards' nodes."
-)
-@click.option(
-    "--worker-nodes", multiple=True, callback=_label, metavar="KEY=VALUE", help="The same for workers."
-)
-@click.option("--one-zone", is_flag=True, help="All pods in one zone.")
-@click.option("--queue", metavar="NAME", help="Kueue's LocalQueue.")
-@click.option("--key-secret", metavar="NAME", help="Secret with the key as cluster.key; default NAME-key.")
-@click.option("--env-secret", "env_secrets", multiple=True, metavar="NAME", help="Secret with variables.")
-@click.option("--service-account", metavar="NAME", help="Of all pods.")
+@_options
 @debug_option
 def kubernetes(recipe: str, overrides: tuple[str, ...], **asked: Any) -> None:
     """Print manifests for Kubernetes: shards that keep running, and a job that trains RECIPE.
 
+    If the recipe has `cluster.launcher: ray`, a RayJob for KubeRay, with a pod for every process.
+
     Their head says how to use them. Nothing is started and no cluster is asked.
     """
-    from importlib.metadata import version
+    from satrap import deploy
+
+    click.echo(deploy.kubernetes(*_asked(recipe, overrides, asked)), nl=False)
+
+
+@deploy.command()
+@_options
+@click.option("--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="A new folder.")
+@debug_option
+def helm(recipe: str, overrides: tuple[str, ...], output: Path, **asked: Any) -> None:
+    """Write a Helm chart: the objects of `satrap deploy kubernetes`, with values for image and sizes."""
+    from satrap import deploy
+    from satrap.errors import ConfigError
+
+    loaded, request = _asked(recipe, overrides, asked)
+    files = deploy.helm(loaded, request)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError("the output folder is not empty", where=str(output), fix="choose another --output")
+    for name, text in files.items():
+        path = output / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    click.echo(f"{output}: helm install {request.name} {output}")
+
+
+@deploy.command()
+@debug_option
+def dashboard() -> None:
+    """Print a dashboard for Grafana, as JSON to import: throughput, staleness, latency, memory, restarts.
+
+    It needs a Prometheus that reads the metrics of runs, see docs/metrics.md.
+    """
+    import json
 
     from satrap import deploy
-    from satrap.config import load
-    from satrap.deploy.request import name_of
 
-    loaded = load(recipe, overrides)
-    cuda = loaded.sections.training.device.startswith("cuda")
-    defaults = {"name": name_of(loaded.name), "image": f"satrap:{version('satrap')}{'-cuda' * cuda}"}
-    given = {name: value for name, value in asked.items() if value is not None}
-    click.echo(deploy.kubernetes(loaded, deploy.Request(**(defaults | given))), nl=False)
+    click.echo(json.dumps(deploy.dashboard(), indent=2))
+
+
+@deploy.command()
+@debug_option
+def alerts() -> None:
+    """Print alert rules for Prometheus, as YAML: what an operator must act on."""
+    from satrap import deploy
+    from satrap.deploy.text import to_yaml
+
+    click.echo(to_yaml(deploy.alerts()), nl=False)

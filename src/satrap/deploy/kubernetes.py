@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from importlib.metadata import version
-from typing import Any
-
-from ruamel.yaml import YAML
 
 from satrap.config import Recipe
 from satrap.deploy.manifests import Manifests
+from satrap.deploy.ray_manifests import RayManifests
 from satrap.deploy.recipe import for_pods
 from satrap.deploy.request import Request
-
-
-class _Block(str):
-    """A text of several lines, written as such."""
-
-    __slots__ = ()
+from satrap.deploy.text import Block, to_yaml
 
 
 def kubernetes(recipe: Recipe, request: Request) -> str:
@@ -26,12 +18,18 @@ def kubernetes(recipe: Recipe, request: Request) -> str:
     Raises:
         ConfigError: the recipe needs what pods do not have.
     """
-    manifests = Manifests(request, for_pods(recipe, request))
+    manifests = manifests_of(recipe, request)
     objects = manifests.objects()
     config = objects[0]["data"]
-    config |= {name: _Block(text) for name, text in config.items()}
+    config |= {name: Block(text) for name, text in config.items()}
     head = "".join(f"# {line}".rstrip() + "\n" for line in _head(manifests))
-    return head + "".join("---\n" + _yaml(one) for one in objects)
+    return head + "".join("---\n" + to_yaml(one) for one in objects)
+
+
+def manifests_of(recipe: Recipe, request: Request) -> Manifests:
+    """Return what makes the objects: for plain Kubernetes, or for KubeRay if Ray launches the processes."""
+    made = for_pods(recipe, request)
+    return (RayManifests if made.ray else Manifests)(request, made)
 
 
 def _head(manifests: Manifests) -> list[str]:
@@ -39,7 +37,7 @@ def _head(manifests: Manifests) -> list[str]:
     name, secret = request.name, request.key_secret or f"{request.name}-key"
     kubectl = f"kubectl -n {request.namespace}" if request.namespace else "kubectl"
     lines = [f"Made by satrap {version('satrap')}: satrap deploy kubernetes", ""]
-    if manifests.shards:
+    if manifests.shards or manifests.made.ray:
         lines += [
             "once, before: the key of the cluster, which these manifests name and do not hold",
             "  satrap key cluster.key",
@@ -53,17 +51,3 @@ def _head(manifests: Manifests) -> list[str]:
     if manifests.shards:
         lines.append(f"after the job, shards still run: {kubectl} delete statefulset {name}-shard")
     return lines
-
-
-def _yaml(value: Any) -> str:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.width = 10**6
-    yaml.representer.ignore_aliases = lambda *_: True  # nobody wants to follow them
-    yaml.representer.add_representer(
-        _Block, lambda one, text: one.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
-    )
-    buffer = io.StringIO()
-    yaml.dump(value, buffer)
-    return buffer.getvalue()

@@ -21,7 +21,8 @@ SHARD_SECONDS = 60
 """Seconds for a shard to end: it finishes the request that it executes."""
 SPARE_SECONDS = 30
 """Seconds for the run to end after its workers have saved."""
-_GPU = "nvidia.com/gpu"
+GPU = "nvidia.com/gpu"
+"""The resource by which pods get devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Manifests:
 
     def run_claim(self) -> Object:
         """The volume with the run folder."""
-        access = "ReadWriteMany" if self.request.shared else "ReadWriteOnce"
+        access = "ReadWriteMany" if self.request.shared or self.made.ray else "ReadWriteOnce"
         return self._object("v1", "PersistentVolumeClaim", "run") | {
             "spec": self._claim(self.request.storage, access)
         }
@@ -143,7 +144,7 @@ class Manifests:
         container["ports"] = [{"name": "metrics", "containerPort": pods.METRICS}]
         container["readinessProbe"] = _probe("/ready", pods.METRICS) | {"periodSeconds": 10}
         if self.sections.training.device == "cuda":
-            container["resources"]["limits"][_GPU] = cluster.workers
+            container["resources"]["limits"][GPU] = cluster.workers
         spec = {
             "backoffLimit": max(cluster.restarts, 1),
             "podReplacementPolicy": "Failed",  # two pods must not write to one run folder
@@ -220,8 +221,8 @@ class Manifests:
             {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
             for key, value in nodes.items()
         ]
-        if _GPU in container["resources"]["limits"]:
-            tolerated.append({"key": _GPU, "operator": "Exists", "effect": "NoSchedule"})
+        if GPU in container["resources"]["limits"]:
+            tolerated.append({"key": GPU, "operator": "Exists", "effect": "NoSchedule"})
         account = {"serviceAccountName": self.request.service_account} if self.request.service_account else {}
         spec = {
             **account,

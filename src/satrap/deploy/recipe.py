@@ -45,10 +45,20 @@ class PodRecipe:
     files: dict[str, str]
     journal: bool
 
+    @property
+    def ray(self) -> bool:
+        """Whether Ray starts the processes, each in a pod of its own."""
+        return self.recipe.sections.cluster.launcher == "ray"
+
 
 def shard_addresses(name: str, shards: int) -> list[str]:
     """Return HOST:PORT of the shards of a run, by the names that its headless Service gives them."""
     return [f"{name}-shard-{i}.{name}-shards:{SHARD_PORT}" for i in range(shards)]
+
+
+def ray_resource(kind: str) -> str:
+    """Return the name by which Ray binds processes of a kind to their pods, such as satrap_shard."""
+    return f"satrap_{kind.replace('-', '_')}"
 
 
 def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
@@ -71,7 +81,9 @@ def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
     cluster = plain["cluster"]
     cluster |= {"metrics_port": METRICS, "metrics_host": "0.0.0.0"}
     journal = sections.checkpoint.durability == "journal"
-    if sections.cluster.exchange == "servers":
+    if sections.cluster.launcher == "ray":
+        cluster |= _for_ray(recipe, request)
+    elif sections.cluster.exchange == "servers":
         cluster |= {"addresses": shard_addresses(request.name, cluster.pop("shards")), "key": KEY}
         plain["checkpoint"].pop("durability", None)  # the shards' own command says it
         if "deadline" not in sections.cluster.model_fields_set:
@@ -85,6 +97,19 @@ def for_pods(recipe: Recipe, request: Request) -> PodRecipe:
             fix="put the code into the image and name it as package.module:Name",
         )
     return PodRecipe(checked(Source("recipe.yaml", plain)), files, journal)
+
+
+def _for_ray(recipe: Recipe, request: Request) -> dict[str, Any]:
+    """Return the keys of `cluster` that tell Ray which process belongs to which pod."""
+    keys = recipe.sections.cluster
+    cores = {"shard": request.shard_cpu, "worker": request.worker_cpu, "loader": 1, "embedding_worker": 1}
+    resources: dict[str, Any] = {
+        kind: {"cpu": count, "custom": {ray_resource(kind): 1}} for kind, count in cores.items()
+    }
+    resources["worker"]["gpu"] = keys.resources.worker.gpu
+    found: dict[str, Any] = {"address": "auto", "key": KEY, "resources": resources}
+    given = keys.model_fields_set
+    return found | {key: DEADLINE for key in ("deadline", "wait") if key not in given}
 
 
 def _check(recipe: Recipe, request: Request) -> None:
@@ -122,7 +147,7 @@ def _check(recipe: Recipe, request: Request) -> None:
         ),
         (
             ("checkpoint", "url"),
-            cluster.exchange == "servers" and not url and not request.shared,
+            cluster.exchange == "servers" and not url and not request.shared and cluster.launcher == "local",
             "checkpoint.url is not set",
             "each shard writes and reads its part of a snapshot, and sees no volume of the pod that trains",
             "name a URL such as s3://bucket/run, or share the run's volume: --shared, with a class of "
@@ -137,10 +162,10 @@ def _check(recipe: Recipe, request: Request) -> None:
         ),
         (
             ("cluster", "workers"),
-            sections.training.device == "cuda" and cluster.workers > GPUS,
+            sections.training.device == "cuda" and cluster.workers > GPUS and cluster.launcher == "local",
             f"{cluster.workers} workers on cuda need as many GPUs in one pod",
             f"all workers of a run are in one pod, and hosts have up to {GPUS} GPUs",
-            "use fewer workers; workers on several hosts are not supported yet",
+            "use fewer workers, or cluster.launcher: ray, which gives each a pod of its own",
         ),
     ):
         if wrong:

@@ -35,6 +35,7 @@ class Request:
             value are tolerated.
         one_zone: whether all pods must be in one zone.
         queue: LocalQueue of Kueue; None: none.
+        ray_version: Ray's version in the image, if the recipe has `cluster.launcher: ray`.
 
     Raises:
         ConfigError: the name is none that Kubernetes takes.
@@ -59,6 +60,7 @@ class Request:
     worker_nodes: Mapping[str, str] = field(default_factory=dict)
     one_zone: bool = False
     queue: str | None = None
+    ray_version: str = "2.60.0"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > LONGEST_NAME:

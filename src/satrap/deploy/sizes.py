@@ -41,6 +41,13 @@ def shard_bytes(sections: Sections, shards: int) -> int:
     return PROCESS + rows_bytes(sections, shards)
 
 
+def held_bytes(sections: Sections) -> int:
+    """Return the memory for the rows that one worker holds: its part, or replicas."""
+    cluster = sections.cluster
+    holds = cluster.exchange != "servers" or "replicated" in cluster.placements.values()
+    return rows_bytes(sections, cluster.workers) if holds else 0
+
+
 def trainer_bytes(sections: Sections, worker: int) -> int:
     """Return the memory of the pod that trains: launcher, loaders, embedding workers, and all workers.
 
@@ -50,7 +57,4 @@ def trainer_bytes(sections: Sections, worker: int) -> int:
     """
     cluster = sections.cluster
     others = 1 + cluster.loaders + cluster.embedding_workers
-    replicas = "replicated" in cluster.placements.values()
-    held = cluster.workers if cluster.exchange != "servers" or replicas else 0
-    rows = held * rows_bytes(sections, held) if held else 0
-    return others * PROCESS + cluster.workers * worker + rows
+    return others * PROCESS + cluster.workers * (worker + held_bytes(sections))

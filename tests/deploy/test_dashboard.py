@@ -1,0 +1,94 @@
+"""Grafana can read the dashboard, and its queries name what satrap exports."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from satrap.deploy import dashboard
+from satrap.deploy.dashboard import PANELS, queries
+from tests.deploy.metric_names import TARGET_LABELS, unknown
+
+
+@pytest.mark.parametrize("query", queries("a", "1m"))
+def test_queries_name_what_is_exported(query: str) -> None:
+    assert unknown(query) == set()
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("satrap_worker_steps", {"satrap_worker_steps"}),  # its samples end in _total
+        ("rate(satrap_worker_samplez_total[1m])", {"satrap_worker_samplez_total"}),
+        ('process_open_files{role="x"}', {"process_open_files"}),
+        ('sum by (le, who) (satrap_shard_rows{rune="x"})', {"who", "rune"}),
+    ],
+)
+def test_a_name_that_is_not_exported_is_found(query: str, found: set[str]) -> None:
+    assert unknown(query) == found
+
+
+def test_legends_name_labels_that_are_there() -> None:
+    for panel in PANELS:
+        for query, legend in panel.queries:
+            labels = set(re.findall(r"{{(\w+)}}", legend))
+            kept = re.findall(r"\bby \(([^)]*)\)", query)
+            there = {name.strip() for name in kept[0].split(",")} if kept else TARGET_LABELS
+            assert labels <= there, panel.title
+
+
+def missing(given: Any, kept: Any, path: str = "") -> list[str]:
+    """Return what a reader of `given` did not keep."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        return [one for key in given for one in missing(given[key], kept.get(key), f"{path}.{key}")]
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        pairs = zip(given, kept, strict=True)
+        return [one for n, (a, b) in enumerate(pairs) for one in missing(a, b, f"{path}[{n}]")]
+    return [] if given == kept else [path]
+
+
+def read(made: dict[str, Any]) -> Any:
+    """What Grafana's own model keeps of a dashboard."""
+
+    def plain(value: Any) -> Any:
+        return value.to_json()
+
+    return json.loads(json.dumps(Dashboard.from_json(json.loads(json.dumps(made))), default=plain))
+
+
+def test_grafanas_own_model_knows_every_field() -> None:
+    made = dashboard()
+    assert missing(made, read(made)) == []
+
+
+def test_a_field_that_grafana_does_not_know_is_found() -> None:
+    made = dashboard()
+    made["panels"][1]["gridPosition"] = made["panels"][1].pop("gridPos")
+    made["refreshEvery"] = "1s"
+    assert missing(made, read(made)) == [".panels[1].gridPosition", ".refreshEvery"]
+
+
+def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
+    taken: set[tuple[int, int]] = set()
+    panels = dashboard()["panels"]
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in panels}) == len(panels) == len(PANELS)
+
+
+def test_queries_follow_the_variables() -> None:
+    made = dashboard()
+    for panel in made["panels"]:
+        for target in panel["targets"]:
+            assert 'run=~"$run"' in target["expr"]
+            assert "$window" not in target["expr"]
+    names = [variable["name"] for variable in made["templating"]["list"]]
+    assert names == ["datasource", "run"]
