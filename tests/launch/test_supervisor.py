@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from satrap.config.cluster import Cluster
 from satrap.errors import DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
-from satrap.launch.events import Finished, Stepped, Trained
+from satrap.exchange.shard_map import ShardMap
+from satrap.launch.events import Finished, RowsMoved, Stepped, Trained
+from satrap.launch.mailbox import Request
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.supervisor import (
     LOADER_RESTARTS,
@@ -34,6 +37,7 @@ from satrap.launch.supervisor import (
 from satrap.launch.worker import FAILED, INTERRUPTED, PEER_LOST
 from satrap.launchers.launcher import Ended, Launched, Logged, Stop
 from satrap.train import Progress, Result
+from satrap.train.desk import Moved
 
 KILLED = -signal.SIGKILL
 
@@ -770,3 +774,74 @@ def test_whatever_happens(
     assert play.supervisor.restarts <= rules.restarts
     assert [group.generation for group in play.groups] == list(range(len(play.groups)))
     assert play.supervisor.decide(play.now + 1e6, 5) == []
+
+
+def joining(rules: Rules) -> Play:
+    """A run that trains while a third shard is to join; the workers have their order."""
+    play = Play(rules, newest=40)
+    play.step(50)
+    play.do(play.supervisor.asked(Request("r", "add")))
+    play.wait()
+    assert list(play.live)[-1] == "shard 2"
+    play.wait()
+    return play
+
+
+def moved() -> RowsMoved:
+    map = ShardMap(2).after(np.arange(4096, dtype=np.uint16) % 3, [0, 1, 2])
+    return RowsMoved(Moved("r", map, {0: 1, 1: 1, 2: 1}))
+
+
+def test_a_shard_that_joins_is_one_of_the_run_once_its_rows_are_there() -> None:
+    play = joining(replace(RULES, snapshots=True))
+    assert len(play.supervisor.addresses("shard")) == 2
+    play.hear("worker 0", moved())
+    assert len(play.supervisor.addresses("shard")) == 3
+    play.end("shard 2")
+    play.settle()
+    play.wait(1.0)
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 40)]
+    assert play.servers[-1] == StartServer("shard 2", play.servers[-1].address, fresh=True)
+
+
+@pytest.mark.parametrize("lost", ["worker 1", "shard 0", "shard 2"])
+def test_a_death_during_a_move_ends_the_move_and_the_workers_go_back_without_the_new_shard(
+    lost: str,
+) -> None:
+    play = joining(replace(RULES, snapshots=True))
+    play.end(lost)
+    play.settle()
+    play.wait(1.0)
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 40)]
+    assert len(play.supervisor.addresses("shard")) == 2
+    assert "shard 2" not in play.live
+    play.hear("worker 0", TRAINED)
+    for number in range(2):
+        play.end(f"worker {number}", 0)
+    play.wait(1.0)
+    assert play.over == Finish()
+
+
+def test_a_shard_with_a_journal_comes_back_into_the_move() -> None:
+    play = joining(replace(RULES, journal=True, snapshots=True))
+    for name in ("shard 0", "shard 2"):
+        play.end(name)
+        play.wait()
+        assert name in play.live
+    play.hear("worker 0", moved())
+    assert len(play.supervisor.addresses("shard")) == 3
+    assert play.groups == [StartWorkers(0)]
+
+
+def test_a_drained_shard_may_end() -> None:
+    play = Play(RULES)
+    play.do(play.supervisor.asked(Request("r", "drain", 0)))
+    play.wait()
+    map = ShardMap(2).after(np.ones(4096, np.uint16), [1])
+    play.hear("worker 0", RowsMoved(Moved("r", map)))
+    assert play.asked == {"shard 0": Stop.RELEASE}
+    play.end("shard 0", 0)
+    play.settle()
+    play.wait(1.0)
+    assert play.over is None
+    assert len(play.supervisor.addresses("shard")) == 1

@@ -23,6 +23,7 @@ from satrap.cli.quickstart import quickstart
 from satrap.cli.report import report
 from satrap.cli.scoring import evaluate, predict
 from satrap.cli.shard import shard
+from satrap.cli.shards import shards
 from satrap.cli.train import train
 from satrap.cli.tune import tune
 from satrap.errors import ConfigError, DataError, SatrapError
@@ -61,6 +62,7 @@ for command in (
     checkpoint,
     key,
     shard,
+    shards,
     loader,
     embedding_worker,
 ):

@@ -19,6 +19,7 @@ from satrap.exchange.servers import Wire
 from satrap.schema import Schema, Table
 from satrap.store import Admission, Eviction, StoreConfig, TableSettings, Tier
 from satrap.train import Place, Trainer, TrainingOptions
+from satrap.train.desk import Desk
 from satrap.train.predictor import Data
 from satrap.train.pretrained import check_rows
 
@@ -46,6 +47,7 @@ class Site:
     threads: int | None = None  # PyTorch's, if the recipe does not say; None: as in `Trainer`
     data: OpenData | None = None  # returns this worker's share of a part, None if there are no rows
     report: Report = lambda _: None  # is called with the events of this process
+    desk: Desk | None = None  # where moves of rows between shards are asked for
     trial: bool = False  # only validation metrics are wanted: test rows stay unread, and no model is kept
 
 
@@ -75,7 +77,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
         store=store_of(recipe),
         training=training_options(recipe),
         **own_functions(recipe, "loss"),
-        place=Place(site.exchange, site.workers, training.threads or site.threads),
+        place=Place(site.exchange, site.workers, training.threads or site.threads, site.desk),
     )
     return trainer
 

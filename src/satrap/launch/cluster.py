@@ -15,26 +15,32 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
+from satrap.events import Event
+from satrap.launch.actions import (
+    Action,
+    FindSnapshot,
+    Finish,
+    GiveOrder,
+    KeepMap,
+    Reply,
+    Say,
+    StartServer,
+    StartWorkers,
+    StopRole,
+    Tell,
+)
 from satrap.launch.build import described_mesh
 from satrap.launch.dry_run import dry_run
 from satrap.launch.endpoints import metrics_address
 from satrap.launch.events import tell
 from satrap.launch.folder import RunFolder
 from satrap.launch.identity import Identity
+from satrap.launch.mailbox import Mailbox, MapLog
 from satrap.launch.outcome import Outcome
 from satrap.launch.planning import placement_of
 from satrap.launch.resume import signal_handlers
-from satrap.launch.supervisor import (
-    Action,
-    FindSnapshot,
-    Finish,
-    Say,
-    StartServer,
-    StartWorkers,
-    StopRole,
-    Supervisor,
-    Tell,
-)
+from satrap.launch.shard_requests import ShardRequests, obstacles
+from satrap.launch.supervisor import Supervisor
 from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
 from satrap.launchers.launcher import Launcher, Role
@@ -71,7 +77,9 @@ def run(
     dry_run(recipe, schema)
     keys = recipe.sections.cluster
     journal = recipe.sections.checkpoint.durability == "journal"
-    supervisor = Supervisor(keys, journal=journal, snapshots=plan.every_steps is not None)
+    requests, maps = _requests(recipe, folder, resume, notice)
+    snapshots = plan.every_steps is not None
+    supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
     shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
     where, plain = str(folder.path.absolute()), schema.to_dict()
     placement = asdict(placement_of(recipe, folder, notice))
@@ -84,11 +92,15 @@ def run(
     def interrupt(number: int, _: FrameType | None) -> None:
         interrupts.append(number)
 
-    handlers: dict[int, Any] = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
-    launcher = _launcher(recipe, identity.run, folder, notice)
-    with signal_handlers(handlers), closing(launcher), closing(Targets(folder)) as targets:
-        cluster = _Cluster(recipe, folder, identity, assignment, supervisor, launcher, observers, notice)
+    launcher, mailbox = _launcher(recipe, identity.run, folder, notice), Mailbox(folder.requests)
+    handlers = signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt})
+    with handlers, closing(launcher), mailbox.open(), closing(Targets(folder)) as targets:
+        cluster = _Cluster(
+            recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps
+        )
         while not supervisor.finished:
+            for request in mailbox.requests():
+                cluster.do(supervisor.asked(request))
             cluster.do(supervisor.decide(time.monotonic(), len(interrupts)))
             for name, event in launcher.events(_TICK):
                 targets.heard(name, event)
@@ -100,6 +112,18 @@ def run(
         folder.write_metrics({**outcome.metrics, **again})
     shutil.rmtree(folder.journals, ignore_errors=True)
     return outcome
+
+
+def _requests(
+    recipe: Recipe, folder: RunFolder, resume: bool, notice: Callable[[str], None]
+) -> tuple[ShardRequests, MapLog]:
+    """Return what decides about requests to the shards, and the shard map as it was when the run stopped."""
+    fixed, foreign = obstacles(recipe)
+    keys = recipe.sections.cluster
+    maps = MapLog.of(folder.shards_file, len(keys.addresses) or keys.shards, resume=resume and not fixed)
+    if maps.entries:
+        notice(f"shards as they were after the last move: {', '.join(map(str, maps.map.members))}")
+    return ShardRequests(maps.map, fixed=fixed, foreign=foreign), maps
 
 
 def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str], None]) -> Launcher:
@@ -127,6 +151,8 @@ class _Cluster:
     launcher: Launcher
     observers: Sequence[Observer]
     notice: Callable[[str], None]
+    mailbox: Mailbox
+    maps: MapLog
     store: Any = None  # lives as long as workers may meet there
 
     def do(self, actions: Sequence[Action]) -> None:
@@ -142,20 +168,37 @@ class _Cluster:
                 case FindSnapshot():
                     step = Series(self.folder.snapshots(self.recipe)).latest()
                     self.do(self.supervisor.restart_workers(step))
+                case GiveOrder() | KeepMap() | Reply():
+                    self._about_shards(action)
                 case Say(text):
                     self.notice(text)
                 case Tell(event):
-                    for observer in self.observers:
-                        tell(observer, event)
+                    self._tell(event)
                 case Finish(error) if error is not None:
                     raise error
+
+    def _tell(self, event: Event) -> None:
+        for observer in self.observers:
+            tell(observer, event)
+
+    def _about_shards(self, action: GiveOrder | KeepMap | Reply) -> None:
+        match action:
+            case GiveOrder(None):
+                self.mailbox.withdraw()
+            case GiveOrder(order) if order is not None:
+                self.mailbox.give(order)
+            case KeepMap(map, entry):
+                self.maps.keep(map, entry)
+            case Reply(request, answer):
+                self.mailbox.reply(request, answer)
 
     def _start_server(self, action: StartServer) -> None:
         sections = self.recipe.sections
         keys, (kind, number) = sections.cluster, action.name.rsplit(" ", 1)
         match kind:
             case "shard":
-                before, command = 0, ["shard"]
+                roles = keys.servers + keys.workers + keys.loaders + keys.embedding_workers
+                before, command = 0 if int(number) < keys.servers else roles - keys.servers, ["shard"]
                 journal = self.folder.journals.absolute() / f"shard-{number}"
                 if action.fresh:
                     shutil.rmtree(journal, ignore_errors=True)
@@ -188,6 +231,7 @@ class _Cluster:
                 loaders=addresses("loader"),
                 embedding_workers=addresses("embedding worker"),
                 generation=generation,
+                map=self.maps.map.to_dict() if self.maps.map.runs else {},
                 resume=action.step is not None if action.generation else assignment.resume,
             ).to_json()
             self.launcher.start(Role(f"worker {rank}", ["-m", "satrap.launch"], line))

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from satrap.errors import error_of, error_values
 from satrap.events import Event, Report
+from satrap.exchange.shard_map import ShardMap
 from satrap.train import Observer, Progress, Result
+from satrap.train.desk import Moved
 
 STEP_SECONDS = 0.2
 """Seconds between two reported steps; the first step of each epoch is always reported."""
@@ -57,6 +60,28 @@ class Finished(TrainingEvent):
     """`fit` has returned."""
 
     result: Result
+
+
+@dataclass(frozen=True)
+class RowsMoved(Event):
+    """An order for the shards was carried out, or not."""
+
+    moved: Moved
+
+    def values(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        plain = {field.name: getattr(self.moved, field.name) for field in fields(Moved)}
+        error = None if self.moved.error is None else error_values(self.moved.error)
+        return {"moved": {**plain, "map": self.moved.map.to_dict(), "error": error}}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """Return it from plain data."""
+        plain = values["moved"]
+        for name in ("rows", "bytes"):
+            plain[name] = {int(shard): count for shard, count in plain[name].items()}
+        error = None if plain["error"] is None else error_of(plain["error"])
+        return cls(Moved(**{**plain, "map": ShardMap.from_dict(plain["map"]), "error": error}))
 
 
 @dataclass(frozen=True)

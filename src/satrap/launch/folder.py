@@ -32,6 +32,8 @@ OWN = (
     "code",
     "identity.json",
     "targets.json",
+    "shards.json",
+    "requests",
 )
 """What a run writes in its folder."""
 
@@ -48,6 +50,8 @@ class RunFolder:
         self.placement_file = path / "placement.json"  # what `cluster.placement: auto` has chosen
         self.identity_file = path / "identity.json"  # of a run with other processes, see `Identity`
         self.targets_file = path / "targets.json"  # during a run: where metrics are, see `Targets`
+        self.shards_file = path / "shards.json"  # which shard has which rows, once rows have moved
+        self.requests = path / "requests"  # while it trains: what users ask of its shards
         self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state

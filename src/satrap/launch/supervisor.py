@@ -1,20 +1,28 @@
 """Decides what to do when roles of a run start, report, end or fail; others carry it out."""
 
-import signal
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from satrap.config.cluster import Cluster
 from satrap.errors import ExchangeError, SatrapError
-from satrap.events import Event, Failed, Notice, Ready, Recovering
-from satrap.launch.events import Stepped, Trained, TrainingEvent
+from satrap.events import Event, Failed, Notice, Recovering
+from satrap.exchange.shard_map import ShardMap
+from satrap.launch.actions import (
+    Action,
+    FindSnapshot,
+    Finish,
+    RoleState,
+    Say,
+    StartServer,
+    StartWorkers,
+    StopRole,
+    Tell,
+)
+from satrap.launch.events import RowsMoved, Stepped, Trained, TrainingEvent
+from satrap.launch.mailbox import Request
 from satrap.launch.outcome import InterruptedRunError
+from satrap.launch.shard_requests import READY_SECONDS, ShardRequests
 from satrap.launch.worker import INTERRUPTED, PEER_LOST
-from satrap.launchers.launcher import Ended, Launched, Logged, Stop
-
-READY_SECONDS = 120.0
-"""Seconds for servers to start: a busy machine may need long to import their packages."""
+from satrap.launchers.launcher import Logged, Stop
 
 LOADER_RESTARTS = 3
 """How often dead loaders are restarted in a run; they hold nothing that could be lost."""
@@ -24,112 +32,6 @@ SETTLE_SECONDS = 0.5
 
 SERVERS = ("shard", "loader", "embedding worker")
 """Kinds of roles that others connect to, in the order in which they are started."""
-
-TAIL_LINES = 3
-"""Last lines of a role's log that an error shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartServer:
-    """Start a server at an address, "" for any; `fresh`: its journal is removed first."""
-
-    name: str
-    address: str = ""
-    fresh: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorkers:
-    """Start all workers: the first time as generation 0, later from the snapshot of a step, if any."""
-
-    generation: int
-    step: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StopRole:
-    """Ask a role to end, or kill it."""
-
-    name: str
-    how: Stop
-
-
-@dataclass(frozen=True, slots=True)
-class FindSnapshot:
-    """Find the newest snapshot; `Supervisor.restart_workers` takes its step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Show a line to the user."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Pass an event to the observers."""
-
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The run is over, with or without an error; every role has ended or been asked to."""
-
-    error: BaseException | None = None
-
-
-Action = StartServer | StartWorkers | StopRole | FindSnapshot | Say | Tell | Finish
-
-
-class RoleState:
-    """What is known about a role; its address is where it listened before, "" for a new one."""
-
-    def __init__(self, name: str, address: str = "") -> None:
-        self.name, self.address = name, address
-        self.ready = False  # since it was started the last time
-        self.moved = False  # it listens elsewhere than before, and others know the former address only
-        self.code: int | None = None  # its exit code, negative for a signal
-        self._place, self._tail = "", deque[str](maxlen=TAIL_LINES)
-
-    @property
-    def kind(self) -> str:
-        """The name without the number."""
-        return self.name.rpartition(" ")[0]
-
-    @property
-    def killed(self) -> bool:
-        """Whether a signal ended it."""
-        return self.code is not None and self.code < 0
-
-    def heard(self, event: Event) -> None:
-        """Record what it has reported."""
-        match event:
-            case Launched(place):
-                self._place = place
-            case Logged(line):
-                self._tail.append(line)
-            case Ready(address):
-                self.moved |= self.address not in ("", address)
-                self.address, self.ready = address, True
-            case Ended(code):
-                self.code = code
-
-    @property
-    def ending(self) -> str:
-        """How it ended, in words: "was killed by SIGKILL", "ended with exit code 1"."""
-        if self.code is None:
-            return "is running"
-        if self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
-        return f"ended with exit code {self.code}"
-
-    @property
-    def traces(self) -> str:
-        """Where it ran and the last lines of its log, for an error."""
-        lines = " | ".join(filter(None, self._tail))
-        return self._place + (f"; its last lines: {lines}" if lines else "; it logged nothing")
 
 
 class Supervisor:
@@ -152,9 +54,14 @@ class Supervisor:
     because of them. `trained` is what rank 0 has achieved, None before that.
     """
 
-    def __init__(self, keys: Cluster, *, journal: bool, snapshots: bool) -> None:
+    def __init__(
+        self, keys: Cluster, *, journal: bool, snapshots: bool, requests: ShardRequests | None = None
+    ) -> None:
         self._keys, self._journal, self._snapshots = keys, journal, snapshots
-        self._stages = list(zip(SERVERS, (keys.servers, keys.loaders, keys.embedding_workers), strict=True))
+        self._requests = requests or ShardRequests(ShardMap(keys.servers or 1))
+        shards = self._requests.map.members if keys.servers else []
+        numbers = (shards, range(keys.loaders), range(keys.embedding_workers))
+        self._stages = list(zip(SERVERS, numbers, strict=True))
         self._roles: dict[str, RoleState] = {}
         self._errors: dict[str, SatrapError] = {}  # in the order received: the first is the likelier cause
         self._generation, self._step, self._loader_restarts, self._interrupts = -1, 0, 0, 0
@@ -171,10 +78,18 @@ class Supervisor:
         """Return HOST:PORT of the servers of a kind."""
         if kind == "shard" and self._keys.addresses:
             return tuple(self._keys.addresses)
+        if kind == "shard":
+            names = [f"shard {number}" for number in self._requests.map.members]
+            return tuple(self._roles[name].address for name in names if name in self._roles)
         return tuple(role.address for role in self._all(kind))
 
+    def asked(self, request: Request) -> list[Action]:
+        """Take a request of a user that concerns the shards."""
+        return self._requests.ask(request)
+
     def _all(self, *kinds: str) -> list[RoleState]:
-        return [role for kind in kinds for role in self._roles.values() if role.kind == kind]
+        roles = [role for role in self._roles.values() if not role.aside]
+        return [role for kind in kinds for role in roles if role.kind == kind]
 
     def heard(self, name: str, event: Event) -> list[Action]:
         """Take an event of a role."""
@@ -192,6 +107,8 @@ class Supervisor:
                 self.trained = event
             case Stepped(progress):
                 self._step = progress.step
+            case RowsMoved(moved):
+                return self._requests.answered(moved, self._roles)
         return [Tell(event)] if isinstance(event, TrainingEvent) else []
 
     def decide(self, now: float, interrupts: int = 0) -> list[Action]:
@@ -217,8 +134,8 @@ class Supervisor:
             self._ready_until = now + READY_SECONDS
         late = [role for role in self._all(*SERVERS) if not role.ready]
         while self._stages and not late:
-            kind, count = self._stages.pop(0)
-            actions += [self._start_server(f"{kind} {number}") for number in range(count)]
+            kind, numbers = self._stages.pop(0)
+            actions += [self._start_server(f"{kind} {number}") for number in numbers]
             late, self._ready_until = self._all(kind), now + READY_SECONDS
         if not late:
             return actions + self._start_workers()
@@ -245,6 +162,7 @@ class Supervisor:
         actions = self._restart_loaders() + self._restart_shards()
         running = _running(self._all("worker"))
         if running:
+            actions += self._requests.decide(now, self._roles)
             actions += self._stop_at_interrupts(now, running)
         if not self.finished:
             actions += self._judge(now)
@@ -332,7 +250,8 @@ class Supervisor:
         if not may_return or not isinstance(error, ExchangeError):
             return self._finish(error)
         self._setback = error
-        return [StopRole(role.name, Stop.KILL) for role in _running(self._all("worker"))]
+        given_up = self._requests.give_up("all workers start again", self._roles)
+        return [*given_up, *(StopRole(role.name, Stop.KILL) for role in _running(self._all("worker")))]
 
     def _lost(self) -> list[RoleState]:
         """Return the roles that ended unexpectedly; the likeliest cause first."""
@@ -387,7 +306,8 @@ class Supervisor:
             for role in self._all("shard", "embedding worker")
             if role.code is not None
         ]
-        self._roles = {name: role for name, role in self._roles.items() if role.kind != "worker"}
+        for role in self._all("worker"):
+            del self._roles[role.name]
         self._starting, self._origin, self._ready_until = True, step, None
         lost = max(self._step - (step or 0), 0)
         self.repeated += lost
@@ -403,8 +323,9 @@ class Supervisor:
     def _finish(self, error: BaseException | None) -> list[Action]:
         self.finished = True
         how = Stop.RELEASE if error is None else Stop.KILL
+        given_up = self._requests.give_up("the run has ended", self._roles, final=True)
         stops = [StopRole(role.name, how) for role in _running(self._roles.values())]
-        return [*stops, Finish(error)]
+        return [*given_up, *stops, Finish(error)]
 
 
 def _running(roles: Iterable[RoleState]) -> list[RoleState]:

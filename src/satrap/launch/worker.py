@@ -23,12 +23,14 @@ from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
 from satrap.exchange.joined import JoinedExchange
-from satrap.exchange.servers import ClientOptions, ServersExchange, WorkerId
+from satrap.exchange.servers import ClientOptions, ServersExchange, ShardMap, WorkerId
 from satrap.launch import kept_code
 from satrap.launch.build import OpenData, Site, mesh_of, pools, store_of, wire_of
 from satrap.launch.events import Forward, Trained
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
+from satrap.launch.mailbox import FolderDesk, Mailbox
+from satrap.launch.shard_requests import obstacles
 from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
@@ -57,6 +59,7 @@ class Assignment:
     resume: bool = False  # continue from the newest snapshot
     placement: dict[str, Any] = field(default_factory=dict)  # arguments of `Placement`
     trial: bool = False  # as in `Site`
+    map: dict[str, Any] = field(default_factory=dict)  # of buckets to shards; empty: an even split
 
     def to_json(self) -> str:
         """Return it as one line."""
@@ -81,8 +84,7 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         )
 
     def exchange(tables: Sequence[Table]) -> Exchange:
-        share = workers.data
-        store, wire = store_of(recipe), wire_of(recipe)
+        share, store, wire = workers.data, store_of(recipe), wire_of(recipe)
         mode = "sync" if training.mode == "sync" and not training.lookahead else "hybrid"
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
@@ -102,6 +104,8 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
                 mode=mode,
                 ordered=_order_decides(store, tables),
                 worker=worker,
+                map=ShardMap.from_dict(assignment.map) if assignment.map else None,
+                shares=cluster.servers or None,
                 options=options,
             )
             return _joined(servers, hot, workers, store) if hot else servers
@@ -212,6 +216,8 @@ def work(assignment: Assignment, report: Report) -> None:
     folder = RunFolder(Path(assignment.folder))
     recipe = kept_code.adopt(load(folder.recipe_file), folder.path)
     site = replace(connect(recipe, assignment), report=report)
+    if not obstacles(recipe)[0]:
+        site = replace(site, desk=FolderDesk(Mailbox(folder.requests), report))
     first = assignment.rank == 0
 
     def notice(text: str) -> None:

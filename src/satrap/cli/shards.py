@@ -1,0 +1,85 @@
+"""`satrap shards`: looks at the shards of a run that trains, and has rows move between them."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from satrap.cli.options import debug_option, json_option
+
+LOOK_SECONDS = 0.1
+
+run = click.argument("run", metavar="RUN")
+
+
+@click.group()
+def shards() -> None:
+    """List the shards of a run that trains, add and drain shards, and balance their rows.
+
+    RUN is the run folder. Training pauses while rows move; each command waits until it is done.
+    """
+
+
+@shards.command("list")
+@run
+@json_option
+@debug_option
+def list_(run: str, as_json: bool) -> None:
+    """Show address, buckets, rows and bytes of each shard."""
+    _ask(run, "list", as_json=as_json)
+
+
+@shards.command()
+@run
+@json_option
+@debug_option
+def add(run: str, as_json: bool) -> None:
+    """Start one more shard and give it its share of the rows."""
+    _ask(run, "add", as_json=as_json)
+
+
+@shards.command()
+@click.argument("number", type=click.IntRange(min=0))
+@run
+@json_option
+@debug_option
+def drain(number: int, run: str, as_json: bool) -> None:
+    """Give all rows of shard NUMBER to the others, and end it."""
+    _ask(run, "drain", number, as_json=as_json)
+
+
+@shards.command()
+@run
+@json_option
+@debug_option
+def balance(run: str, as_json: bool) -> None:
+    """Move rows so that all shards have equally many."""
+    _ask(run, "balance", as_json=as_json)
+
+
+def _ask(run: str, command: str, number: int = -1, *, as_json: bool) -> None:
+    """Ask, wait for the answer, and show it."""
+    from satrap.launch.folder import RunFolder
+    from satrap.launch.mailbox import Mailbox
+
+    mailbox = Mailbox(RunFolder(Path(run)).requests)
+    request = mailbox.ask(command, number)
+    while (answer := mailbox.answer(request)) is None:
+        time.sleep(LOOK_SECONDS)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    if "said" in answer:
+        click.echo(answer["said"])
+    for line in _table(answer["shards"]):
+        click.echo(line)
+
+
+def _table(shards: list[dict[str, Any]]) -> list[str]:
+    lines = [f"{'shard':>5}  {'address':<22}{'buckets':>8}{'rows':>14}{'bytes':>18}"]
+    for one in shards:
+        numbers = f"{one['buckets']:>8,}{one['rows']:>14,}{one['bytes']:>18,}"
+        lines.append(f"{one['shard']:>5}  {one['address']:<22}{numbers}")
+    return lines

@@ -1,0 +1,190 @@
+"""Decides about requests to the shards of a run: one after another, each carried out, refused or given up."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from satrap.config import Recipe
+from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.exchange.shard_map import ShardMap
+from satrap.launch.actions import Action, GiveOrder, KeepMap, Reply, RoleState, Say, StartServer, StopRole
+from satrap.launch.mailbox import Request
+from satrap.launchers.launcher import Stop
+from satrap.train.desk import Moved, Order
+
+READY_SECONDS = 120.0
+"""Seconds for servers to start: a busy machine may need long to import their packages."""
+
+Roles = dict[str, RoleState]
+
+
+def obstacles(recipe: Recipe) -> tuple[str, str]:
+    """Return why no rows can move in a run, and why no shard can be started or ended; empty: they can."""
+    sections = recipe.sections
+    cluster, mesh = sections.cluster, sections.dense.mesh
+    moves = {
+        "it has no shard servers (cluster.exchange: servers)": cluster.exchange != "servers",
+        "its embedding workers keep connections of their own to the shards": cluster.embedding_workers > 0,
+        "the workers of `training.mode: async` never wait for each other": sections.training.mode == "async",
+        "several processes share the lookups of a batch (dense.mesh)": mesh.tensor * mesh.pipeline > 1,
+        "its shards keep rows on a disk (embedding.tier)": sections.embedding.tier is not None,
+    }
+    starts = {
+        "it did not start its shards (cluster.addresses)": bool(cluster.addresses),
+        "Ray has reserved room for the shards it began with": cluster.launcher == "ray",
+    }
+    first = (next((why for why, holds in each.items() if holds), "") for each in (moves, starts))
+    return next(first), next(first)
+
+
+class ShardRequests:
+    """Requests of users about the shards, and the map that follows from them.
+
+    A shard that is to join is started and stays aside until it is ready; then the workers get their order. A
+    shard that has left is stopped. If the workers have to start again meanwhile, the request is given up, and
+    the map stays as it was: they load a snapshot, and shards read whatever is theirs.
+
+    Args:
+        map: which shard owns which bucket.
+        fixed: why no rows can move, if they cannot.
+        foreign: why no shard can be started or ended, if none can.
+
+    Attributes:
+        map: of the arguments, later the newest.
+    """
+
+    def __init__(self, map: ShardMap, *, fixed: str = "", foreign: str = "") -> None:
+        self.map, self._fixed, self._foreign = map, fixed, foreign
+        self._waiting: deque[Request] = deque()
+        self._now: Request | None = None
+        self._joining = ""  # name of the role that is to join
+        self._until: float | None = None  # when it must be ready; None: the workers have their order
+        self._epoch = map.epoch
+
+    def ask(self, request: Request) -> list[Action]:
+        """Take a request; refuse it if it cannot be carried out."""
+        if (error := self._refused(request)) is not None:
+            return [Reply(request.id, error)]
+        self._waiting.append(request)
+        return []
+
+    def _refused(self, request: Request) -> ConfigError | None:
+        why = self._fixed or (self._foreign if request.command in ("add", "drain") else "")
+        if why:
+            what = f"the shards of this run cannot be asked to {request.command}"
+            return ConfigError(what, why=why, fix="resume the run with another cluster.shards")
+        if request.command not in ("list", "add", "drain", "balance"):
+            return ConfigError(f"there is no request {request.command!r} to shards")
+        members = self.map.members
+        if request.command != "drain" or (request.shard in members and len(members) > 1):
+            return None
+        known = f"the shards are {', '.join(map(str, members))}"
+        what = (
+            f"there is no shard {request.shard}" if request.shard not in members else "the last shard stays"
+        )
+        return ConfigError(what, why=known, fix="name one with satrap shards list")
+
+    def decide(self, now: float, roles: Roles) -> list[Action]:
+        """Take the time in seconds while workers train: begin a request, or look whether a shard is up."""
+        if self._now is None:
+            return self._begin(self._waiting.popleft(), now, roles) if self._waiting else []
+        if self._until is None:
+            return []
+        role = roles[self._joining]
+        if role.ready and role.code is None:
+            role.aside, self._until = False, None  # from now on it counts as any other shard
+            return self._order({int(role.name.rpartition(" ")[2]): role.address})
+        if role.code is not None or now > self._until:
+            ending = role.ending if role.code is not None else f"was not ready after {READY_SECONDS:g} s"
+            return self._end(ExchangeError(f"{role.name} {ending}", where=role.traces), roles)
+        return []
+
+    def _begin(self, request: Request, now: float, roles: Roles) -> list[Action]:
+        if (error := self._refused(request)) is not None:  # an earlier one may have changed the map
+            return [Reply(request.id, error)]
+        self._now = request
+        if request.command != "add":
+            return self._order({})
+        taken = {name for name, role in roles.items() if role.code is None}
+        number = next(n for n in range(4096) if n not in self.map.members and f"shard {n}" not in taken)
+        self._joining, self._until = f"shard {number}", now + READY_SECONDS
+        roles[self._joining] = RoleState(self._joining)
+        roles[self._joining].aside = True
+        return [Say(f"[{self._joining}] is started and will join"), StartServer(self._joining, fresh=True)]
+
+    def _order(self, join: dict[int, str]) -> list[Action]:
+        request = self._now
+        assert request is not None
+        self._epoch += 1
+        leave = (request.shard,) if request.command == "drain" else ()
+        return [GiveOrder(Order(request.id, leave, join, self._epoch, request.command == "list"))]
+
+    def answered(self, moved: Moved, roles: Roles) -> list[Action]:
+        """Take what the workers say has become of their order."""
+        request = self._now
+        if request is None or request.id != moved.id:
+            return []
+        if moved.error is not None:
+            return [GiveOrder(None), *self._end(moved.error, roles)]
+        actions: list[Action] = [GiveOrder(None)]
+        if request.command == "list":
+            return [*actions, *self._end(None, roles, self._listed(moved, roles))]
+        self.map, self._epoch = moved.map, max(self._epoch, moved.map.epoch)
+        if request.command == "drain":
+            left = roles[f"shard {request.shard}"]
+            left.aside = True
+            actions.append(StopRole(left.name, Stop.RELEASE))
+        about: dict[str, Any] = {
+            "command": request.command,
+            "rows": moved.carried,
+            "bytes": moved.carried_bytes,
+            "buckets": moved.buckets,
+            "seconds": moved.seconds,
+        }
+        said = (
+            f"shards {request.command}: {moved.carried:,} rows of {moved.buckets:,} buckets moved; training "
+            f"paused for {moved.seconds:.3f} s; shards now: {', '.join(map(str, moved.map.members))}"
+        )
+        answer = {"said": said, **about, **self._listed(moved, roles)}
+        return [*actions, KeepMap(self.map, about), Say(said), *self._end(None, roles, answer)]
+
+    def _listed(self, moved: Moved, roles: Roles) -> dict[str, Any]:
+        """Return a line for each shard, as plain data."""
+        owners = moved.map.owners
+        return {
+            "epoch": moved.map.epoch,
+            "shards": [
+                {
+                    "shard": number,
+                    "address": role.address if (role := roles.get(f"shard {number}")) else "",
+                    "buckets": int((owners == number).sum()),
+                    "rows": moved.rows.get(number, 0),
+                    "bytes": moved.bytes.get(number, 0),
+                }
+                for number in moved.map.members
+            ],
+        }
+
+    def _end(
+        self, error: SatrapError | None, roles: Roles, answer: dict[str, Any] | None = None
+    ) -> list[Action]:
+        """Answer the request; after an error, stop the shard that was to join."""
+        request, self._now, self._until = self._now, None, None
+        assert request is not None
+        actions: list[Action] = []
+        if error is not None and request.command == "add":
+            joining = roles[self._joining]
+            joining.aside = True
+            actions += [StopRole(joining.name, Stop.KILL)] if joining.code is None else []
+        return [*actions, Reply(request.id, error or answer or {})]
+
+    def give_up(self, why: str, roles: Roles, *, final: bool = False) -> list[Action]:
+        """Give up the request that is being carried out; if `final`, those that wait as well."""
+        actions: list[Action] = []
+        error = ExchangeError(f"nothing was moved: {why}", fix="ask again, if the run goes on")
+        if self._now is not None:
+            actions = [GiveOrder(None), *self._end(error, roles)]
+        while final and self._waiting:
+            actions.append(Reply(self._waiting.popleft().id, error))
+        return actions

@@ -1,0 +1,76 @@
+"""`satrap shards` asks a run through its folder, and shows the answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from satrap.errors import StoreError
+from satrap.launch import mailbox
+from satrap.launch.mailbox import Mailbox, Request
+from tests.cli.command import Answer, satrap
+
+SHARDS = [
+    {"shard": 0, "address": "127.0.0.1:40001", "buckets": 2048, "rows": 33960, "bytes": 9637184},
+    {"shard": 2, "address": "127.0.0.1:40002", "buckets": 2048, "rows": 1, "bytes": 2},
+]
+
+
+def asked(run: Path, answer: dict[str, object] | StoreError, *arguments: object) -> tuple[Answer, Request]:
+    """Answer one request; return what the command printed, and the request."""
+    box, found = Mailbox(run / "requests"), list[Request]()
+
+    def reply() -> None:
+        while not found:
+            found.extend(box.requests())
+        box.reply(found[0].id, answer)
+
+    with box.open():
+        thread = threading.Thread(target=reply)
+        thread.start()
+        printed = satrap("shards", *arguments)
+        thread.join()
+    return printed, found[0]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "LOOK_SECONDS", 0.01)
+
+
+def test_the_shards_are_shown_in_a_table(tmp_path: Path) -> None:
+    answer, request = asked(tmp_path, {"epoch": 1, "shards": SHARDS}, "list", tmp_path)
+    assert (answer.code, request.command) == (0, "list")
+    assert answer.out.splitlines() == [
+        "shard  address                buckets          rows             bytes",
+        "    0  127.0.0.1:40001          2,048        33,960         9,637,184",
+        "    2  127.0.0.1:40002          2,048             1                 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_"),
+    [(["add"], ("add", -1)), (["drain", 1], ("drain", 1)), (["balance"], ("balance", -1))],
+)
+def test_each_command_asks_for_what_it_says(
+    tmp_path: Path, arguments: list[object], request_: tuple[str, int]
+) -> None:
+    said = {"said": "3 rows moved", "shards": SHARDS}
+    answer, request = asked(tmp_path, said, *arguments, tmp_path)
+    assert (request.command, request.shard) == request_
+    assert answer.out.startswith("3 rows moved\n")
+    plain, _ = asked(tmp_path, said, *arguments, tmp_path, "--json")
+    assert json.loads(plain.out) == said
+
+
+def test_a_refusal_is_one_clear_error(tmp_path: Path) -> None:
+    error = StoreError("no room for 9 more rows", why="full", fix="give more")
+    answer, _ = asked(tmp_path, error, "add", tmp_path)
+    answer.assert_refused("no room for 9 more rows", "full", "give more", code=1)
+
+
+def test_a_folder_in_which_nothing_trains_is_refused(tmp_path: Path) -> None:
+    satrap("shards", "list", tmp_path).assert_refused("no run that could be asked", str(tmp_path))

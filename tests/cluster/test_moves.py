@@ -1,0 +1,131 @@
+"""Shards join and leave a run of real processes; what it learns does not depend on it, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.digests import differences, digest
+from tests.cli.command import SATRAP, satrap
+from tests.cluster.runs import alive, children, eventually
+from tests.launch.runs import RECIPE, make_recipe
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 400")
+SETTINGS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=2", "training.patience=null"]
+
+
+def shards(command: str, *arguments: object) -> dict[str, Any]:
+    """Ask a run and return its answer; ask again if its workers have to start again meanwhile."""
+    for _ in range(20):
+        answer = satrap("shards", command, *arguments, "--json")
+        if "nothing was moved: all workers start again" not in answer.err:
+            assert answer.code == 0, answer.err
+            found: dict[str, Any] = json.loads(answer.out)
+            return found
+        time.sleep(0.5)
+    raise AssertionError(answer.err)
+
+
+class Run:
+    """A run of a fixed number of steps; `sets` are further settings of its recipe."""
+
+    def __init__(self, folder: Path, *sets: str, resume: bool = False) -> None:
+        self.folder = folder / "run"
+        options = [part for each in [*SETTINGS, *sets] for part in ("--set", each)]
+        command = [SATRAP, "train", make_recipe(folder, SYNC), "--output", self.folder, *options]
+        command += ["--resume"] if resume else []
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.popen = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def training(self) -> bool:
+        history = self.folder / "metrics.jsonl"
+        return eventually(lambda: history.exists() or self.popen.poll() is not None)
+
+    def ended(self) -> None:
+        assert self.popen.wait(300) == 0, self.log.read_text()
+
+
+def test_two_three_and_two_shards_under_training_give_the_model_of_two(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("moved", "plain")]
+    for folder in folders:
+        folder.mkdir()
+    with Run(folders[0]) as moved, Run(folders[1]) as plain:
+        _move_and_compare(moved, plain)
+
+
+def _move_and_compare(moved: Run, plain: Run) -> None:
+    assert moved.training()
+    added = shards("add", moved.folder)
+    assert [one["shard"] for one in added["shards"]] == [0, 1, 2]
+    assert added["rows"] > 0
+    listed = shards("list", moved.folder)
+    assert sum(one["rows"] for one in listed["shards"]) > added["rows"]
+    drained = shards("drain", 0, moved.folder)
+    assert [one["shard"] for one in drained["shards"]] == [1, 2]
+    assert eventually(lambda: len([c for c in children(moved.popen.pid) if c.startswith("shard")]) == 2)
+    balanced = shards("balance", moved.folder)
+    rows = [one["rows"] for one in balanced["shards"]]
+    assert max(rows) - min(rows) <= 4, rows
+    for run in (moved, plain):
+        run.ended()
+    ends = [digest(str(run.folder / "model")) for run in (moved, plain)]
+    assert differences(*ends) == []
+
+
+@pytest.mark.parametrize("who", ["shard 0", "shard 2", "worker 0", "worker 1"])
+@pytest.mark.parametrize("durability", ["journal", "snapshot"])
+def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
+    tmp_path: Path, who: str, durability: str
+) -> None:
+    settings = [f"checkpoint.durability={durability}", "checkpoint.every_steps=30", "cluster.restarts=5"]
+    with Run(tmp_path, *settings, "training.epochs=100000") as run:
+        assert run.training()
+        shards("add", run.folder)
+        time.sleep(1.0)  # a snapshot or two
+        roles = children(run.popen.pid)
+        os.kill(roles[who], signal.SIGKILL)
+        assert eventually(lambda: len(set(children(run.popen.pid).values()) - set(roles.values())) > 0)
+        listed = shards("list", run.folder)
+        assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
+        drained = shards("drain", 1, run.folder)
+        assert [one["shard"] for one in drained["shards"]] == [0, 2]
+        for pid in children(run.popen.pid).values():
+            os.kill(pid, signal.SIGKILL)
+        run.popen.send_signal(signal.SIGKILL)
+
+
+def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_path: Path) -> None:
+    with Run(tmp_path, "checkpoint.every_steps=20", "training.epochs=100000") as run:
+        assert run.training()
+        shards("add", run.folder)
+        assert eventually(lambda: (run.folder / "checkpoints").exists())
+        time.sleep(1.0)
+        roles = children(run.popen.pid)
+        run.popen.kill()
+        run.popen.wait()
+        assert eventually(lambda: not any(map(alive, roles.values())))
+    with Run(tmp_path, "training.epochs=100000", resume=True) as again:
+        assert eventually(lambda: (again.folder / "requests" / "lock").exists())
+        listed = shards("list", again.folder)
+        assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
+        assert listed["epoch"] > 2
+        assert sum(one["rows"] for one in listed["shards"]) > 20
+        drained = shards("drain", 2, again.folder)
+        assert [one["shard"] for one in drained["shards"]] == [0, 1]

@@ -1,0 +1,26 @@
+"""What is known about a role after its reports."""
+
+from __future__ import annotations
+
+from satrap.events import Ready
+from satrap.launch.actions import TAIL_LINES, RoleState
+from satrap.launchers.launcher import Ended, Launched, Logged
+
+
+def test_a_role_is_what_it_reported() -> None:
+    role = RoleState("embedding worker 3")
+    assert (role.kind, role.ready, role.aside, role.ending) == (
+        "embedding worker",
+        False,
+        False,
+        "is running",
+    )
+    for event in (Launched("process 7"), Ready("h:1"), *(Logged(f"line {n}") for n in range(9))):
+        role.heard(event)
+    assert (role.ready, role.address, role.moved) == (True, "h:1", False)
+    role.heard(Ready("h:2"))
+    role.heard(Ended(-9))
+    assert (role.moved, role.killed, role.ending) == (True, True, "was killed by SIGKILL")
+    assert role.traces == "process 7; its last lines: " + " | ".join(
+        f"line {n}" for n in range(9 - TAIL_LINES, 9)
+    )

@@ -1,0 +1,96 @@
+"""Requests, orders and answers as files: whole, once, and only while a run is at work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from satrap.errors import ConfigError, StoreError
+from satrap.events import Event, decode, encode
+from satrap.exchange.shard_map import ShardMap
+from satrap.launch import mailbox
+from satrap.launch.events import RowsMoved
+from satrap.launch.mailbox import FolderDesk, Mailbox, MapLog, Request
+from satrap.train.desk import Moved, Order
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "LOOK_SECONDS", 0.0)
+
+
+def test_a_request_is_taken_once_and_answered_once(tmp_path: Path) -> None:
+    user, run = Mailbox(tmp_path / "requests"), Mailbox(tmp_path / "requests")
+    with run.open():
+        asked = user.ask("drain", 3)
+        assert list(run.requests()) == [Request(asked, "drain", 3)]
+        assert list(run.requests()) == []
+        assert user.answer(asked) is None
+        run.reply(asked, {"said": "done"})
+        assert user.answer(asked) == {"said": "done"}
+        second = user.ask("add")
+        run.reply(second, StoreError("no room", why="small", fix="more"))
+        with pytest.raises(StoreError, match="no room") as caught:
+            user.answer(second)
+        assert (caught.value.why, caught.value.fix) == ("small", "more")
+
+
+def test_without_a_run_at_work_nobody_is_asked_and_nobody_waits_for_ever(tmp_path: Path) -> None:
+    user = Mailbox(tmp_path / "requests")
+    with pytest.raises(ConfigError, match="no run that could be asked"):
+        user.ask("list")
+    with Mailbox(tmp_path / "requests").open():
+        asked = user.ask("list")
+    with pytest.raises(ConfigError, match="ended before it answered"):
+        user.answer(asked)
+    with Mailbox(tmp_path / "requests").open():
+        assert list(Mailbox(tmp_path / "requests").requests()) == []  # asked of an earlier launcher
+        (tmp_path / "requests" / "x.ask.json").write_text("{")
+        assert list(Mailbox(tmp_path / "requests").requests()) == []
+        with pytest.raises(ConfigError, match="another run"), Mailbox(tmp_path / "requests").open():
+            pass
+
+
+def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> None:
+    box, reports = Mailbox(tmp_path), list[Event]()
+    desk = FolderDesk(box, reports.append)
+    assert desk.order() is None
+    order = Order("a", (1,), {2: "h:5"}, 7)
+    box.give(order)
+    assert desk.order() == desk.order() == order
+    desk.answer(Moved("a", ShardMap(2)))
+    assert desk.order() is None
+    assert [event.moved.id for event in reports if isinstance(event, RowsMoved)] == ["a"]
+    box.withdraw()
+    box.withdraw()
+    assert box.order() is None
+
+
+@pytest.mark.parametrize("error", [None, StoreError("no room", fix="more")])
+def test_what_has_become_of_an_order_survives_the_way_to_the_launcher(error: StoreError | None) -> None:
+    map = ShardMap(2).after(np.arange(4096) // 100 % 3, [0, 1, 2])
+    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, error))
+    found: Any = decode(encode(told))
+    assert isinstance(found, RowsMoved)
+    assert (found.moved.map, found.moved.rows, found.moved.bytes) == (map, {0: 5, 2: 6}, {0: 50, 2: 60})
+    assert str(found.moved.error) == str(error)
+    assert found.moved.seconds == 0.5
+
+
+def test_a_resumed_run_has_the_map_of_its_last_move_under_an_epoch_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "shards.json"
+    log = MapLog.of(file, 2, resume=True)
+    assert log.map == ShardMap(2)
+    assert not file.exists()
+    map = log.map.after(np.arange(4096) // 100 % 3, [0, 1, 2])
+    log.keep(map, {"command": "add"})
+    again = MapLog.of(file, 2, resume=True)
+    assert (again.map.digest, again.map.epoch) == (map.digest, map.epoch + 1)
+    assert json.loads(file.read_text())["entries"] == again.entries
+    assert again.entries[0]["command"] == "add"
+    assert MapLog.of(file, 3, resume=True).map == ShardMap(3)  # the recipe says otherwise now
+    assert MapLog.of(file, 2, resume=False).map == ShardMap(2)
