@@ -224,3 +224,23 @@ def test_a_label_that_the_history_decides_is_learnt() -> None:
         torch.nn.functional.binary_cross_entropy_with_logits(logits, target).backward()
         optimizer.step()
     assert roc_auc_score(y, logits.detach()[:, 0]) > 0.98
+
+
+def test_with_a_window_an_event_of_a_long_history_takes_as_much_memory_as_of_a_short_one() -> None:
+    def kept(events: int, window: int | None) -> float:
+        """Bytes for the backward pass, by event."""
+        schema = Schema(["y"], {**FEATURES, "seen": event(table="items", max_values=events)})
+        found = dict[int, int]()
+
+        def pack(tensor: Tensor) -> Tensor:
+            found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        model, batch = HSTU(schema, width=16, window=window), make_batch([events], schema=schema)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logits = model(batch)
+        assert logits.requires_grad
+        return sum(found.values()) / events
+
+    assert kept(4_000, 50) == pytest.approx(kept(500, 50), rel=0.05)
+    assert kept(2_000, None) > 3 * kept(500, None)

@@ -42,7 +42,7 @@ def check_pooled(schema: Schema, model: str, but: Collection[str] = ()) -> None:
     if unpooled:
         raise ConfigError(
             f"{model} takes one vector per feature, but {', '.join(unpooled)} has pooling none",
-            fix="set pooling to sum, mean, max or sqrtn, or write a model that reads every row",
+            fix="set pooling to sum, mean, max or sqrtn, use hstu for a history, or write your own model",
         )
 
 
