@@ -141,6 +141,14 @@ class Party:
         found = shared(written, self.workers)
         return DenseState(found.model, found.optimizer)
 
+    def plain_state(self) -> dict[str, Any]:
+        whole = self.whole()
+        state = whole.optimizer.get("state", {})
+        return {
+            "weights": {key: tensor.tolist() for key, tensor in whole.weights.items()},
+            "optimizer": {f"{i} {k}": v.tolist() for i, e in state.items() for k, v in e.items()},
+        }
+
     def numbers(self) -> list[float]:
         """All weights."""
         if self.workers.mesh.whole:
@@ -158,12 +166,7 @@ def answers(kind: str, workers: Workers) -> dict[str, Any]:
         with closing(party.exchange):
             losses = [loss for _, loss, _ in party.train(0, last)]
             found[f"trained {name}"] = {"weights": party.numbers(), "losses": losses}
-            whole = party.whole()
-            state = whole.optimizer.get("state", {})
-            found[f"state {name}"] = {
-                "weights": {key: tensor.tolist() for key, tensor in whole.weights.items()},
-                "optimizer": {f"{i} {k}": v.tolist() for i, e in state.items() for k, v in e.items()},
-            }
+            found[f"state {name}"] = party.plain_state()
         party = Party(kind, workers, name).begin()
         with closing(party.exchange):
             party.train(0, HALF)
@@ -172,7 +175,7 @@ def answers(kind: str, workers: Workers) -> dict[str, Any]:
             other.use(party.exchange)
             other.dense.restore(whole)
             other.train(HALF, last)
-            found[f"resumed {name}"] = other.numbers()
+            found[f"resumed {name}"] = other.plain_state()
         party = Party(kind, workers, name).begin()
         with closing(party.exchange):
             party.train(0, HALF)

@@ -227,12 +227,13 @@ class Divided(DataParallel):
             group["lr"], group["params"] = rate, numbers
         order, pieces = self._in_order(), self._pieces_in_order()
         # A process without a row of a parameter may have no state of it; the first share has rows of all.
-        divided = [
+        # After a resume, tensor peers may have the same entries in different orders.
+        divided = sorted(
             [number, key]
             for number, entry in state.items()
             for key, value in entry.items()
             if isinstance(value, Tensor) and value.ndim and value.shape == order[number].shape
-        ]
+        )
         for number, key in json.loads(self.workers.data.share(json.dumps(divided).encode())):
             local = state.get(number, {}).get(key, torch.zeros_like(order[number]))
             whole = pieces[number].gather(local)
