@@ -128,6 +128,7 @@ def test_a_schema_counts_the_outputs_of_its_labels() -> None:
         ({"kind": "regression", "std": 0.0}, "std must be above 0"),
         ({"kind": "regression", "loss": "poisson", "mean": 0.0}, "mean must be a number, with loss: poisson"),
         ({"kind": "regression", "mean": float("nan")}, "mean must be a number"),
+        ({"start_at_mean": True}, "start_at_mean does not go with kind binary"),
         ({"mean": 0.0}, "mean must be above 0 and below 1, got 0.0"),
         ({"mean": 1.0}, "mean must be above 0 and below 1"),
         ({"kind": "multiclass", "classes": 3, "mean": 0.5}, "mean does not go with kind multiclass"),

@@ -166,6 +166,8 @@ class Label:
             training rows. 0 and `std` 1 leave the label as it is. Binary: share of rows with a 1, if you know
             it; the models of `satrap.models` then start out predicting it.
         std: regression, not poisson: its standard deviation; default as for `mean`.
+        start_at_mean: regression: the models of `satrap.models` start out predicting the mean; default False.
+            It helps with a few thousand rows or less.
         mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
 
@@ -179,6 +181,7 @@ class Label:
     delta: float | None = None
     mean: float | None = None
     std: float | None = None
+    start_at_mean: bool | None = None
     mask: str | None = None
 
     def __post_init__(self) -> None:
@@ -197,9 +200,11 @@ class Label:
         return self.kind == "regression" and unknown
 
     @property
-    def log_odds(self) -> float | None:
-        """The logit of a binary label's mean; None where that is not known."""
-        return math.log(self.mean / (1 - self.mean)) if self.kind == "binary" and self.mean else None
+    def first_output(self) -> float | None:
+        """The output that stands for the mean, if a model is to start with it, else None."""
+        if self.kind == "binary" and self.mean:
+            return math.log(self.mean / (1 - self.mean))
+        return 0.0 if self.start_at_mean else None
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -504,7 +509,7 @@ def _columns(features: Mapping[str, Feature]) -> dict[str, slice]:
 
 _OF_KIND: dict[str, tuple[str, ...]] = {
     "binary": ("positive", "threshold", "mean"),
-    "regression": ("loss", "delta", "mean", "std"),
+    "regression": ("loss", "delta", "mean", "std", "start_at_mean"),
     "multiclass": ("classes",),
 }
 """Arguments that not all kinds of labels have."""

@@ -12,7 +12,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.init import Request, make_recipe
-from tests.init.frames import clicks
+from tests.init.frames import clicks, shop
 
 
 def written(folder: Path, frame: pd.DataFrame, **asked: Any) -> str:
@@ -56,6 +56,19 @@ def test_few_rows_of_a_label_get_weights_and_a_start(tmp_path: Path) -> None:
     assert found == [("dcnv2", True), ("lr", False), ("dcnv2", True)]
 
 
+def test_few_rows_of_a_number_start_at_its_mean(tmp_path: Path) -> None:
+    rows = shop(7000).drop(columns=["visits", "color"])
+    for count, start in ((7000, True), (8000, None)):
+        part = pd.concat([rows] * 2).head(count)
+        part.to_parquet(tmp_path / "data.parquet")
+        asked = Request(
+            data=[str(tmp_path / "data.parquet")], label="price", output=str(tmp_path / "recipe.yaml")
+        )
+        (tmp_path / "recipe.yaml").write_text(make_recipe(asked).text)
+        [label] = load(tmp_path / "recipe.yaml").schema().labels
+        assert (label.kind, label.start_at_mean) == ("regression", start)
+
+
 def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
@@ -85,6 +98,14 @@ def test_strange_names(tmp_path: Path) -> None:
         frame[name] = np.resize(["p", "q", "r"], len(frame))
     written(tmp_path, frame)
     assert set(frame.columns) - {"y"} <= set(load(tmp_path / "recipe.yaml").sections.features)
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    """As a spreadsheet writes one."""
+    frame = clicks(500)
+    text = written(tmp_path, frame.rename(columns={"price": ""}))
+    assert "(no name): a feature needs a name" in text
+    assert not any("column" in keys for keys in load(tmp_path / "recipe.yaml").sections.features.values())
 
 
 def test_roles(tmp_path: Path) -> None:

@@ -50,6 +50,23 @@ def test_a_model_starts_at_the_means_that_are_known(name: str) -> None:
     assert found[:, 1].std() > 1e-4
 
 
+@pytest.mark.parametrize("name", ["dnn", "dcnv2", "lr"])
+def test_a_model_of_a_number_starts_at_its_mean_if_asked_to(name: str) -> None:
+    torch.manual_seed(0)
+    found = []
+    for start in (True, None):
+        label = Label(name="y", kind="regression", mean=7.0, std=2.0, start_at_mean=start)
+        schema = Schema([label], make_schema().features)
+        model = create(name, schema)
+        batch = make_batch(model, schema)
+        if name == "lr":
+            for rows in batch.embeddings.values():
+                rows.data.zero_()
+        found.append(model(batch))
+    torch.testing.assert_close(found[0], torch.zeros(6, 1))  # the output of a mean, see Label
+    assert name == "lr" or found[1].std() > 1e-4
+
+
 def test_first_order_models_start_at_the_mean_and_their_rows() -> None:
     for name in ("lr", "fm", "deepfm", "wide_deep"):
         schema = Schema([Label(name="y", mean=0.2)], make_schema().features)

@@ -22,7 +22,7 @@ from satrap.init.kinds import Decision, decide, words
 from satrap.init.label import Target, choose_label
 from satrap.init.open import open_data
 from satrap.init.profile import Column, Profile, profile
-from satrap.init.settings import is_small, settings, starts_at_mean
+from satrap.init.settings import FEW_NUMBERS, is_small, settings, starts_at_mean
 from satrap.init.times import proposals, split_by_time
 from satrap.init.write import comment, scalar, section
 from satrap.schema import Kind
@@ -180,8 +180,8 @@ def _decisions(asked: Request, facts: Profile, target: Target, unused: dict[str,
     for name, column in facts.columns.items():
         if name in (asked.label, asked.weight):
             continue
-        if name in asked.drop:
-            unused[name] = "as asked for"
+        if name in asked.drop or not name:
+            unused[name] = "as asked for" if name else "a feature needs a name of its column"
             continue
         sample = as_array(facts.sample.column(name))
         decision = Decision("time", "a time") if name == asked.time else decide(column, sample)
@@ -276,7 +276,11 @@ def _head(asked: Request, facts: Profile, source: Source) -> list[str]:
 
 
 def _labels(target: Target, rows: int) -> list[str]:
-    known = {"mean": float(f"{target.share:.4g}")} if starts_at_mean(rows, target.share) else {}
+    known: dict[str, Any] = {}
+    if starts_at_mean(rows, target.share):
+        known = {"mean": float(f"{target.share:.4g}")}
+    elif target.kind == "regression" and rows < FEW_NUMBERS:
+        known = {"start_at_mean": True}
     keys = scalar({"name": target.column, **target.keys, **known})
     share = "" if target.share is None else f"; {target.share:.3g} of the rows are 1"
     return ["labels:", f"  - {keys}  {comment(target.why + share)}"]

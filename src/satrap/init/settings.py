@@ -17,6 +17,9 @@ _FEW = 300
 _SOME = 6000
 """Rows of the rarer label below which the network starts at the mean of the label."""
 
+FEW_NUMBERS = 6000
+"""Rows of a regression label below which the network starts at its mean."""
+
 
 def is_small(rows: int, share: float | None) -> bool:
     """Return whether so many training rows suffice for a weight per value only.

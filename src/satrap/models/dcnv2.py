@@ -23,8 +23,8 @@ class DCNv2(Ranker):
     `bottom` and `rank` is DLRM-DCNv2 of MLPerf Training: github.com/mlcommons/training,
     recommendation_v2/torchrec_dlrm.
 
-    If the means of all labels are known (`Label.mean`), cross layers start at 0: with structure "parallel",
-    the network learns a logistic regression on its input first.
+    If all labels start at their means (`Label.mean`, `start_at_mean`), cross layers start at 0: with
+    structure "parallel", the network learns a linear model of its input first.
 
     Args:
         schema: labels and features; dims may differ.
@@ -61,7 +61,7 @@ class DCNv2(Ranker):
         numbers = schema.numeric_width
         self.bottom, bottom_width = mlp(numbers, bottom if numbers else (), batch_norm=batch_norm)
         width = input_width(schema, "DCNv2") - numbers + bottom_width
-        zero = all(label.log_odds is not None for label in schema.labels)
+        zero = all(label.first_output is not None for label in schema.labels)
         self.cross = nn.ModuleList(CrossLayer(width, rank, zero=zero) for _ in range(cross_layers))
         self.deep, deep_width = mlp(width, hidden, dropout=dropout, batch_norm=batch_norm)
         self.parallel = structure == "parallel"

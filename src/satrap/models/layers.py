@@ -160,7 +160,7 @@ def first_logits(labels: Sequence[Label]) -> tuple[Tensor, Tensor]:
     """
     if not labels:
         raise ConfigError("the schema has no labels", why="a model's outputs are those of its labels")
-    found = [odds for label in labels for odds in [label.log_odds] * label.outputs]
+    found = [odds for label in labels for odds in [label.first_output] * label.outputs]
     return torch.tensor([odds or 0.0 for odds in found]), torch.tensor([odds is not None for odds in found])
 
 
