@@ -13,7 +13,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIRST = DOCS / "tutorials" / "own_data.md"
 LATER = [
     *sorted({*DOCS.glob("tutorials/*.md")} - {FIRST}),
-    *(DOCS / f"{name}.md" for name in ("coming_from", "kubernetes", "published_runs")),
+    *(
+        DOCS / f"{name}.md"
+        for name in ("coming_from", "kubernetes", "persia_on_kubernetes", "published_runs")
+    ),
 ]
 
 pytestmark = pytest.mark.cluster
