@@ -142,7 +142,9 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
     extra |= {
-        name: task[name] for name in ("precision", "microbatches", "checkpoint_activations") if name in task
+        name: task[name]
+        for name in ("precision", "microbatches", "checkpoint_activations", "compile")
+        if name in task
     }
     trainer, losses = make_trainer(
         task["mode"], task.get("model", "mine"), workers=workers, exchange=exchange, **extra

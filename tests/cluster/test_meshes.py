@@ -180,6 +180,15 @@ def test_recomputed_activations_change_no_bit_over_a_mesh(mesh: Mesh, tmp_path: 
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)
+def test_copies_with_translated_blocks_learn_what_one_process_learns(tmp_path: Path, alone: Any) -> None:
+    [answers] = run(tmp_path, Mesh(2), [{"mode": "sync", "compile": True}])
+    losses, numbers = alone("sync", 2)
+    assert answers[0]["losses"] == pytest.approx(losses, abs=1e-5)
+    assert_near(saved(str(tmp_path / "saved 0")), numbers)
+
+
+@pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_in_16_bits_a_mesh_learns_nearly_what_one_process_does(tmp_path: Path, alone: Any) -> None:
     """Each process rounds its part of a gradient or sum, and Adam turns small gradients into whole steps."""

@@ -91,6 +91,12 @@ def test_the_local_exchange_has_one_process(tmp_path: Path) -> None:
     assert loaded(tmp_path, "dense.sharded=true").sections.cluster.workers == 1
 
 
+@pytest.mark.parametrize("mesh", ["dense.mesh.tensor=2", "dense.mesh.pipeline=2"])
+def test_divided_networks_are_not_translated(tmp_path: Path, mesh: str) -> None:
+    error = refused(tmp_path, SERVERS, mesh, "dense.compile=true")
+    assert error.what == f"dense.compile does not go with {mesh.removesuffix('=2')}"
+
+
 def test_copies_of_stages_may_share_their_weights(tmp_path: Path) -> None:
     mesh = "dense={mesh: {data: 2, tensor: 2, pipeline: 2}, sharded: true}"
     assert loaded(tmp_path, SERVERS, mesh).sections.cluster.workers == 8

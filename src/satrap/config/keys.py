@@ -323,6 +323,10 @@ class Dense(Keys):
     checkpoint_activations: bool = False
     """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
     the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation."""
+    compile: bool = False
+    """Whether blocks of the network are translated into machine code (torch.compile), which takes up to
+    minutes at the start and needs a C++ compiler, or on a CUDA device Triton. Equal up to rounding. Not with
+    `checkpoint_activations`, nor where workers divide the network."""
 
 
 class Training(Keys):

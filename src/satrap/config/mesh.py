@@ -47,6 +47,7 @@ def check_mesh(sections: Sections, source: Source) -> None:
     for path, wrong, why in (
         (("training", "mode"), sections.training.mode == "async", "its workers pull whole networks"),
         (("cluster", "wire", "dense"), cluster.wire.dense != "float32", "PyTorch adds gradients in float32"),
+        (("dense", "compile"), dense.compile, "what gathers weights or sends activations is not translated"),
         (("cluster", "embedding_workers"), cluster.embedding_workers > 0, "it is not supported yet"),
         (("cluster", "loaders"), peers and cluster.loaders > 0, f"{same}, and a loader gives each once"),
         (("training", "lookahead"), peers and sections.training.lookahead > 0, "it is not supported yet"),

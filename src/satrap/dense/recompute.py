@@ -37,29 +37,33 @@ def checkpoint_activations(model: nn.Module) -> None:
                 why="it would count each batch twice",
                 fix="remove checkpoint_activations, or use the model without batch_norm",
             )
-    found = list(_blocks(model))
+    found = list(blocks(model))
     if not found:
         raise ConfigError(
             f"checkpoint_activations finds no blocks in {type(model).__name__}",
             why="a block is a module in an nn.Sequential or nn.ModuleList",
             fix="remove checkpoint_activations, or put the layers into one of these",
         )
-    for module, forward in found:
-        module.forward = forward
+    for block in found:
+        forward: Callable[..., Any] = partial(checkpoint, block.forward, use_reentrant=False)
+        if isinstance(block, nn.Sequential):
+            forward = partial(_run, _segments(list(block)))
+        block.forward = forward
 
 
-def _blocks(module: nn.Module) -> Iterator[tuple[nn.Module, Callable[..., Any]]]:
-    """Yield the modules that get another `forward`, with that."""
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield what a network computes one after another: each `nn.Sequential` of plain layers, and each module
+    with modules of its own in an `nn.Sequential` or `nn.ModuleList`.
+    """
     if isinstance(module, nn.Sequential) and len(module) and not any(map(_composite, module)):
-        segments = _segments(list(module))
-        yield module, partial(_run, segments)
+        yield module
         return
     listed = isinstance(module, nn.Sequential | nn.ModuleList)
     for child in module.children():
         if listed and _composite(child) and not isinstance(child, nn.Sequential | nn.ModuleList):
-            yield child, partial(checkpoint, child.forward, use_reentrant=False)
+            yield child
         else:
-            yield from _blocks(child)
+            yield from blocks(child)
 
 
 def _composite(module: nn.Module) -> bool:

@@ -94,6 +94,7 @@ def training_options(recipe: Recipe) -> TrainingOptions:
         precision=dense.precision,
         microbatches=1 if dense.mesh.pipeline > 1 else dense.microbatches or 1,
         checkpoint_activations=dense.checkpoint_activations,
+        compile=dense.compile,
         monitor=training.monitor,
         metrics=tuple(own_functions(recipe, "metrics").values()),
     )

@@ -38,11 +38,15 @@ class TrainingOptions:
             default 20 for each, so that rows that have learnt little miss few updates. 0: at once.
         checkpoint_activations: blocks of the network compute their forward pass again for the backward pass,
             default False; see `satrap.dense.recompute`.
+        compile: blocks of the network are translated into machine code when they first compute, default
+            False; see `satrap.dense.compiled`. Not with `checkpoint_activations`, nor with a mesh that
+            divides the network. A trained model scores without it.
         metrics: metrics of your own, see `satrap.metrics.OwnMetrics`. Of the monitor, lower values
             are better if it has an attribute `higher_is_better` that is False.
 
     Raises:
-        ConfigError: an unknown precision or monitor, or microbatches below 1.
+        ConfigError: an unknown precision or monitor, microbatches below 1, or `compile` with
+            `checkpoint_activations`.
     """
 
     lr_schedule: Schedule = field(default_factory=Constant)
@@ -54,12 +58,19 @@ class TrainingOptions:
     microbatches: int = 1
     staleness_warmup: int | None = None
     checkpoint_activations: bool = False
+    compile: bool = False
     metrics: tuple[Metric, ...] = ()
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
         if self.microbatches < 1:
             raise ConfigError(f"microbatches must be >= 1, got {self.microbatches}")
+        if self.compile and self.checkpoint_activations:
+            raise ConfigError(
+                "compile does not go with checkpoint_activations",
+                why="PyTorch chooses what a translated block keeps for its backward pass",
+                fix="remove one of them",
+            )
         allowed = [*MONITORS, *self._directions()]
         if self.monitor not in allowed:
             raise ConfigError(

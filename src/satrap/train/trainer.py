@@ -15,6 +15,7 @@ from satrap import models, own_code
 from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
+from satrap.dense.compiled import compile_blocks
 from satrap.dense.recompute import checkpoint_activations
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
@@ -125,12 +126,12 @@ class Trainer:
         self.mode, self.staleness = mode, schedule.staleness
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
-        self.model = _checked(model, options).to(chosen)
+        kind = _backend(schedule, self.workers, options)
+        self.model = _prepared(model, options, chosen)
         clip_norm, precision = options.clip_norm, options.precision
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
         if lookahead:
             _check_lookahead(store.bounds(tables))
-        kind = _backend(schedule, self.workers, options)
         self.dense: DenseBackend = kind(model, make, clip_norm, self.workers, precision)
         tables = [*tables, *self.dense.tables({table.dim for table in tables})]
         self.exchange: Exchange = (
@@ -397,10 +398,13 @@ def _checked_optimizers(embedding: object, dense: MakeOptimizer | None) -> MakeO
     return make
 
 
-def _checked(model: nn.Module, options: TrainingOptions) -> nn.Module:
+def _prepared(model: nn.Module, options: TrainingOptions, device: torch.device) -> nn.Module:
     check_parts(model, options.microbatches)
     if options.checkpoint_activations:
         checkpoint_activations(model)
+    model.to(device)
+    if options.compile:
+        compile_blocks(model, device)
     return model
 
 
@@ -425,6 +429,12 @@ def _backend(schedule: Schedule, workers: Workers, options: TrainingOptions) -> 
             f"mode {schedule.mode} does not go with a mesh that divides the network",
             why="its weights are rows of the store, which each worker pulls whole",
             fix="use sync or hybrid, or a mesh of data alone",
+        )
+    if options.compile:
+        raise ConfigError(
+            "compile does not go with a mesh that divides the network",
+            why="what gathers weights, or sends activations, is not translated",
+            fix="remove compile, or use a mesh of data alone",
         )
     if workers.mesh.pipeline == 1:
         from satrap.dense.divided import Divided
