@@ -167,7 +167,7 @@ class Label:
             it; the models of `satrap.models` then start out predicting it.
         std: regression, not poisson: its standard deviation; default as for `mean`.
         start_at_mean: regression: the models of `satrap.models` start out predicting the mean; default False.
-            It helps with a few thousand rows or less.
+            It helps with a thousand rows or less.
         mask: column that says, per row, whether this label is known (1) or to be ignored (0).
     """
 

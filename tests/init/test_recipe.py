@@ -57,8 +57,8 @@ def test_few_rows_of_a_label_get_weights_and_a_start(tmp_path: Path) -> None:
 
 
 def test_few_rows_of_a_number_start_at_its_mean(tmp_path: Path) -> None:
-    rows = shop(7000).drop(columns=["visits", "color"])
-    for count, start in ((7000, True), (8000, None)):
+    rows = shop(2400).drop(columns=["visits", "color"])
+    for count, start in ((2400, True), (2600, None)):
         part = pd.concat([rows] * 2).head(count)
         part.to_parquet(tmp_path / "data.parquet")
         asked = Request(

@@ -17,7 +17,7 @@ _FEW = 300
 _SOME = 6000
 """Rows of the rarer label below which the network starts at the mean of the label."""
 
-FEW_NUMBERS = 6000
+FEW_NUMBERS = 2000
 """Rows of a regression label below which the network starts at its mean."""
 
 
