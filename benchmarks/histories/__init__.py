@@ -1,0 +1,1 @@
+"""A model of histories beside models without, see README.md."""
