@@ -31,3 +31,8 @@ def test_what_is_copied_is_there_and_sent() -> None:
 def test_torch_is_the_one_that_satrap_asks_for() -> None:
     (asked,) = re.findall(r'"(torch>=[^"]+)",', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert f'"{asked}"' in TEXT
+
+
+def test_both_stages_begin_with_the_base_that_was_asked_for() -> None:
+    assert re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE) == ["$BASE", "$BASE"]
+    assert TEXT.index("ARG BASE=python:3.") < TEXT.index("FROM ")
