@@ -122,7 +122,8 @@ def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_pa
         run.popen.wait()
         assert eventually(lambda: not any(map(alive, roles.values())))
     with Run(tmp_path, "training.epochs=100000", resume=True) as again:
-        assert eventually(lambda: (again.folder / "requests" / "lock").exists())
+        asked = eventually(lambda: satrap("shards", "list", again.folder).code == 0)
+        assert asked, again.log.read_text()
         listed = shards("list", again.folder)
         assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
         assert listed["epoch"] > 2
