@@ -59,10 +59,11 @@ def test_each_command_asks_for_what_it_says(
     tmp_path: Path, arguments: list[object], request_: tuple[str, int]
 ) -> None:
     said = {"said": "3 rows moved", "shards": SHARDS}
-    answer, request = asked(tmp_path, said, *arguments, tmp_path)
+    command, *number = arguments
+    answer, request = asked(tmp_path, said, command, tmp_path, *number)
     assert (request.command, request.shard) == request_
     assert answer.out.startswith("3 rows moved\n")
-    plain, _ = asked(tmp_path, said, *arguments, tmp_path, "--json")
+    plain, _ = asked(tmp_path, said, command, tmp_path, *number, "--json")
     assert json.loads(plain.out) == said
 
 

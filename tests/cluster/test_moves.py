@@ -77,7 +77,7 @@ def _move_and_compare(moved: Run, plain: Run) -> None:
     assert added["rows"] > 0
     listed = shards("list", moved.folder)
     assert sum(one["rows"] for one in listed["shards"]) > added["rows"]
-    drained = shards("drain", 0, moved.folder)
+    drained = shards("drain", moved.folder, 0)
     assert [one["shard"] for one in drained["shards"]] == [1, 2]
     assert eventually(lambda: len([c for c in children(moved.popen.pid) if c.startswith("shard")]) == 2)
     balanced = shards("balance", moved.folder)
@@ -104,7 +104,7 @@ def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
         assert eventually(lambda: len(set(children(run.popen.pid).values()) - set(roles.values())) > 0)
         listed = shards("list", run.folder)
         assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
-        drained = shards("drain", 1, run.folder)
+        drained = shards("drain", run.folder, 1)
         assert [one["shard"] for one in drained["shards"]] == [0, 2]
         for pid in children(run.popen.pid).values():
             os.kill(pid, signal.SIGKILL)

@@ -41,11 +41,11 @@ def add(run: str, as_json: bool) -> None:
 
 
 @shards.command()
-@click.argument("number", type=click.IntRange(min=0))
 @run
+@click.argument("number", type=click.IntRange(min=0))
 @json_option
 @debug_option
-def drain(number: int, run: str, as_json: bool) -> None:
+def drain(run: str, number: int, as_json: bool) -> None:
     """Give all rows of shard NUMBER to the others, and end it."""
     _ask(run, "drain", number, as_json=as_json)
 
