@@ -17,8 +17,6 @@ from tests.cli.command import SATRAP, satrap
 from tests.cluster.runs import alive, children, eventually
 from tests.launch.runs import RECIPE, make_recipe
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-
 SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 400")
 SETTINGS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=2", "training.patience=null"]
 
@@ -62,6 +60,7 @@ class Run:
         assert self.popen.wait(300) == 0, self.log.read_text()
 
 
+@pytest.mark.cluster
 def test_two_three_and_two_shards_under_training_give_the_model_of_two(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("moved", "plain")]
     for folder in folders:
@@ -89,6 +88,7 @@ def _move_and_compare(moved: Run, plain: Run) -> None:
     assert differences(*ends) == []
 
 
+@pytest.mark.slow  # minutes, and not part of CI
 @pytest.mark.parametrize("who", ["shard 0", "shard 2", "worker 0", "worker 1"])
 @pytest.mark.parametrize("durability", ["journal", "snapshot"])
 def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
@@ -111,6 +111,7 @@ def test_whoever_is_killed_after_a_move_the_run_recovers_and_keeps_the_map(
         run.popen.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_path: Path) -> None:
     with Run(tmp_path, "checkpoint.every_steps=20", "training.epochs=100000") as run:
         assert run.training()
