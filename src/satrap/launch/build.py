@@ -236,4 +236,4 @@ def wire_of(recipe: Recipe) -> Wire:
     if recipe.sections.training.mode == "async":  # dense weights travel there, and 16 bits would spoil them
         return Wire("float32", "float32")
     wire = recipe.sections.cluster.wire
-    return Wire(wire.forward, wire.backward, wire.dense)
+    return Wire(wire.forward, wire.backward, wire.dense, wire.dense_rank)

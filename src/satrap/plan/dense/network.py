@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import MakeOptimizer, Mesh
+from satrap.dense.workers import Compression
 from satrap.plan.dense.inputs import Inputs
 from satrap.plan.dense.live import Live
 
@@ -31,6 +32,7 @@ class Network:
         microbatches: parts of a batch that are computed one after another; of a pipeline, its `Mesh` says it.
         checkpoint_activations: whether activations are computed twice.
         number_bytes: of a number of the gradient on its way between whole copies, default 4.
+        compression: of gradients between whole copies, default none.
     """
 
     make: Callable[[], nn.Module]
@@ -41,6 +43,7 @@ class Network:
     microbatches: int = 1
     checkpoint_activations: bool = False
     number_bytes: float = 4.0
+    compression: Compression | None = None
 
 
 @dataclass(frozen=True, slots=True)
