@@ -84,8 +84,17 @@ def _network(recipe: Recipe) -> Network:
         microbatches=options.microbatches,
         checkpoint_activations=options.checkpoint_activations,
         number_bytes=4.0 if wire.compresses else row_bytes(CODES[wire.dense], _MANY) / _MANY,
+        offload=offload_of(recipe),
         compression=Compression(wire.dense, wire.dense_rank) if wire.compresses else None,
     )
+
+
+def offload_of(recipe: Recipe) -> str:
+    """Return where the optimizer is, as `Network` says it; on a device, nothing of it remains there."""
+    sections = recipe.sections
+    if sections.dense.offload is None:
+        return ""
+    return "disk" if sections.training.device == "cpu" else "cpu"
 
 
 def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> Inputs:

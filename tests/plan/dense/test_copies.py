@@ -20,6 +20,12 @@ def test_one_process_needs_what_pytorch_counts() -> None:
     assert need.traffic == 0
 
 
+def test_an_optimizer_that_is_elsewhere() -> None:
+    plain, on_disk, on_host = (need_of_copy(network(offload=o), Mesh()) for o in ("", "disk", "cpu"))
+    assert [need.memory.get("optimizer", 0) for need in (plain, on_disk, on_host)] == [8 * WEIGHTS, 0, 0]
+    assert on_host.peak <= on_disk.peak < plain.peak
+
+
 def test_bytes_that_meshes_send() -> None:
     net, n = network(), 4 * WEIGHTS
     copies = need_of_copy(net, Mesh(4)).sent

@@ -30,7 +30,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     Raises:
         ConfigError: the network does not go with the mesh, see `tensor_plan`, or with micro-batches.
     """
-    rates = Rates.of(network.optimizer)
+    rates = Rates.of(network.optimizer).away(network.offload)
     with FakeTensorMode():
         model, live, sums = network.make(), Live(), list[int]()
         whole = set(model.parameters())
