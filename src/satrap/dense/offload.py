@@ -61,7 +61,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._keep(parameter, self.state[parameter])
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Take the step of every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
@@ -81,7 +81,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if host is not parameter:
             parameter.copy_(host)
 
-    def _keep(self, parameter: nn.Parameter, entry: MutableMapping[str, Any]) -> None:
+    def _keep(self, parameter: Tensor, entry: MutableMapping[str, Any]) -> None:
         """Keep the state of a parameter where it belongs."""
         moved = {key: self._kept(value) for key, value in entry.items()}
         new = any(moved[key] is not value for key, value in entry.items())
