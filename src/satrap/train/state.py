@@ -55,11 +55,20 @@ class TrainingState:
         self.begin()
 
     def begin(
-        self, epochs: int = 0, observers: Sequence[Observer] = (), series: Series | None = None
+        self,
+        epochs: int = 0,
+        observers: Sequence[Observer] = (),
+        series: Series | None = None,
+        *,
+        batch: int | None = None,
     ) -> None:
-        """Open the account of a `fit` of so many passes; `series` are its snapshots, if it takes any."""
+        """Open the account of a `fit` of so many passes.
+
+        `series` are its snapshots, if it takes any, `batch` its samples per step, if that is known.
+        """
         self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
-        self.position = Position(self.workers.data.rank, self.workers.data.size)
+        share = self.workers.data
+        self.position = Position(share.rank, share.size, batch, together=not self.apart)
         self.series, self.best = series, Best(series)
 
     @property

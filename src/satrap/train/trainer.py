@@ -208,7 +208,8 @@ class Trainer:
             check_data(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, line] if line else observers
-        self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series())
+        series, batch = None if checkpoint is None else checkpoint.series(), getattr(data, "batch_size", None)
+        self.state.begin(epochs, observers, series, batch=batch)
         snapshots = Snapshots(self.state, checkpoint)
         if resume:
             snapshots.resume()
