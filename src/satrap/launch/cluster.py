@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -93,12 +92,9 @@ def run(
     assignment = Assignment(where, plain, 0, keys.workers, "", (), key=key, run=identity.run)
     assignment = replace(assignment, resume=resume, placement=placement, trial=trial)
     interrupts: list[int] = []
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        interrupts.append(number)
-
     launcher, mailbox = _launcher(recipe, identity.run, folder, notice), Mailbox(folder.requests)
-    handlers = signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt})
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = signal_handlers(dict.fromkeys(signals, lambda number, _: interrupts.append(number)))
     with handlers, closing(launcher), mailbox.open(), closing(Targets(folder)) as targets:
         cluster = _Cluster(
             recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps, keys
@@ -110,6 +106,7 @@ def run(
             for name, event in launcher.events(_TICK):
                 targets.heard(name, event)
                 cluster.do(supervisor.heard(name, event))
+            targets.keep_workers(cluster.assignment.world)
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
     if supervisor.restarts:

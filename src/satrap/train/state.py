@@ -59,15 +59,11 @@ class TrainingState:
         epochs: int = 0,
         observers: Sequence[Observer] = (),
         series: Series | None = None,
-        *,
-        batch: int | None = None,
+        data: object = None,
     ) -> None:
-        """Open the account of a `fit` of so many passes.
-
-        `series` are its snapshots, if it takes any, `batch` its samples per step, if that is known.
-        """
+        """Open the account of a `fit` of so many passes over data; `series` are its snapshots, if any."""
         self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
-        share = self.workers.data
+        share, batch = self.workers.data, getattr(data, "batch_size", None)
         self.position = Position(share.rank, share.size, batch, together=not self.apart)
         self.series, self.best = series, Best(series)
 
