@@ -77,13 +77,18 @@ class ShardRequests:
         if request.command not in ("list", "add", "drain", "balance"):
             return ConfigError(f"there is no request {request.command!r} to shards")
         members = self.map.members
-        if request.command != "drain" or (request.shard in members and len(members) > 1):
+        if request.command != "drain" or (request.number in members and len(members) > 1):
             return None
         known = f"the shards are {', '.join(map(str, members))}"
         what = (
-            f"there is no shard {request.shard}" if request.shard not in members else "the last shard stays"
+            f"there is no shard {request.number}" if request.number not in members else "the last shard stays"
         )
         return ConfigError(what, why=known, fix="name one with satrap shards list")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being carried out."""
+        return self._now is not None
 
     def decide(self, now: float, roles: Roles) -> list[Action]:
         """Take the time in seconds while workers train: begin a request, or look whether a shard is up."""
@@ -117,7 +122,7 @@ class ShardRequests:
         request = self._now
         assert request is not None
         self._epoch += 1
-        leave = (request.shard,) if request.command == "drain" else ()
+        leave = (request.number,) if request.command == "drain" else ()
         return [GiveOrder(Order(request.id, leave, join, self._epoch, request.command == "list"))]
 
     def answered(self, moved: Moved, roles: Roles) -> list[Action]:
@@ -132,7 +137,7 @@ class ShardRequests:
             return [*actions, *self._end(None, roles, self._listed(moved, roles))]
         self.map, self._epoch = moved.map, max(self._epoch, moved.map.epoch)
         if request.command == "drain":
-            left = roles[f"shard {request.shard}"]
+            left = roles[f"shard {request.number}"]
             left.aside = True
             actions.append(StopRole(left.name, Stop.RELEASE))
         about: dict[str, Any] = {
