@@ -27,7 +27,7 @@ def shards(command: str, *arguments: object) -> dict[str, Any]:
     """Ask a run and return its answer; ask again if its workers have to start again meanwhile."""
     for _ in range(20):
         answer = satrap("shards", command, *arguments, "--json")
-        if "nothing was moved: all workers start again" not in answer.err:
+        if "not all rows were moved: all workers start again" not in answer.err:
             assert answer.code == 0, answer.err
             found: dict[str, Any] = json.loads(answer.out)
             return found
