@@ -243,13 +243,7 @@ class Supervisor:
             said = Say("saving after this step; Ctrl-C again to kill")
             return [said, *(StopRole(role.name, Stop.SAVE) for role in running)]
         if self._stop_until is not None and now > self._stop_until:
-            grace = f"{self._keys.grace:g} s"
-            error = InterruptedRunError(
-                f"interrupted; the workers had not stopped after {grace} and were killed",
-                why="the state since the newest snapshot was not saved",
-                fix="raise cluster.grace",
-            )
-            return self._finish(error)
+            return self._finish(_too_slow(self._keys.grace))
         return []
 
     def _judge(self, now: float) -> list[Action]:
@@ -299,13 +293,10 @@ class Supervisor:
         why = _CONSEQUENCES[lost.kind]
         if self.restarts and self.restarts == self._keys.restarts:
             why = f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
-        return ExchangeError(
-            f"{lost.name} {lost.ending}",
-            where=lost.traces,
-            why=why,
-            fix="look for its lines above; if the system killed it, it may have run out of memory"
-            + ("" if self._snapshots else "; with checkpoint.every_steps a run goes on after a death"),
-        )
+        advice = "look for its lines above; if the system killed it, it may have run out of memory"
+        if not self._snapshots:
+            advice += "; with checkpoint.every_steps a run goes on after a death"
+        return ExchangeError(f"{lost.name} {lost.ending}", where=lost.traces, why=why, fix=advice)
 
     def _may_return(self, role: RoleState) -> bool:
         """Whether a role ended for a reason that may not recur, or has moved and can be followed."""
@@ -316,9 +307,8 @@ class Supervisor:
                 return role.killed or self._journal
             case "worker" | "embedding worker":
                 error = self._errors.get(role.name)
-                unsaved = self._workers.stopping and isinstance(
-                    error, CheckpointError
-                )  # nobody asked for an end
+                # Nobody asked for an end.
+                unsaved = self._workers.stopping and isinstance(error, CheckpointError)
                 return role.killed or unsaved or (role.code == PEER_LOST and isinstance(error, ExchangeError))
         return False  # loaders have been restarted as often as allowed
 
@@ -343,14 +333,7 @@ class Supervisor:
         ]
         lost = max(self._step - (step or 0), 0)
         self.repeated += lost
-        origin = (
-            "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
-        )
-        said = (
-            f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
-            f"{lost:,} steps are done again ({self._count()})"
-        )
-        return [*servers, Say(said)]
+        return [*servers, _said(error, step, lost, self._count())]
 
     def _finish(self, error: BaseException | None) -> list[Action]:
         self.finished = True
@@ -360,6 +343,23 @@ class Supervisor:
         given_up += self._workers.give_up(why, final=True)
         stops = [StopRole(role.name, how) for role in _running(self._roles.values())]
         return [*given_up, *stops, Finish(error)]
+
+
+def _too_slow(grace: float) -> InterruptedRunError:
+    return InterruptedRunError(
+        f"interrupted; the workers had not stopped after {grace:g} s and were killed",
+        why="the state since the newest snapshot was not saved",
+        fix="raise cluster.grace",
+    )
+
+
+def _said(error: SatrapError, step: int | None, lost: int, count: str) -> Say:
+    """Return the line about a restart of all workers, which does `lost` steps again."""
+    origin = "the beginning: there is no snapshot yet" if step is None else f"the snapshot of step {step:,}"
+    return Say(
+        f"{error.what} ({error.where.partition(';')[0]}): all workers start again from {origin}; about "
+        f"{lost:,} steps are done again ({count})"
+    )
 
 
 def _removal_of(lost: RoleState) -> ExchangeError:

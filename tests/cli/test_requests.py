@@ -1,0 +1,41 @@
+"""A command waits for the run's answer, and prints it as JSON if that is wanted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from satrap.cli.requests import ask
+from satrap.errors import ConfigError
+from satrap.launch import mailbox
+from satrap.launch.mailbox import Mailbox
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_answer_is_waited_for(
+    tmp_path: Path, as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "LOOK_SECONDS", 0.01)
+    box, answer = Mailbox(tmp_path / "requests"), {"said": "done"}
+
+    def reply() -> None:
+        while not (found := list(box.requests())):
+            pass
+        box.reply(found[0].id, {**answer, "number": found[0].number})
+
+    with box.open():
+        thread = threading.Thread(target=reply)
+        thread.start()
+        got = ask(str(tmp_path), "workers", 3, as_json=as_json)
+        thread.join()
+    assert got == (None if as_json else {"said": "done", "number": 3})
+    printed = capsys.readouterr().out
+    assert (json.loads(printed) if as_json else printed) == ({"said": "done", "number": 3} if as_json else "")
+
+
+def test_nobody_waits_where_no_run_is_at_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run that could be asked"):
+        ask(str(tmp_path), "list", as_json=False)
