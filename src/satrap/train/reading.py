@@ -120,7 +120,8 @@ class Reading:
 
     def _share(self, data: Data, stream: Stream) -> Data:
         options: dict[str, Any] = {"worker": stream.worker, "workers": stream.workers}
-        if stream.batch is not None and stream.batch != self._batch:
+        # Else another size of batches is not what the position belongs to, and the reader says so.
+        if stream.cut is not None and stream.batch != self._batch:
             options["batch_size"] = stream.batch
         if options == {"worker": self.rank, "workers": self.size}:
             return data
