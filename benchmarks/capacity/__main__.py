@@ -8,6 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,22 @@ MODES = ("hybrid", "sync", "async")
 
 
 class Window(Observer):
-    """What happened from step `start` to step `stop`: time, processor time, and the stores' counters."""
+    """What happened from step `start` of a call of `fit` to step `stop`: time, processor time, counters."""
 
-    def __init__(self, start: int, stop: int, shards: Sequence[int]) -> None:
-        self.trainer: satrap.Trainer
-        self._places, self._shards = (start, stop), shards
+    def __init__(self, trainer: satrap.Trainer, start: int, stop: int, shards: Sequence[int]) -> None:
+        self._trainer, self._places, self._shards, self._step = trainer, (start, stop), shards, 0
         self._at: list[tuple[float, float, float]] = []
         self._counted: list[ExchangeStatistics] = []
 
     def step(self, progress: Progress) -> None:
         """Take the figures; reading the counters is outside the window."""
-        if progress.step == self._places[0]:
-            self._counted.append(self.trainer.statistics())
+        self._step += 1
+        if self._step == self._places[0]:
+            self._counted.append(self._trainer.statistics())
             self._at.append((time.perf_counter(), time.process_time(), self._shard_seconds()))
-        elif progress.step == self._places[1]:
+        elif self._step == self._places[1]:
             self._at.append((time.perf_counter(), time.process_time(), self._shard_seconds()))
-            self._counted.append(self.trainer.statistics())
+            self._counted.append(self._trainer.statistics())
 
     def _shard_seconds(self) -> float:
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._shards]
@@ -86,18 +87,33 @@ class Window(Observer):
         return found
 
 
-def one(
-    parameters: float,
-    of: float,
-    mode: str,
-    batch_size: int,
-    delay: float,
-    tier: Tier | None,
-    options: argparse.Namespace,
-) -> dict[str, float]:
-    """Train with fresh shards until the memory is full, then measure."""
-    warm = -(-options.warm_samples // batch_size)
-    with Network(options.shards, delay) as servers:
+class Side:
+    """A worker and shards of its own, which train as soon as it is their turn.
+
+    Args:
+        stack: ends the shards and the trainer.
+        sizes: virtual parameters, and those whose Zipf distribution is spread over them.
+        mode: "hybrid", "sync" or "async".
+        batch_size: samples per step.
+        delay: milliseconds to the shards, each way.
+        tier: where evicted rows go.
+        options: of the command line.
+    """
+
+    LEAD = 10
+    """Steps before a window, and after it."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        sizes: tuple[float, float],
+        mode: str,
+        batch_size: int,
+        delay: float,
+        tier: Tier | None,
+        options: argparse.Namespace,
+    ) -> None:
+        servers = stack.enter_context(Network(options.shards, delay))
         memory = options.memory << (20 if tier is None else 21)  # about half is the index of the tier
         store = StoreConfig(memory=memory, eviction=Eviction("lru"), tier=tier)
 
@@ -110,11 +126,16 @@ def one(
                 options=ClientOptions(deadline=120.0),
             )
 
-        described = schema(options.dim)
-        window = Window(warm, warm + options.steps, servers.shards)
-        trainer = window.trainer = satrap.Trainer(
+        self._sizes, self._batch_size, self._options, self._shards = (
+            sizes,
+            batch_size,
+            options,
+            servers.shards,
+        )
+        self._schema = schema(options.dim)
+        self._trainer = satrap.Trainer(
             network("tiny", options.dim),
-            described,
+            self._schema,
             embedding_optimizer=satrap.optim.RowWiseAdagrad(lr=0.02),
             dense_optimizer=lambda weights: torch.optim.SGD(weights, lr=0.05),
             mode=mode,
@@ -122,34 +143,53 @@ def one(
             store=store,
             place=satrap.train.Place(connect, threads=1),
         )
-        count = warm + options.steps + 10
-        data = workload.samples(parameters, of, described, options.dim, batch_size, count)
-        try:
-            trainer.fit(data, observers=[window])
-        finally:
-            trainer.close()
-    return window.figures(batch_size)
+        stack.callback(self._trainer.close)
+        self._train(-(-options.warm_samples // batch_size), 0, [])  # until the memory is full
+
+    def _train(self, steps: int, seed: int, observers: list[Observer]) -> None:
+        size, of = self._sizes
+        data = workload.samples(size, of, self._schema, self._options.dim, self._batch_size, steps, seed=seed)
+        self._trainer.fit(data, observers=observers)
+
+    def turn(self, number: int) -> dict[str, float]:
+        """Train the batches of a round, the same for all sides; return the figures."""
+        window = Window(self._trainer, self.LEAD, self.LEAD + self._options.steps, self._shards)
+        self._train(self._options.steps + 2 * self.LEAD, number + 1, [window])
+        return window.figures(self._batch_size)
+
+
+def in_turn(sides: dict[str, Side], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Let the sides train in short turns, so that what other programs do falls on all of them alike."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(rounds):
+        # Each is the first of a round in turn: what comes later may find the machine faster or slower.
+        at = number % len(names)
+        for name in [*names[at:], *names[:at]]:
+            runs[name].append(sides[name].turn(number))
+            print(f"round {number}, {name}: {runs[name][-1]}", flush=True)
+    return runs
 
 
 def flat(name: str, options: argparse.Namespace, tier: Path | None = None) -> dict[str, Any]:
-    """Run the sizes in turn, several times; return each one's speed as a share of the smallest one's."""
-    runs: dict[str, list[dict[str, float]]] = {f"{size:g}": [] for size in options.parameters}
+    """Run the sizes in turn; return each one's speed as a share of the smallest one's."""
+    repeats = []
     for number in range(options.repeats):
-        # Each size is the first of a round in turn: what comes later may find the machine faster or slower.
         at = number % len(options.parameters)
-        for size in [*options.parameters[at:], *options.parameters[:at]]:
-            with tempfile.TemporaryDirectory(dir=tier) as folder:
-                on = None if tier is None else Tier(folder, options.tier_memory << 20)
-                of = size if name == "zipf" else options.parameters[0]
-                found = one(size, of, "hybrid", options.batch_size, 0.0, on, options)
-            runs[f"{size:g}"].append(found)
-            print(f"{name}, {size:g} parameters: {found}", flush=True)
-    first = next(iter(runs.values()))
+        with ExitStack() as stack:
+            sides = {}
+            for size in [*options.parameters[at:], *options.parameters[:at]]:
+                on = None
+                if tier is not None:
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(dir=tier))
+                    on = Tier(folder, options.tier_memory << 20)
+                sizes = (size, size if name == "zipf" else options.parameters[0])
+                sides[f"{size:g}"] = Side(stack, sizes, "hybrid", options.batch_size, 0.0, on, options)
+            repeats.append(in_turn(sides, options.rounds))
+    first = f"{options.parameters[0]:g}"
     ratios = {
-        name: {
-            quantity: round(
-                statistics.median(r[quantity] / f[quantity] for r, f in zip(found, first, strict=True)), 3
-            )
+        f"{size:g}": {
+            quantity: of_the_first([(runs[f"{size:g}"], runs[first]) for runs in repeats], quantity)
             for quantity in (
                 "samples_per_second",
                 "processor_ms_per_batch",
@@ -157,22 +197,45 @@ def flat(name: str, options: argparse.Namespace, tier: Path | None = None) -> di
                 "shards_us_per_id",
             )
         }
-        for name, found in runs.items()
+        for size in options.parameters
     }
-    print(f"of the first: {ratios}", flush=True)
-    return {"of_the_first": ratios, "runs": runs}
+    print(f"{name}, of the first: {ratios}", flush=True)
+    return {"of_the_first": ratios, "repeats": repeats}
+
+
+Runs = list[dict[str, float]]
+
+
+def of_the_first(repeats: list[tuple[Runs, Runs]], quantity: str) -> dict[str, Any]:
+    """Return the mean of the repeats' ratios to the first size, its standard error, and the ratios.
+
+    A repeat's ratio is the median of its rounds'. Processes differ for as long as they live, by where their
+    memory lies, so repeats and not rounds are what is independent.
+    """
+    found = [
+        statistics.median(run[quantity] / other[quantity] for run, other in zip(runs, first, strict=True))
+        for runs, first in repeats
+    ]
+    error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+    return {
+        "mean": round(statistics.mean(found), 4),
+        "error": round(error, 4),
+        "repeats": [round(r, 4) for r in found],
+    }
 
 
 def modes(options: argparse.Namespace) -> dict[str, Any]:
     """Run the modes in turn at the largest size, with the shards some milliseconds away."""
-    size, runs = max(options.parameters), {mode: [] for mode in MODES}
-    for _ in range(options.repeats):
-        for mode in MODES:
-            runs[mode].append(one(size, size, mode, options.delay_batch_size, options.delay, None, options))
-            print(f"{size:g} parameters, {options.delay:g} ms, {mode}: {runs[mode][-1]}", flush=True)
+    size = max(options.parameters)
+    with ExitStack() as stack:
+        sides = {
+            mode: Side(stack, (size, size), mode, options.delay_batch_size, options.delay, None, options)
+            for mode in MODES
+        }
+        runs = in_turn(sides, options.rounds)
     speed = {m: statistics.median(r["samples_per_second"] for r in found) for m, found in runs.items()}
     ratios = {f"hybrid_over_{m}": round(speed["hybrid"] / speed[m], 3) for m in ("sync", "async")}
-    print(ratios, flush=True)
+    print(f"{options.delay:g} ms: {speed}, {ratios}", flush=True)
     return {"median_samples_per_second": speed, **ratios, "runs": runs}
 
 
@@ -186,9 +249,10 @@ def main() -> None:
     )
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--warm-samples", type=int, default=80 * 4096, help="before the measured steps")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=50, help="of a side's turn that are measured")
     parser.add_argument("--staleness", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each side")
+    parser.add_argument("--repeats", type=int, default=4, help="of the sizes, with other processes")
     parser.add_argument("--tier", type=Path, help="folder for evicted rows; the sizes are run with it, too")
     parser.add_argument("--tier-memory", type=int, default=512, help="MiB of disk of all shards")
     parser.add_argument(

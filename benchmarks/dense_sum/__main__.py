@@ -1,4 +1,4 @@
-"""Milliseconds in which workers add up the network's gradients, by number format. See README.md here."""
+"""Milliseconds in which workers average the network's gradients, by format. See README.md here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cluster.machines import Machines
 from benchmarks.collective.__main__ import free_port
 from benchmarks.record import write
 
-FORMATS = ("float32", "bfloat16", "float16", "int8")
+FORMATS = ("float32", "bfloat16", "float16", "int8", "powersgd", "sign")
 
 
 def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:
@@ -27,7 +27,7 @@ def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:
             command = [*machines.command(rank), sys.executable, "-m", "torch.distributed.run"]
             command += ["--nproc-per-node", "1", "--nnodes", str(options.workers), "--node-rank", str(rank)]
             command += ["--master-addr", machines.master, "--master-port", port]
-            command += ["-m", "benchmarks.dense_sum.rank", dense, str(options.numbers), str(options.sums)]
+            command += ["-m", "benchmarks.dense_sum.rank", dense, str(options.sums)]
             ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
         said = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
@@ -39,7 +39,6 @@ def run(dense: str, rate: str, options: argparse.Namespace) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--numbers", type=int, default=2_400_000)
     parser.add_argument("--rates", nargs="+", default=[""], help='such as "1gbit" (needs root); "": loopback')
     parser.add_argument("--sums", type=int, default=20, help="of a run")
     parser.add_argument("--repeats", type=int, default=2, help="runs of each format, by turns")

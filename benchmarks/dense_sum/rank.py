@@ -1,29 +1,50 @@
-"""One worker: adds numbers up with the others, and tells how long that takes. See README.md here."""
+"""One worker: averages gradients with the others, and tells how long that takes. See README.md here."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from itertools import pairwise
 
 import satrap  # isort: skip  # before torch, as a program of satrap's does: see satrap.threads
 import torch
+from torch import nn
 
+from satrap.dense.compressed import compressed
+from satrap.dense.data_parallel import average
 from satrap.exchange.servers import Wire
 from satrap.memory import keep_freed_memory
 
+WIDTHS = ((13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1))
+"""Of the two towers of DLRM in MLPerf: 2.4 million weights."""
+
+
+def parameters() -> list[nn.Parameter]:
+    """Return the parameters of DLRM's linear layers, with gradients."""
+    layers = [nn.Linear(n, m) for widths in WIDTHS for n, m in pairwise(widths)]
+    found = [p for layer in layers for p in layer.parameters()]
+    for parameter in found:
+        parameter.grad = torch.randn(parameter.shape)
+    return found
+
 
 def main() -> None:
-    """Rank 0 prints the milliseconds of each sum."""
-    dense, numbers, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    """Rank 0 prints the milliseconds of each mean."""
+    dense, repeats = sys.argv[1], int(sys.argv[2])
     keep_freed_memory()
     place = satrap.train.Place.from_environment(wire=Wire(dense=dense), threads=1)  # type: ignore[arg-type]
-    workers, tensor, found = place.workers, torch.randn(numbers), []
+    workers, own, found = place.workers, parameters(), []
+    way, gradients = compressed(own, workers.data), [p.grad for p in own]
     for _ in range(3 + repeats):
-        mine = tensor.clone()
+        for parameter, gradient in zip(own, gradients, strict=True):
+            parameter.grad = gradient
         workers.count([0.0])  # all begin together
         start = time.perf_counter()
-        workers.data.sum(mine, exact=10)
+        if way is None:
+            average(own, workers.data, [0.0, 0.0])
+        else:
+            way.average([0.0, 0.0], refused=False)
         found.append(round(1000 * (time.perf_counter() - start), 2))
     if workers.rank == 0:
         print(json.dumps(found[3:]), flush=True)

@@ -1,4 +1,4 @@
-"""How long training pauses while rows move between shard processes. See README.md here."""
+"""How training goes on while rows move between shard processes. See README.md here."""
 
 from __future__ import annotations
 
@@ -6,100 +6,152 @@ import argparse
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 
 import satrap
 from benchmarks.delay.network import Network
 from benchmarks.record import write
+from satrap.dense import Workers
 from satrap.exchange import Request
-from satrap.exchange.balance import balanced
 from satrap.exchange.servers import ServersExchange, Wire
-from satrap.exchange.shard_map import ShardMap
+from satrap.train import moves
+from satrap.train.desk import Desk, Moved, Order
+from satrap.train.moves import Mover
+from satrap.train.snapshots import Snapshots
+from satrap.train.state import TrainingState
 
 BLOCK = 100_000
+MOST_SECONDS = 300.0
+"""After which a move is taken to hang."""
 
 
-def fill(exchange: ServersExchange, rows: int) -> None:
-    """Create rows with ids over the whole space."""
-    random = np.random.default_rng(0)
-    for start in range(0, rows, BLOCK):
-        step(exchange, np.unique(random.integers(1, 2**63, min(BLOCK, rows - start)).astype(np.uint64)))
+class Wish(Desk):
+    """One order, and its answer."""
+
+    def __init__(self) -> None:
+        self.wanted: Order | None = None
+        self.answered: Moved | None = None
+
+    def order(self) -> Order | None:
+        """See `Desk.order`."""
+        return self.wanted
+
+    def answer(self, moved: Moved) -> None:
+        """See `Desk.answer`."""
+        self.answered, self.wanted = moved, None
+        if moved.error is not None:
+            raise moved.error
 
 
-def step(exchange: ServersExchange, ids: Any) -> None:
-    """Look rows up and update them, as a training step does."""
+class Training:
+    """Lookups and updates of the same number of ids, step after step, and the moves between them.
+
+    Args:
+        exchange: to the shards.
+        ids: uint64[n], of all rows.
+        batch: ids of a step.
+    """
+
+    def __init__(self, exchange: ServersExchange, ids: np.ndarray, batch: int) -> None:
+        self.exchange, self.ids, self.batch = exchange, ids, batch
+        self.run, self.random, self.wish = SimpleNamespace(steps=0), np.random.default_rng(1), Wish()
+        state = SimpleNamespace(workers=Workers(), exchange=exchange, run=self.run, apart=False)
+        idle = SimpleNamespace(writing=lambda: False, anywhere=lambda flag: flag)
+        self._mover = Mover(cast(TrainingState, state), self.wish, cast(Snapshots, idle))
+
+    def step(self) -> None:
+        """Train on one batch: half of its ids are of a hundredth of the rows."""
+        half, hot = self.batch // 2, max(1, len(self.ids) // 100)
+        places = [self.random.integers(0, hot, half), self.random.integers(0, len(self.ids), half)]
+        look_up_and_update(self.exchange, np.unique(self.ids[np.concatenate(places)]))
+        self.run.steps += 1
+        self._mover.stepped()
+
+    def rate(self, seconds: float) -> float:
+        """Return the steps per second, of so many seconds."""
+        start, first = time.perf_counter(), self.run.steps
+        while time.perf_counter() - start < seconds:
+            self.step()
+        return float((self.run.steps - first) / (time.perf_counter() - start))
+
+    def move(self, order: Order) -> dict[str, float]:
+        """Train until an order is carried out; return what became of it, and of the training meanwhile."""
+        before = self.rate(3.0)
+        self.wish.wanted, self.wish.answered = order, None
+        start, first, slowest = time.perf_counter(), self.run.steps, 0.0
+        while self.wish.answered is None:
+            began = time.perf_counter()
+            self.step()
+            slowest = max(slowest, time.perf_counter() - began)
+            assert time.perf_counter() - start < MOST_SECONDS
+        window = time.perf_counter() - start
+        during, moved = (self.run.steps - first) / window, self.wish.answered
+        return {
+            "rows": moved.carried,
+            "bytes": moved.carried_bytes,
+            "pauses": moved.pauses,
+            "longest_pause_ms": 1e3 * moved.seconds,
+            "paused_ms": 1e3 * moved.paused,
+            "window_s": window,
+            "slowest_step_ms": 1e3 * slowest,
+            "steps_s_before": before,
+            "steps_s_during": during,
+            "dip": 1 - during / before,
+            "steps_s_after": self.rate(3.0),
+        }
+
+
+def look_up_and_update(exchange: ServersExchange, ids: np.ndarray) -> None:
+    """Look rows up and update them, as a training step does; return once both are done."""
     lookup = exchange.lookup([Request(0, ids, np.array([0, len(ids)], np.int64))], create=True)
     rows = lookup.result()[0]
     exchange.update(lookup, [np.full_like(rows, 1e-3)], lr_scale=1.0)
     exchange.flush()
 
 
-def move(exchange: ServersExchange, members: list[int], joining: dict[int, str]) -> dict[str, float]:
-    """Balance the rows among some shards; return what moved, and the pause."""
-    exchange.flush()
-    start = time.perf_counter()
-    rows = np.sum(list(exchange.moves.rows_by_bucket().values()), axis=0)
-    new: ShardMap = exchange.map.after(balanced(exchange.map.owners, rows, members), members)
-    exchange.moves.join(new, joining)
-    greeted = time.perf_counter()
-    carried = exchange.moves.carry(new)
-    exchange.moves.adopt(new)
-    end = time.perf_counter()
-    return {
-        "rows": carried.rows,
-        "bytes": carried.bytes,
-        "pause_ms": 1e3 * (end - start),
-        "join_ms": 1e3 * (greeted - start),
-        "mb_s": carried.bytes / 1e6 / (end - greeted),
-    }
-
-
-def measure(rows: int, dim: int) -> dict[str, Any]:
-    """Let a third shard join two, then end one of them."""
+def measure(rows: int, dim: int, batch: int) -> dict[str, Any]:
+    """Let a third shard join two, then end one of them, while training goes on."""
     table = satrap.Table("id", dim=dim, optimizer=satrap.optim.RowWiseAdagrad(lr=0.05))
+    ids = np.unique(np.random.default_rng(0).integers(1, 2**63, rows).astype(np.uint64))
+    np.random.default_rng(2).shuffle(ids)
     with Network(3, 0) as network:
         exact = Wire("float32", "float32")
         exchange = ServersExchange(network.addresses[:2], [table], wire=exact, mode="hybrid")
-        fill(exchange, rows)
-        ids = np.sort(np.random.default_rng(1).integers(1, 2**63, 10_000).astype(np.uint64))
-
-        def step_ms() -> float:
-            start = time.perf_counter()
-            step(exchange, ids)
-            return 1e3 * (time.perf_counter() - start)
-
-        before = statistics.median(step_ms() for _ in range(20))
-        join = move(exchange, [0, 1, 2], {2: network.addresses[2]})
-        first = step_ms()
-        drain = move(exchange, [0, 2], {})
-        after = statistics.median(step_ms() for _ in range(20))
+        for start in range(0, len(ids), BLOCK):
+            look_up_and_update(exchange, np.sort(ids[start : start + BLOCK]))
+        training = Training(exchange, ids, batch)
+        join = training.move(Order("join", join={2: network.addresses[2]}))
+        drain = training.move(Order("drain", leave=(1,)))
         found = exchange.telemetry.statistics().rows
         exchange.close()
-    return {
-        "rows": found,
-        "join": join,
-        "drain": drain,
-        "step_ms": {"before": before, "first_after_join": first, "after": after},
-    }
+    assert found == len(ids), (found, len(ids))
+    return {"rows": found, "join": join, "drain": drain}
 
 
 def main() -> None:
-    """Print and record one line per size."""
+    """Print and record each measurement."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.moves", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=10_000, help="ids of a step")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--at-once", action="store_true", help="move all rows in one portion")
     parser.add_argument("--write", action="store_true", help="keep the raw result as JSON beside this file")
     options = parser.parse_args()
+    if options.at_once:
+        moves.FIRST_ROWS = 1 << 40
     results = []
     for rows in options.rows:
         for _ in range(options.repeats):
-            results.append(measure(rows, options.dim))
+            results.append(measure(rows, options.dim, options.batch))
             print(results[-1], flush=True)
     if options.write:
         print(write(Path(__file__).parent / "results", vars(options), {"moves": results}))
+    longest = [m[kind]["longest_pause_ms"] for m in results for kind in ("join", "drain")]
+    print(f"longest pause: {max(longest):.0f} ms; median of the longest {statistics.median(longest):.0f} ms")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ Points in use: `disk.create`, `disk.write`, `disk.sync`, `disk.sync_folder`, `di
 `disk.link`, `disk.replace`, `disk.remove`, `disk.list` and `disk.read` before each call to a file system;
 `checkpoint.data_written`, `checkpoint.committed` and `checkpoint.pruned` between the phases of a save;
 `shard.chunk` before a shard writes or loads some rows of a snapshot, `shard.written` after its last file;
-`journal.write` and `journal.written` around each write to a journal.
+`journal.write` and `journal.written` around each write to a journal; in a move of rows `shard.export` before
+a shard reads some rows, `shard.load` after it has loaded some, `shard.map` as it has taken a map, and at a
+worker `move.copied`, `move.mapped` after each shard's answer, and `move.adopt`.
 """
 
 from collections.abc import Callable

@@ -26,3 +26,10 @@ def keep_freed_memory(largest: int = _LARGEST, kept: int = _KEPT) -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, largest)
         mallopt(_TRIM_THRESHOLD, kept)
+
+
+def release_freed_memory() -> None:
+    """Return freed blocks to the system now, also those between blocks in use; works with glibc only."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.errors import StoreError
+from satrap.errors import SatrapError, StoreError
 from satrap.launch import mailbox
 from satrap.launch.mailbox import Mailbox, Request
 from tests.cli.command import Answer, satrap
@@ -19,7 +19,9 @@ SHARDS = [
 ]
 
 
-def asked(run: Path, answer: dict[str, object] | StoreError, *arguments: object) -> tuple[Answer, Request]:
+def asked(
+    run: Path, answer: dict[str, object] | SatrapError, *arguments: object, command: str = "shards"
+) -> tuple[Answer, Request]:
     """Answer one request; return what the command printed, and the request."""
     box, found = Mailbox(run / "requests"), list[Request]()
 
@@ -31,7 +33,7 @@ def asked(run: Path, answer: dict[str, object] | StoreError, *arguments: object)
     with box.open():
         thread = threading.Thread(target=reply)
         thread.start()
-        printed = satrap("shards", *arguments)
+        printed = satrap(command, *arguments)
         thread.join()
     return printed, found[0]
 
@@ -61,7 +63,7 @@ def test_each_command_asks_for_what_it_says(
     said = {"said": "3 rows moved", "shards": SHARDS}
     command, *number = arguments
     answer, request = asked(tmp_path, said, command, tmp_path, *number)
-    assert (request.command, request.shard) == request_
+    assert (request.command, request.number) == request_
     assert answer.out.startswith("3 rows moved\n")
     plain, _ = asked(tmp_path, said, command, tmp_path, *number, "--json")
     assert json.loads(plain.out) == said

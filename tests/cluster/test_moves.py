@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.chaos.digests import differences, digest
@@ -25,7 +27,7 @@ def shards(command: str, *arguments: object) -> dict[str, Any]:
     """Ask a run and return its answer; ask again if its workers have to start again meanwhile."""
     for _ in range(20):
         answer = satrap("shards", command, *arguments, "--json")
-        if "nothing was moved: all workers start again" not in answer.err:
+        if "not all rows were moved: all workers start again" not in answer.err:
             assert answer.code == 0, answer.err
             found: dict[str, Any] = json.loads(answer.out)
             return found
@@ -34,12 +36,20 @@ def shards(command: str, *arguments: object) -> dict[str, Any]:
 
 
 class Run:
-    """A run of a fixed number of steps; `sets` are further settings of its recipe."""
+    """A run of a fixed number of steps; `sets` are settings of its recipe beside `base`."""
 
-    def __init__(self, folder: Path, *sets: str, resume: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *sets: str,
+        resume: bool = False,
+        base: Sequence[str] = SETTINGS,
+        text: str = SYNC,
+        rows: pd.DataFrame | None = None,
+    ) -> None:
         self.folder = folder / "run"
-        options = [part for each in [*SETTINGS, *sets] for part in ("--set", each)]
-        command = [SATRAP, "train", make_recipe(folder, SYNC), "--output", self.folder, *options]
+        options = [part for each in [*base, *sets] for part in ("--set", each)]
+        command = [SATRAP, "train", make_recipe(folder, text, rows), "--output", self.folder, *options]
         command += ["--resume"] if resume else []
         self.log = folder / "log"
         with self.log.open("w") as log:

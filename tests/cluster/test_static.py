@@ -1,8 +1,9 @@
-"""Shards on another machine, started by hand: with and without the key, and while the cable is out."""
+"""Shards on another machine, started by hand: with and without the key, cut off for a while, far away."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,8 @@ from tests.launch.test_cluster import SERVERS, saved
 pytestmark = pytest.mark.cluster
 WORKERS, ROWS = 0, 1
 """Machines."""
-PARTITION = 10.0
+PARTITION, DELAY = 10.0, 0.001
+"""Seconds."""
 
 
 @contextmanager
@@ -98,3 +100,35 @@ def test_without_the_key_a_run_is_refused_and_so_is_a_shard(tmp_path: Path, mach
             text=True,
         )
         answer(shard).assert_refused("key")
+
+
+def test_a_delay_of_1_ms_changes_no_byte(tmp_path: Path, machines: Machines) -> None:
+    """Each way, over a link that delays every frame; with the key."""
+    recipe, run, key = make_recipe(tmp_path), tmp_path / "run", tmp_path / "key"
+    create_key(key)
+    same = ["training.mode=sync", "training.epochs=5", "training.patience=null"]
+    slow = Machines(len(machines.addresses), "1gbit", delay=DELAY)
+    with slow, shards(slow, key) as addresses:
+        assert connecting(slow, addresses[0]) >= 2 * DELAY
+        there = [*SERVERS, f"cluster.addresses=[{', '.join(addresses)}]", f"cluster.key={key}"]
+        done = answer(training(slow, recipe, run, *same, *there))
+    assert done.code == 0, done.err
+    launch.train(load(recipe, same), str(tmp_path / "here"))
+    assert saved(run) == saved(tmp_path / "here")
+
+
+CONNECT = """
+import socket, sys, time
+seconds = []
+for _ in range(5):  # the first also asks for the other's hardware address
+    began = time.perf_counter()
+    socket.create_connection((sys.argv[1], int(sys.argv[2]))).close()
+    seconds.append(time.perf_counter() - began)
+print(min(seconds))
+"""
+
+
+def connecting(machines: Machines, address: str) -> float:
+    """Seconds in which the first machine connects to an address."""
+    command = [*machines.command(WORKERS), sys.executable, "-c", CONNECT, *address.rsplit(":", 1)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

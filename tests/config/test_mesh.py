@@ -54,6 +54,7 @@ def test_given_another_number_it_is_an_error(tmp_path: Path, mesh: dict[str, int
     [
         "training.mode=async",
         "cluster.wire.dense=int8",
+        "cluster.wire.dense=powersgd",
         "cluster.embedding_workers=1",
     ],
 )

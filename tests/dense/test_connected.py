@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from satrap.dense import ConnectedWorkers, Workers
+from satrap.dense import ConnectedWorkers, Mesh, Workers
 from satrap.errors import ConfigError
 from satrap.exchange.servers import Wire
 from tests.dense.peers import terms
@@ -116,6 +116,12 @@ def test_a_sum_in_fewer_bits_is_that_of_threads_to_the_bit(dense: str, size: int
 def test_a_short_format_is_refused_on_cuda() -> None:
     with pytest.raises(ConfigError, match="gradients on cuda cannot travel as int8"):
         ConnectedWorkers("127.0.0.1:1", 0, 2, device="cuda", wire=Wire(dense="int8"))
+
+
+@pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, sharded=True)], ids=str)
+def test_compressed_gradients_are_refused_where_the_network_is_divided(mesh: Mesh) -> None:
+    with pytest.raises(ConfigError, match=r"wire\.dense sign does not go with a mesh that divides"):
+        ConnectedWorkers("127.0.0.1:1", 0, 2, mesh=mesh, wire=Wire(dense="sign"))
 
 
 @pytest.mark.cluster

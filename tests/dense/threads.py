@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from satrap.dense import Group, Workers
+from satrap.dense.compressed import KINDS
 from satrap.dense.short_sum import Bytes, ShortSum
+from satrap.dense.workers import Compression
 from satrap.exchange.servers.wire import CODES
 
 T = TypeVar("T")
@@ -57,7 +59,10 @@ class ThreadGroup(Group):
 
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self.rank, self.size = board, rank, board.world
-        short = board.dense != "float32"
+        kind, _, of_products = board.dense.partition(" ")
+        if kind in KINDS:
+            self.compression = Compression(kind, int(of_products or 4))
+        short = board.dense != "float32" and self.compression is None
         self._short = ShortSum(CODES[board.dense], self.size, self._swap) if short else None
 
     def _exchange(self, channel: str, item: Any) -> list[Any]:
@@ -69,6 +74,8 @@ class ThreadGroup(Group):
 
     @property
     def rounding(self) -> float | None:
+        if self.compression is not None:
+            return self.compression.error
         return 0.0 if self._short is None else self._short.rounding.error
 
     def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
@@ -80,6 +87,9 @@ class ThreadGroup(Group):
         for part in parts[1:]:
             total += part
         tensor.copy_(total)
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return torch.stack(self._exchange("all gather", tensor.clone()))
 
     def count(self, values: Sequence[float]) -> list[float]:
         parts = self._exchange("count", list(values))
@@ -135,7 +145,7 @@ def together(
         size: number of workers.
         work: of each.
         copies: of the network, default one per worker; neighbours hold a copy and read the same batches.
-        dense: number format of gradients, see `Wire`.
+        dense: number format of gradients, see `Wire`; "powersgd 2" has rank 2.
     """
     copies = copies or size
     parts = size // copies

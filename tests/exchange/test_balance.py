@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.exchange.balance import balanced
+from satrap.exchange.balance import balanced, towards
 from satrap.exchange.shard_map import ShardMap
 from satrap.store import BUCKETS
 
@@ -40,3 +40,17 @@ def test_a_third_shard_takes_a_third_in_two_pieces() -> None:
 def test_what_is_even_stays() -> None:
     even = ShardMap(3).owners
     np.testing.assert_array_equal(balanced(even, np.zeros(BUCKETS, np.int64), [0, 1, 2]), even)
+
+
+def test_towards_a_goal_go_the_next_buckets_whose_rows_fit_and_at_least_one() -> None:
+    goal = np.where(np.arange(BUCKETS) % 2, np.uint16(1), np.uint16(0))
+    rows, now, steps = np.full(BUCKETS, 3), np.zeros(BUCKETS, np.uint16), []
+    while not (now == goal).all():
+        before, now = now, towards(now, goal, rows, 1000)
+        steps.append(int((before != now).sum()))
+        assert set(np.flatnonzero(before != now)) <= set(np.flatnonzero(before != goal))
+    assert steps == [333] * 6 + [2048 - 6 * 333]
+    one = towards(np.zeros(BUCKETS, np.uint16), goal, rows, 0)
+    assert np.flatnonzero(one).tolist() == [1]
+    np.testing.assert_array_equal(towards(goal, goal, rows, 5), goal)
+    np.testing.assert_array_equal(towards(np.zeros(BUCKETS, np.uint16), goal, 0 * rows, 5), goal)

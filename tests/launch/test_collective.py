@@ -96,6 +96,24 @@ class KillWorker(Observer):
         os.kill(self.killed, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("dense", ["sign", "{dense: powersgd, dense_rank: 1}"])
+def test_gradients_of_the_network_travel_compressed(tmp_path: Path, dense: str) -> None:
+    """A run that lost a worker is, in its end, one that lost none: errors are in the snapshots."""
+    path = make_recipe(tmp_path, rows=frame(3001))
+    given = f"cluster.wire={dense}" if dense[0] == "{" else f"cluster.wire.dense={dense}"
+    settings = [*COLLECTIVE, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=5", given]
+    exact = launch.train(load(path, settings[:-1]), str(tmp_path / "exact"))
+    plain = launch.train(load(path, settings), str(tmp_path / "plain"))
+    killer = KillWorker()
+    outcome = launch.train(load(path, settings), str(tmp_path / "run"), observers=[killer])
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["restarts"] == 1
+    assert outcome.test == plain.test != exact.test
+    assert saved(tmp_path / "run") == saved(tmp_path / "plain")
+    assert plain.test["auc"] == pytest.approx(exact.test["auc"], abs=0.05)
+    workers = json.loads((tmp_path / "plain" / "metrics.json").read_text())["traffic"]["workers"]
+    assert all(0.05 < worker["rounding_dense"] < 1 for worker in workers)
+
+
 def test_a_killed_worker_brings_all_back_to_the_newest_snapshot_and_the_model_is_the_same(
     tmp_path: Path,
 ) -> None:

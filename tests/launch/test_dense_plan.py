@@ -37,7 +37,19 @@ def test_what_the_recipe_says_is_planned(tmp_path: Path) -> None:
     assert plan is not None
     network = plan.network
     assert (network.microbatches, network.checkpoint_activations, network.number_bytes) == (4, True, 2)
+    assert (network.compression, network.offload) == (None, "")
     assert plan.given[0].memory.get("optimizer", 0) == 0
+    given = [
+        *given,
+        "cluster.wire={dense: powersgd, dense_rank: 2}",
+        "dense.offload={optimizer: disk, folder: /d}",
+    ]
+    away = plan_network(load(path, given))
+    assert away is not None
+    assert away.network.compression is not None
+    assert (away.network.compression.kind, away.network.compression.rank) == ("powersgd", 2)
+    assert away.network.offload == "disk"
+    assert away.given[0].memory.get("optimizer", 0) == 0
     rows = pd.read_csv(tmp_path / "rows.csv")
     batch = rows[rows.index % 10 < 8].iloc[:100]  # without validation and test rows
     assert network.inputs.rows == ((batch["user"].nunique() + batch["item"].nunique(), 4),)

@@ -73,7 +73,7 @@ def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [None, StoreError("no room", fix="more")])
 def test_what_has_become_of_an_order_survives_the_way_to_the_launcher(error: StoreError | None) -> None:
     map = ShardMap(2).after(np.arange(4096) // 100 % 3, [0, 1, 2])
-    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, error))
+    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, 3, 1.5, error))
     found: Any = decode(encode(told))
     assert isinstance(found, RowsMoved)
     assert (found.moved.map, found.moved.rows, found.moved.bytes) == (map, {0: 5, 2: 6}, {0: 50, 2: 60})

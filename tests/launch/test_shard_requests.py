@@ -40,7 +40,9 @@ class Play:
         map = self.requests.map
         if error is None:
             map = map.after(np.array(members, np.uint16)[np.arange(4096) % len(members)], members)
-        return self.requests.answered(Moved(id, map, {0: 5}, {0: 50}, 3, 30, 2, 0.1, error), self.roles)
+        return self.requests.answered(
+            Moved(id, map, {0: 5}, {0: 50}, 3, 30, 2, 0.1, 1, 0.1, error), self.roles
+        )
 
 
 def replies(actions: list[Action]) -> list[Any]:
@@ -133,7 +135,7 @@ def test_what_is_under_way_is_given_up_with_the_workers_and_the_rest_with_the_ru
     done = play.requests.give_up("all workers start again", play.roles)
     assert without_words(done) == [GiveOrder(None), StopRole("shard 2", Stop.KILL)]
     assert play.roles["shard 2"].aside
-    assert "nothing was moved: all workers start again" in str(replies(done)[0])
+    assert "not all rows were moved: all workers start again" in str(replies(done)[0])
     assert play.requests.map == ShardMap(2)
     [error] = replies(play.requests.give_up("the run has ended", play.roles, final=True))
     assert "the run has ended" in str(error)
@@ -172,3 +174,17 @@ def test_obstacles_are_those_of_the_recipe(
 ) -> None:
     found = obstacles(load(make_recipe(tmp_path), settings))
     assert all((part in why) if part else not why for part, why in zip((moves, starts), found, strict=True))
+
+
+def test_a_move_that_stops_halfway_keeps_its_map_and_the_shard_that_has_rows_by_then() -> None:
+    play = Play()
+    play.ask("add")
+    play.roles["shard 2"].heard(Ready("h:9"))
+    play.decide()
+    part = ShardMap(2).after(np.where(np.arange(4096) < 9, 2, 0).astype(np.uint16), [0, 1, 2], epoch=5)
+    done = play.requests.answered(Moved("add", part, carried=3, error=StoreError("no room")), play.roles)
+    assert without_words(done) == [GiveOrder(None)]
+    assert [kept.map for kept in done if isinstance(kept, KeepMap)] == [part]
+    assert str(replies(done)[0]) == "no room"
+    assert play.requests.map == part
+    assert play.ask("balance") == [GiveOrder(Order("balance", epoch=6))]

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.config.cluster import Cluster
-from satrap.errors import DataError, ExchangeError, SatrapError, TrainingError
+from satrap.errors import CheckpointError, DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.exchange.shard_map import ShardMap
+from satrap.launch.actions import ChangeWorkers, MakeRoom, Reply
 from satrap.launch.events import Finished, RowsMoved, Stepped, Trained
 from satrap.launch.mailbox import Request
 from satrap.launch.outcome import InterruptedRunError
@@ -81,6 +82,9 @@ class Play:
         self.pids = 100
         self.asked: dict[str, Stop] = {}
         self.moves: list[str] = []  # servers that listen elsewhere when they come back
+        self.workers = rules.workers
+        self.full: SatrapError | None = None  # why there is no room for more workers
+        self.answers: list[Any] = []
         self.slow = ""  # takes its time to end when it is killed
         self.servers: list[StartServer] = []
         self.groups: list[StartWorkers] = []
@@ -98,9 +102,11 @@ class Play:
                     self.servers.append(action)
                     kept = "" if name in self.moves else address
                     self.begin(name, Ready(kept or f"127.0.0.1:{self.pids}"))
+                case MakeRoom() | ChangeWorkers() | Reply():
+                    self.about_workers(action)
                 case StartWorkers():
                     self.groups.append(action)
-                    for number in range(self.rules.workers):
+                    for number in range(self.workers):
                         self.begin(f"worker {number}")
                 case StopRole(name, how):
                     assert name in self.live
@@ -108,12 +114,25 @@ class Play:
                     self.asked[name] = how
                 case FindSnapshot():
                     self.do(self.supervisor.restart_workers(self.newest))
-                case Say(text):
-                    self.said.append(text)
-                case Tell(event):
-                    self.told.append(event)
+                case Say() | Tell():
+                    self.hear_of(action)
                 case Finish():
                     self.finish(action)
+
+    def hear_of(self, action: Say | Tell) -> None:
+        if isinstance(action, Say):
+            self.said.append(action.text)
+        else:
+            self.told.append(action.event)
+
+    def about_workers(self, action: MakeRoom | ChangeWorkers | Reply) -> None:
+        match action:
+            case MakeRoom():
+                self.do(self.supervisor.has_room(self.full))
+            case ChangeWorkers(workers):
+                self.workers = workers
+            case Reply(_, answer):
+                self.answers.append(answer)
 
     def finish(self, action: Finish) -> None:
         how = Stop.KILL if action.error else Stop.RELEASE
@@ -845,3 +864,89 @@ def test_a_drained_shard_may_end() -> None:
     play.wait(1.0)
     assert play.over is None
     assert len(play.supervisor.addresses("shard")) == 1
+
+
+SAVED = Trained(replace(RESULT, stopped="stopped"), {})
+
+
+def resizing(number: int, rules: Rules = RULES) -> Play:
+    """A run after step 30 whose workers have been asked to save, since another number is to go on."""
+    play = Play(rules, newest=30)
+    play.do(play.supervisor.asked(Request("a", "workers", number)))
+    play.wait()
+    assert play.stops == []
+    play.step(30)
+    play.wait()
+    assert [(stop.name, stop.how) for stop in play.stops] == [(f"worker {i}", Stop.SAVE) for i in range(2)]
+    return play
+
+
+def save(play: Play) -> None:
+    play.hear("worker 0", Finished(SAVED.result))
+    play.hear("worker 0", SAVED)
+    for name in [name for name in play.live if name.startswith("worker")]:
+        play.end(name, 0)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_number_of_workers_goes_on_from_what_the_others_saved(number: int) -> None:
+    play = resizing(number)
+    save(play)
+    play.wait()
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 30)]
+    assert [name for name in play.live if name.startswith("worker")] == [f"worker {i}" for i in range(number)]
+    assert [server.name for server in play.servers] == ["shard 0", "shard 1"]
+    assert (play.answers, play.supervisor.restarts, play.supervisor.repeated) == ([], 0, 0)
+    assert not any(isinstance(event, Finished) for event in play.told)
+    play.step(31)
+    play.wait()
+    assert [answer["workers"] for answer in play.answers] == [number]
+    play.hear("worker 0", TRAINED)
+    for name in [name for name in play.live if name.startswith("worker")]:
+        play.end(name, 0)
+    play.settle()
+    assert play.over == Finish(None)
+
+
+def test_a_run_that_ends_by_itself_meanwhile_has_ended() -> None:
+    play = resizing(3)
+    play.hear("worker 0", TRAINED)
+    for name in ("worker 0", "worker 1"):
+        play.end(name, 0)
+    play.settle()
+    assert play.over == Finish(None)
+    assert "the run has ended" in str(play.answers[0])
+
+
+def test_a_stop_of_the_user_comes_before_another_number_of_workers() -> None:
+    play = resizing(3)
+    play.interrupts = 1
+    play.wait()
+    save(play)
+    play.settle()
+    assert play.over == Finish(None)
+    assert play.groups == [StartWorkers(0)]
+
+
+@pytest.mark.parametrize("error", [None, CheckpointError("the disk is full")])
+def test_a_worker_that_dies_or_cannot_save_meanwhile_leaves_the_number_as_it_is(
+    error: SatrapError | None,
+) -> None:
+    play = resizing(3, replace(RULES, snapshots=True))
+    if error is not None:
+        play.hear("worker 0", Failed(error))
+    play.end("worker 0", KILLED if error is None else FAILED)
+    play.settle()
+    play.settle()
+    assert play.groups == [StartWorkers(0), StartWorkers(1, 30)]
+    assert sorted(name for name in play.live if name.startswith("worker")) == ["worker 0", "worker 1"]
+    assert "goes on with 2 workers" in str(play.answers[0])
+
+
+def test_without_room_for_more_workers_all_go_on() -> None:
+    play = Play(RULES)
+    play.full = SatrapError("no room")
+    play.step(3)
+    play.do(play.supervisor.asked(Request("a", "workers", 3)))
+    play.wait()
+    assert (play.stops, [str(answer) for answer in play.answers]) == ([], ["no room"])

@@ -47,6 +47,16 @@ def test_each_process_is_a_target_and_one_that_comes_back_takes_its_place(tmp_pa
     assert not folder.targets_file.exists()
 
 
+def test_workers_that_will_not_come_back_are_no_targets(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    targets = Targets(folder)
+    for number, name in enumerate(["shard 2", "worker 0", "worker 1", "worker 2", "embedding worker 3"]):
+        targets.heard(name, MetricsServed(f"127.0.0.1:910{number}"))
+    targets.keep_workers(2)
+    known = [one["labels"]["instance"] for one in json.loads(folder.targets_file.read_text())]
+    assert known == ["shard-2", "worker-0", "worker-1", "embedding-worker-3"]
+
+
 def test_what_a_killed_run_has_left_is_removed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.targets_file.write_text("[]")

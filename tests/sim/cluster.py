@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from satrap.exchange import Request
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
+from satrap.exchange.shard_map import ShardMap
 from satrap.optim import SGD
 from satrap.rpc.client.peer import Peer
 from satrap.rpc.server.journal import Journal
@@ -36,7 +38,7 @@ from satrap.rpc.server.sessions import Limits, Sessions
 from satrap.rpc.server.turns import Turns
 from satrap.rpc.wire.frames import decode, digest, encode
 from satrap.schema import Table
-from satrap.store import BUCKETS
+from tests.sim.invariants import INVARIANTS
 
 DIM = 8
 """Workers there may be."""
@@ -46,8 +48,8 @@ PATIENCE = 100_000.0
 """Simulated seconds after which something is taken to hang."""
 
 
-class Died(BaseException):  # as a kill: nothing in the shard may catch it
-    """A shard is killed inside a request."""
+class Died(BaseException):  # as a kill: nothing may catch it
+    """A shard is killed inside a request, or a worker as it sends one."""
 
 
 class World:
@@ -120,9 +122,12 @@ class SimShard:
         self.crashes, self.recovered = 0, 0
         self.written, self.doomed = 0, 0
         self.links: dict[bytes, Callable[[list[bytes]], None]] = {}
+        self.ended = False
         self.start()
 
     def start(self) -> None:
+        if self.ended:
+            return
         self.up = True
         self.journal = CrashingJournal(self.folder, self)
         self.service = Service()
@@ -157,6 +162,14 @@ class SimShard:
                 file.write(head)
         self.world.after(self.world.random.uniform(0.5, 5.0), self.start)
 
+    def end(self) -> None:
+        """Be stopped for good, as a shard that has left or that will not join after all."""
+        if self.up:
+            self.up = False
+            self.journal.close()
+            self.service.close()
+        self.ended = True
+
     def receive(self, identity: bytes, message: list[bytes]) -> None:
         if not self.up:
             return
@@ -179,15 +192,38 @@ class SimShard:
         self.world.transmit(lambda: link(message))
 
 
-class SimNetwork:
-    """The network of one client, in place of `Loop`."""
+@dataclass
+class Life:
+    """The life of a worker.
 
-    def __init__(self, world: World, shards: Sequence[SimShard], peers: Sequence[Peer], on_end: Any) -> None:
-        self.world, self.shards, self.peers, self._on_end = world, shards, peers, on_end
+    Args:
+        sent: messages it has sent so far.
+        doomed: it dies after sending this one; of -n, before sending number n.
+    """
+
+    sent: int = 0
+    doomed: int = 0
+
+
+class SimNetwork:
+    """The network of one client, in place of `Loop`; `life` is that of its worker."""
+
+    def __init__(
+        self,
+        world: World,
+        shards: Sequence[SimShard],
+        life: Life,
+        peers: Sequence[Peer],
+        addresses: Sequence[str],
+        *,
+        key: object,
+        on_end: Any,
+    ) -> None:
+        self.world, self.shards, self.life, self._on_end = world, shards, life, on_end
         self.sent_bytes, self.received_bytes, self._stopped = 0, 0, False
-        self.peers = []
-        for peer, shard in zip(peers, shards, strict=False):
-            self._link(peer, shard)
+        self.peers: list[Peer] = []
+        for peer, address in zip(peers, addresses, strict=True):
+            self.join(peer, address)
         self._tick()
 
     def _link(self, peer: Peer, shard: SimShard) -> None:
@@ -234,7 +270,12 @@ class SimNetwork:
     def _send(self, peer: Peer, messages: Any) -> None:
         for message in messages:
             copy = [bytes(memoryview(part)) for part in message]
+            self.life.sent += 1
+            if self.life.sent == -self.life.doomed:
+                raise Died
             self.world.transmit(lambda m=copy: self._at[peer].receive(self._identity(peer), m))
+            if self.life.sent == self.life.doomed:
+                raise Died
 
     def _receive(self, peer: Peer, message: list[bytes]) -> None:
         if self._stopped or peer not in self.peers:
@@ -246,12 +287,16 @@ class SimNetwork:
 
 @dataclass
 class Lookup:
-    """What a worker saw, for the validator: rows of its own ids, and which of its updates were issued."""
+    """What a worker saw, for the validator: rows of its own ids, and which of its updates were issued.
+
+    `since`: its generation began with the rows of that step.
+    """
 
     worker: int
     step: int
     ids: list[np.ndarray]
     rows: list[np.ndarray]
+    since: int = 0
 
 
 @dataclass
@@ -273,6 +318,11 @@ class History:
                 count.update(ids.tolist())
         return counts
 
+    def rewind(self, step: int) -> None:
+        """Forget a step and all after it: they are trained again."""
+        self.batches = {key: ids for key, ids in self.batches.items() if key[1] < step}
+        self.lookups = [lookup for lookup in self.lookups if lookup.step < step]
+
     def check(self, workers: int, staleness: int, *, sync: bool) -> None:
         """Every lookup saw exactly the updates it should have."""
         cache: dict[tuple[int, int], list[Counter[int]]] = {}
@@ -281,7 +331,7 @@ class History:
                 own = other == lookup.worker
                 if not own and not sync:
                     continue  # as they arrive
-                key = (other, max(0, lookup.step - (0 if sync else staleness)))
+                key = (other, max(lookup.since, lookup.step - (0 if sync else staleness)))
                 if key not in cache:
                     cache[key] = self.seen(*key)
                 for model, ids, rows in zip(cache[key], lookup.ids, lookup.rows, strict=True):
@@ -294,18 +344,24 @@ class Worker:
 
     def __init__(self, cluster: SimCluster, rank: int, exchange: ServersExchange) -> None:
         self.cluster, self.rank, self.exchange = cluster, rank, exchange
-        self.random = np.random.default_rng([cluster.seed, rank])
-        self.issued, self.done = 0, 0
+        self.random = np.random.default_rng([cluster.seed, rank, cluster.generation])
+        self.since = self.issued = self.done = cluster.snapshot
         self._waiting: dict[int, Issued[Any]] = {}
+        self._comes_back = False
 
     @property
     def finished(self) -> bool:
         return self.done == self.cluster.steps
 
+    def wake(self) -> None:
+        """Go on, unless it will by itself."""
+        if not self._comes_back:
+            self.turn()
+
     def turn(self) -> None:
         """Do what the schedule says next; come back soon."""
-        cluster = self.cluster
-        if self.done == cluster.halt:
+        cluster, self._comes_back = self.cluster, False
+        if self.done == cluster.halt or self not in cluster.trainers:
             return
         while self.issued < min(cluster.steps, self.done + cluster.staleness + 1):
             ids = [self._some() for _ in TABLES]
@@ -319,13 +375,14 @@ class Worker:
             [rows] = issued.result()
             ids = cluster.history.batches[self.rank, self.done]
             parts = np.split(rows, issued.requests[0].splits[1:-1])
-            cluster.history.lookups.append(Lookup(self.rank, self.done, ids, parts))
+            cluster.history.lookups.append(Lookup(self.rank, self.done, ids, parts, self.since))
             gradient = np.zeros_like(rows)
             gradient[:, self.rank] = -cluster.workers
             del self._waiting[self.done]
             self.done += 1
             self.exchange.update(issued, [gradient], lr_scale=1.0)
         if not self.finished:
+            self._comes_back = True
             cluster.world.after(cluster.world.random.uniform(0.001, 0.02), self.turn)
 
     def _some(self) -> np.ndarray:
@@ -345,6 +402,11 @@ class SimCluster:
 
     Attributes:
         halt: the step before which all workers wait, -1: none.
+        generation: of the workers.
+        snapshot: the step of the rows with which this generation of workers began.
+        kept: the shard map with which the next generation would begin.
+        lives: of the workers, by rank.
+        newest: generation and epoch when everything was last checked.
     """
 
     def __init__(
@@ -362,77 +424,50 @@ class SimCluster:
         self.seed, self.workers, self.steps = seed, workers, steps
         self.sync, self.staleness = staleness is None, staleness or 0
         self.history, self.world = History(), World(seed, fault)
-        self.halt = -1
-        self.place, self.crash = place, crash
+        self.halt, self.generation, self.snapshot = -1, 0, 0
+        self.place, self.crash, self.kept = place, crash, ShardMap(shards)
+        self.lives = [Life() for _ in range(workers)]
+        self.newest, self.tables = (0, 0), TABLES
         self.shards = [SimShard(self.world, place / f"shard-{s}", crash) for s in range(shards)]
         self.exchanges = [self._connect(rank) for rank in range(workers)]
         self.trainers = [Worker(self, rank, e) for rank, e in enumerate(self.exchanges)]
 
     def _connect(self, rank: int) -> ServersExchange:
         return ServersExchange(
-            [f"127.0.0.1:{1000 + s}" for s in range(len(self.shards))],
+            [f"127.0.0.1:{1000 + s}" for s in self.kept.members],
             TABLES,
             wire=Wire("float32", "float32"),
             mode="sync" if self.sync else "hybrid",
-            worker=WorkerId(rank, self.workers),
+            worker=WorkerId(rank, self.workers, self.generation),
+            map=self.kept,
             options=ClientOptions(
-                deadline=60.0,
-                network=lambda peers, _, *, key, on_end: SimNetwork(self.world, self.shards, peers, on_end),
+                deadline=60.0, network=partial(SimNetwork, self.world, self.shards, self.lives[rank])
             ),
         )
 
-    def run_to(self, step: int) -> None:
-        """Train until all workers are before a step, and nothing is under way any more."""
-        self.halt = step
-        for trainer in self.trainers:
-            trainer.turn()
-        self.world.run(lambda: all(t.done == step for t in self.trainers))
-        for exchange in self.exchanges:
-            exchange.flush()
-        self.halt = -1
-
-    def add_shard(self) -> int:
-        """Start one more shard; return its number."""
-        number = len(self.shards)
-        self.shards.append(SimShard(self.world, self.place / f"shard-{number}", self.crash))
-        return number
-
-    def move(self, members: Sequence[int], seed: int) -> None:
-        """Deal the buckets anew by chance among some shards, as the workers of a run do at a barrier."""
-        old = self.exchanges[0].map
-        owners = np.random.default_rng(seed).choice(np.array(members, np.uint16), BUCKETS // 64).repeat(64)
-        new = old.after(owners, members)
-        for exchange in self.exchanges:
-            exchange.moves.join(new, {s: f"127.0.0.1:{1000 + s}" for s in members if s not in old.members})
-        self.exchanges[0].moves.carry(new)
-        for exchange in self.exchanges:
-            exchange.moves.adopt(new)
-
     def run(self) -> None:
         """Train to the end and check everything."""
+        self.halt = -1
         for trainer in self.trainers:
-            trainer.turn()
+            trainer.wake()
         self.world.run(lambda: all(t.finished for t in self.trainers))
         for exchange in self.exchanges:
             exchange.flush()
-        self.history.check(self.workers, self.staleness, sync=self.sync)
-        self._check_table()
+        self.check()
         for exchange in self.exchanges:
             exchange.close()
 
-    def _check_table(self) -> None:
-        """The rows of all shards are those of the model: each update was applied exactly once."""
-        self.world.run(lambda: all(shard.up for shard in self.shards))
-        models = [self.history.seen(w, self.steps) for w in range(self.workers)]
-        for t, table in enumerate(TABLES):
-            found: dict[int, list[float]] = {}
-            for number in self.exchanges[0].map.members:
-                for chunk in self.shards[number].service.store.export(table.name):
-                    for number, row in zip(chunk.ids.tolist(), chunk.weights, strict=True):
-                        assert number not in found, "two shards have one row"
-                        found[number] = row.tolist()
-            touched = {i for w in range(self.workers) for i in models[w][t]}
-            assert found.keys() == touched
-            for number, row in found.items():
-                expected = [float(models[w][t][number]) for w in range(self.workers)]
-                assert row == expected + [0.0] * (DIM - self.workers), (table.name, number)
+    def touched(self, *, issued: bool) -> set[tuple[str, int]]:
+        """Return (table, id) of the lookups that were answered, or of all that were issued."""
+        found = set()
+        for rank, trainer in enumerate(self.trainers):
+            for step in range(trainer.issued if issued else trainer.done):
+                for table, ids in zip(TABLES, self.history.batches.get((rank, step), []), strict=False):
+                    found |= {(table.name, id) for id in ids.tolist()}
+        return found
+
+    def check(self) -> None:
+        """Compare everything with the model; nothing may be under way."""
+        self.world.run(lambda: all(shard.up or shard.ended for shard in self.shards))
+        for invariant in INVARIANTS:
+            invariant(self)

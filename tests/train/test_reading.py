@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -68,6 +70,70 @@ def test_the_next_pass_is_shared_out_anew() -> None:
     assert train(reading, Numbers(20, 0, 2)) == [5, 7, 9, 11, 13, 15, 17, 19]
     reading.begin()
     assert train(reading, Numbers(20, 0, 2)) == list(range(0, 20, 2))
+
+
+class Samples:
+    """Whole samples, numbered; worker w of W has every W-th, in batches; the last may be smaller."""
+
+    def __init__(self, count: int, batch_size: int, worker: int = 0, workers: int = 1) -> None:
+        self.count, self.batch_size, self.worker, self.workers = count, batch_size, worker, workers
+
+    def with_options(self, *, worker: int, workers: int, batch_size: int | None = None) -> Samples:
+        return Samples(self.count, batch_size or self.batch_size, worker, workers)
+
+    def batches(self, epoch: int = 0, position: Any = None) -> Iterator[Batch]:
+        mine = np.arange(self.worker, self.count, self.workers)
+        for start in range(0 if position is None else position, len(mine), self.batch_size):
+            numbers = mine[start : start + self.batch_size]
+            where = start + len(numbers)
+            yield Batch(len(numbers), {}, numbers[:, None].astype(np.float32), position=where)
+
+
+def steps_of(readings: list[Reading], data: Samples, most: int | None = None) -> list[list[int]]:
+    """Train steps together, each worker its part, and return the samples of each; one more is read ahead."""
+    world, steps = len(readings), []
+    shares = [data.with_options(worker=rank, workers=world) for rank in range(world)]
+    each = [list(reading.batches(share, 0)) for reading, share in zip(readings, shares, strict=True)]
+    for step in range(max(map(len, each), default=0)):
+        if most == step:
+            break
+        parts = [(reading, own[step]) for reading, own in zip(readings, each, strict=True) if step < len(own)]
+        for reading, batch in parts:
+            reading.trained(batch)
+        steps.append(sorted(int(n) for _, batch in parts for n in np.ravel(batch.numeric)))  # type: ignore[arg-type]
+    return steps
+
+
+@pytest.mark.parametrize("later", [5, 99])
+@pytest.mark.parametrize("count", [240, 241, 247, 259])
+@pytest.mark.parametrize("worlds", [[1, 2, 1], [2, 1], [3, 2, 6, 1], [6, 4, 6], [2, 3, 3, 2], [1, 12, 4]])
+def test_workers_that_share_a_batch_take_the_same_steps_however_many_they_are(
+    worlds: list[int], count: int, later: int
+) -> None:
+    """The first take five steps, others later as many, or all that are left."""
+    first, found = worlds[0], list[list[int]]()
+    undisturbed = steps_of(
+        [Reading(r, first, 12 // first, together=True) for r in range(first)], Samples(count, 12 // first)
+    )
+    states: list[Any] = []
+    for turn, world in enumerate(worlds):
+        readings = [Reading(rank, world, 12 // world, together=True) for rank in range(world)]
+        for reading in readings if states else ():
+            reading.restore(states)
+        most = None if turn == len(worlds) - 1 else later if turn else 5
+        found += steps_of(readings, Samples(count, 12 // world), most)
+        states = json.loads(json.dumps([reading.state() for reading in readings]))
+    assert found == undisturbed
+
+
+def test_workers_that_share_a_batch_divide_a_pass_anew_that_has_not_begun() -> None:
+    states = [[asdict(Stream(rank, 2, batch=6))] for rank in range(2)]
+    reading = Reading(2, 3, 4, together=True)
+    reading.restore(states)
+    assert reading.state() == Reading(2, 3, 4).state()
+    apart = Reading(2, 3, 4)  # then each goes its own pace: no step is one of all
+    apart.restore(states)
+    assert [(s["worker"], s["workers"], s["cut"]) for s in apart.state()] == [(0, 2, None)]
 
 
 def test_more_workers_than_streams_read_them_in_turn() -> None:

@@ -26,6 +26,7 @@ from satrap.cli.shard import shard
 from satrap.cli.shards import shards
 from satrap.cli.train import train
 from satrap.cli.tune import tune
+from satrap.cli.workers import workers
 from satrap.errors import ConfigError, DataError, SatrapError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
@@ -63,6 +64,7 @@ for command in (
     key,
     shard,
     shards,
+    workers,
     loader,
     embedding_worker,
 ):

@@ -1,15 +1,11 @@
 """`satrap shards`: looks at the shards of a run that trains, and has rows move between them."""
 
-import json
-import time
-from pathlib import Path
 from typing import Any
 
 import click
 
 from satrap.cli.options import debug_option, json_option
-
-LOOK_SECONDS = 0.1
+from satrap.cli.requests import ask
 
 run = click.argument("run", metavar="RUN")
 
@@ -61,15 +57,8 @@ def balance(run: str, as_json: bool) -> None:
 
 def _ask(run: str, command: str, number: int = -1, *, as_json: bool) -> None:
     """Ask, wait for the answer, and show it."""
-    from satrap.launch.folder import RunFolder
-    from satrap.launch.mailbox import Mailbox
-
-    mailbox = Mailbox(RunFolder(Path(run)).requests)
-    request = mailbox.ask(command, number)
-    while (answer := mailbox.answer(request)) is None:
-        time.sleep(LOOK_SECONDS)
-    if as_json:
-        click.echo(json.dumps(answer, indent=2))
+    answer = ask(run, command, number, as_json=as_json)
+    if answer is None:
         return
     if "said" in answer:
         click.echo(answer["said"])

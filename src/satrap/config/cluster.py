@@ -17,9 +17,12 @@ class Wire(Keys):
     """Format of rows that are looked up; int8: 8-bit numbers with a scale per row."""
     backward: Literal["int8", "bfloat16", "float16", "float32"] = "bfloat16"
     """Format of their gradients; int8 as for rows."""
-    dense: Literal["int8", "bfloat16", "float16", "float32"] = "float32"
+    dense: Literal["int8", "bfloat16", "float16", "float32", "powersgd", "sign"] = "float32"
     """Format of the network's gradients, which several workers add up; int8: with a scale per 128 numbers. On
-    the device cpu only."""
+    the device cpu only. For slow networks, on any device: powersgd (products of thin matrices) and sign (one
+    bit per number), which send later what they leave out of a step. Not where workers divide the network."""
+    dense_rank: Positive = 4
+    """With `dense: powersgd`: columns of these matrices; more are more exact, and more bytes."""
 
 
 class Resources(Keys):

@@ -291,6 +291,16 @@ class Mesh(Keys):
     """Stages of a copy, one worker each, which compute one after another: each has some of the layers."""
 
 
+class Offload(Keys):
+    """Where the optimizer of the dense network is, if not on the device."""
+
+    optimizer: Literal["cpu", "disk"]
+    """cpu: its state is in host memory, for devices with too little of their own. disk: its state is in files
+    of `folder`, mapped into memory. With both, the CPU takes its steps."""
+    folder: str | None = None
+    """With `optimizer: disk`: folder on a fast disk of each worker's machine."""
+
+
 class Dense(Keys):
     """The dense network."""
 
@@ -323,6 +333,9 @@ class Dense(Keys):
     checkpoint_activations: bool = False
     """Whether blocks of the network keep only their input, and compute the rest again in the backward pass:
     the same result to the bit, less memory, about a third more arithmetic. Not with batch normalisation."""
+    offload: Offload | None = None
+    """Where its optimizer is, for example `{optimizer: disk, folder: /ssd}`; default: on the device. Slower;
+    equal to the bit on the device cpu, and up to rounding on another."""
     compile: bool = False
     """Whether blocks of the network are translated into machine code (torch.compile), which takes up to
     minutes at the start and needs a C++ compiler, or on a CUDA device Triton. Equal up to rounding. Not with

@@ -13,6 +13,7 @@ from satrap.config.derive import Keys
 from satrap.config.explain import explain, shown, unknown_value
 from satrap.config.keys import CategoricalKeys, NumericKeys, Sections, Split, VectorKeys
 from satrap.config.mesh import check_mesh, with_workers
+from satrap.config.offload import check_offload
 from satrap.config.source import OWN_CODE, KeyPath, Source, dotted, read, with_overrides
 from satrap.config.tables import check_kept, check_table
 from satrap.config.unsupported import check_cluster
@@ -224,6 +225,7 @@ def checked(source: Source) -> Recipe:
     recipe = Recipe(sections, source)
     check_cluster(sections, source)
     check_mesh(sections, source)
+    check_offload(sections, source)
     _check_own_code(recipe)
     _check_data(recipe)
     _check_transforms(recipe)

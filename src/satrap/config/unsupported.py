@@ -117,8 +117,16 @@ def _check_launcher(sections: Sections, source: Source) -> None:
 
 def _check_wire(sections: Sections, source: Source) -> None:
     """Raise `ConfigError` for a short format that the network's gradients cannot have on a GPU."""
-    dense, device = sections.cluster.wire.dense, sections.training.device
-    if dense != "float32" and device != "cpu":
+    wire, device = sections.cluster.wire, sections.training.device
+    dense = wire.dense
+    if dense != "powersgd" and wire.dense_rank != type(wire)().dense_rank:
+        raise ConfigError(
+            "cluster.wire.dense_rank has no effect without cluster.wire.dense: powersgd",
+            where=source.where(("cluster", "wire", "dense_rank")),
+            why="other formats send no matrices",
+            fix="remove cluster.wire.dense_rank, or set cluster.wire.dense to powersgd",
+        )
+    if dense not in ("float32", "powersgd", "sign") and device != "cpu":
         raise ConfigError(
             f"cluster.wire.dense: {dense} does not go with training.device: {device}",
             where=source.where(("cluster", "wire", "dense")),

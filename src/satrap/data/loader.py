@@ -54,10 +54,9 @@ class _Asked:
     part: str
     schema: Schema
     epoch: int
-    worker: int
-    workers: int
     position: dict[str, Any] | None
     read: bool
+    options: dict[str, Any]  # of `Dataset.with_options`
 
     @classmethod
     def from_dict(cls, text: Mapping[str, Any]) -> _Asked:
@@ -73,7 +72,10 @@ class _Asked:
         workers = whole(text, "workers", 1, MAX_WORLD)
         worker = whole(text, "worker", 0, workers - 1)
         epoch = whole(text, "epoch", 0, LARGEST)
-        return cls(part, schema, epoch, worker, workers, position, text.get("read") is not False)
+        options = {"worker": worker, "workers": workers}
+        if text.get("batch_size") is not None:
+            options["batch_size"] = whole(text, "batch_size", 1, LARGEST)
+        return cls(part, schema, epoch, position, text.get("read") is not False, options)
 
 
 class LoaderService(SerialHandler):
@@ -136,7 +138,7 @@ class LoaderService(SerialHandler):
             found = self._open(asked.part, asked.schema)
             if found is None:
                 return {"missing": True}
-            data = found.with_options(worker=asked.worker, workers=asked.workers)
+            data = found.with_options(**asked.options)
             rows = data.num_rows()
         except SatrapError as error:
             return {"error": error_values(error)}

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,7 @@ class RemoteData:
     `ExchangeError` that gives its name.
 
     The loader is at `address`, HOST:PORT; `part` is "train", "validation" or "test". The schema is measured.
+    Batches have `batch_size` samples, by default as many as the loader's recipe says.
     """
 
     def __init__(
@@ -46,12 +48,21 @@ class RemoteData:
         *,
         worker: int = 0,
         workers: int = 1,
+        batch_size: int | None = None,
         options: ClientOptions = ClientOptions(),
     ) -> None:
+        self.batch_size = batch_size
         self._connect, self._deadline = partial(Client, name, address, options=options), options.deadline
-        share = {"worker": worker, "workers": workers}
+        share = {"worker": worker, "workers": workers, "batch_size": batch_size}
         self._asked = {"part": part, "schema": schema.to_dict(), "epoch": 0, "position": None, **share}
         self._places: deque[tuple[Any, float | None]] = deque(maxlen=REMEMBERED)
+
+    def with_options(self, **changes: int) -> RemoteData:
+        """Return the same rows with another `worker`, `workers` or `batch_size`."""
+        other = copy(self)
+        other._asked, other._places = {**self._asked, **changes}, deque(maxlen=REMEMBERED)
+        other.batch_size = changes.get("batch_size", self.batch_size)
+        return other
 
     def exists(self) -> bool:
         """Whether the recipe of the loader has such rows."""

@@ -7,6 +7,7 @@ from satrap.dense.backend import DenseBackend, DenseState, Pipeline, Stepped
 from satrap.dense.connected import ConnectedGroup, ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer
 from satrap.dense.mesh import Mesh
+from satrap.dense.offload import offloaded
 from satrap.dense.precision import LossScale
 from satrap.dense.remote import DENSE_TABLE, RemoteStep
 from satrap.dense.workers import Group, Workers
@@ -26,4 +27,5 @@ __all__ = [
     "RemoteStep",
     "Stepped",
     "Workers",
+    "offloaded",
 ]

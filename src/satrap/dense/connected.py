@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from satrap.dense.interface import interface_of
 from satrap.dense.mesh import Mesh
 from satrap.dense.short_sum import Bytes, ShortSum
-from satrap.dense.workers import Group, Workers
+from satrap.dense.workers import Compression, Group, Workers
 from satrap.environment import variables
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.kernels import FLOAT32
@@ -53,7 +53,9 @@ class ConnectedGroup(Group):
     def __init__(self, main: Any, counting: Any, cuda: Any = None, *, wire: Wire = Wire()) -> None:
         self.rank, self.size, self._process = dist.get_rank(main), dist.get_world_size(main), dist.get_rank()
         self._main, self._counting, self._cuda = main, counting, cuda
-        code = CODES[wire.dense]
+        if wire.compresses:
+            self.compression = Compression(wire.dense, wire.dense_rank)
+        code = FLOAT32 if wire.compresses else CODES[wire.dense]
         self._short = None if code == FLOAT32 else ShortSum(code, self.size, self._swap)
 
     def silent(self) -> list[int]:
@@ -92,6 +94,8 @@ class ConnectedGroup(Group):
     @property
     def rounding(self) -> float | None:
         """See `Group.rounding`."""
+        if self.compression is not None:
+            return self.compression.error
         return 0.0 if self._short is None else self._short.rounding.error
 
     def sum(self, tensor: Tensor, *, exact: int | None = None) -> None:
@@ -101,6 +105,13 @@ class ConnectedGroup(Group):
                 dist.all_reduce(tensor, group=self._group(tensor))
             else:
                 self._short(tensor.numpy(), exact)
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """See `Group.all_gather`."""
+        found = tensor.new_empty((self.size, *tensor.shape))
+        with self._watched("gathering dense gradients"):
+            dist.all_gather(list(found.unbind()), tensor, group=self._group(tensor))
+        return found
 
     def count(self, values: Sequence[float]) -> list[float]:
         """See `Group.count`."""
@@ -160,7 +171,8 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         mesh: which parts of the network the workers have; default a copy each.
 
     Raises:
-        ConfigError: a short format for gradients on a CUDA device, or a mesh of another size.
+        ConfigError: a short format for gradients on a CUDA device, compressed gradients in a mesh that
+            divides the network, or a mesh of another size.
         ExchangeError: the others did not come.
     """
 
@@ -183,7 +195,14 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 f"there are {size} workers, but the mesh has {self.mesh}",
                 fix="start as many workers as the mesh has, or change its data",
             )
-        if wire.dense != "float32" and torch.device(device).type == "cuda":
+        if wire.compresses and not self.mesh.whole:
+            raise ConfigError(
+                f"wire.dense {wire.dense} does not go with a mesh that divides the network",
+                where=f"mesh: {self.mesh}",
+                why="PyTorch adds up gradients of parts in float32",
+                fix="use float32, or a mesh of whole copies",
+            )
+        if wire.dense != "float32" and not wire.compresses and torch.device(device).type == "cuda":
             raise ConfigError(
                 f"gradients on {device} cannot travel as {wire.dense}",
                 where="wire.dense",

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from satrap.dense import compressed
 from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Group, Workers
@@ -23,7 +24,8 @@ LARGEST_SUM = 3e38
 class DataParallel(DenseBackend):
     """Each worker has the whole network and its optimizer; a worker alone trains on one device.
 
-    Several workers add their gradients in one sum of one buffer; on their way they may be rounded. The buffer
+    Several workers add their gradients in one sum of one buffer; on their way they may be rounded, or
+    compressed, see `satrap.dense.compressed`. The buffer
     also carries the verdict of each worker, exactly, so that all take the same step or none does. One whose
     gradients are finite, but so large that the sum of all might not be, refuses the step, too.
 
@@ -54,6 +56,7 @@ class DataParallel(DenseBackend):
         self.optimizer = make(self.parameters) if make is not None and self.parameters else None
         self.clip_norm, self.scale = clip_norm, LossScale(precision)
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups] if self.optimizer else []
+        self._compressed = compressed.compressed(self.parameters, self.workers.data)
         self._losses: list[Tensor] = []  # of the parts of a batch, each times its share
 
     def begin(self) -> None:
@@ -103,9 +106,7 @@ class DataParallel(DenseBackend):
         seen = self.parameters if finite is not None else (*self.parameters, *rows)
         gradients = [t.grad for t in seen if t.grad is not None]
         right = loss is None or (
-            finite_sum(total, gradients)
-            and _summable(gradients, self.partners.data.size)
-            and (finite is None or finite())
+            finite_sum(total, gradients) and self._summable(gradients) and (finite is None or finite())
         )
         del gradients  # those that replace them may need their memory
         self.scale.divide([t.grad for t in (*self.parameters, *rows) if t.grad is not None])
@@ -118,6 +119,13 @@ class DataParallel(DenseBackend):
         if stepped.accepted:
             self._take(lr_scale)
         return replace(stepped, rescaled=self.scale.update(stepped.accepted))
+
+    def _summable(self, gradients: Sequence[Tensor]) -> bool:
+        """Return whether the sum of such gradients over the copies cannot overflow."""
+        if self._compressed is None:
+            return _summable(gradients, self.partners.data.size, LARGEST_SUM)
+        terms = [*gradients, *self._compressed.errors.values()]
+        return _summable(terms, self.partners.data.size, compressed.LARGEST)
 
     def _take(self, lr_scale: float) -> None:
         """Take the optimizer step, and drop the gradients: the next forward pass can have their memory."""
@@ -146,8 +154,10 @@ class DataParallel(DenseBackend):
         """Replace the gradients by their mean over the copies of the network, in one sum."""
         copies = self.partners.data
         say = [float(not own.accepted), own.loss if own.accepted else 0.0, of_rows, float(own.stop)]
-        # A worker that refuses sends zeros: its NaN would spoil the sums.
-        said = average(self.parameters, copies, say, zero=not own.accepted)
+        if self._compressed is not None:
+            said = self._compressed.average(say, refused=not own.accepted)
+        else:  # A worker that refuses sends zeros: its NaN would spoil the sums.
+            said = average(self.parameters, copies, say, zero=not own.accepted)
         return Stepped(said[0] == 0, said[1] / copies.size, said[3] > 0), said[2] / copies.size**2
 
     def state(self) -> DenseState:
@@ -173,17 +183,23 @@ class DataParallel(DenseBackend):
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:
-        """Return copies of the buffers, except in process 0, whose buffers are in `state`."""
-        if self.workers.rank == 0:
-            return {}
-        return {name: t.detach().cpu().clone() for name, t in self.model.named_buffers()}
+        """Return copies of the buffers, except in process 0, whose buffers are in `state`, and of errors."""
+        kept = {} if self.workers.rank == 0 else dict(self.model.named_buffers())
+        if self._compressed is not None:
+            kept |= {f"{compressed.KEPT}{name}": t for name, t in self._compressed.state().items()}
+        return {name: t.detach().cpu().clone() for name, t in kept.items()}
 
     def restore_own(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over buffers."""
-        buffers = dict(self.model.named_buffers())
+        """Take over buffers, and errors if gradients are compressed as they were."""
+        own, kept = dict(self.model.named_buffers()), compressed.KEPT
+        if self._compressed is not None:
+            self._compressed.restore(
+                {name.removeprefix(kept): t for name, t in tensors.items() if name.startswith(kept)}
+            )
         with torch.no_grad():
             for name, value in tensors.items():
-                buffers[name].copy_(value)
+                if not name.startswith(kept):
+                    own[name].copy_(value)
 
 
 def average(
@@ -227,10 +243,10 @@ def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(sums).all())
 
 
-def _summable(gradients: Sequence[Tensor], copies: int) -> bool:
+def _summable(gradients: Sequence[Tensor], copies: int, largest: float) -> bool:
     # Before the sum and not after it, because other gradients are sent before it, see `ready` of `step`.
     ends = [end.float().abs() for g in gradients if copies > 1 and g.numel() for end in torch.aminmax(g)]
-    return not ends or bool(torch.stack(ends).max() <= LARGEST_SUM / copies)
+    return not ends or bool(torch.stack(ends).max() <= largest / copies)
 
 
 def squares(gradients: Sequence[Tensor]) -> float:

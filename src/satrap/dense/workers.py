@@ -10,6 +10,28 @@ from torch import Tensor
 from satrap.dense.mesh import Mesh
 
 
+class Compression:
+    """How a group compresses gradients before it averages them, see `satrap.dense.compressed`.
+
+    Args:
+        kind: "powersgd" or "sign".
+        rank: of the products of "powersgd".
+    """
+
+    def __init__(self, kind: str, rank: int = 4) -> None:
+        self.kind, self.rank = kind, rank
+        self._whole = self._left = 0.0
+
+    def note(self, whole: float, left: float) -> None:
+        """Note the sum of squares of gradients, and of what was left out of them."""
+        self._whole, self._left = self._whole + whole, self._left + left
+
+    @property
+    def error(self) -> float | None:
+        """The relative root-mean-square error, None if nothing but zeros was looked at."""
+        return (self._left / self._whole) ** 0.5 if self._whole else None
+
+
 class Group:
     """Processes that compute something together. A process alone is a group, too; all it does is trivial.
 
@@ -19,9 +41,11 @@ class Group:
     Attributes:
         rank: number of this process in the group, 0..size - 1.
         size: number of processes in the group.
+        compression: of the gradients that copies of the network average; None: they send them all.
     """
 
     rank, size = 0, 1
+    compression: Compression | None = None
 
     def watched(self, stage: str) -> AbstractContextManager[None]:
         """Return a block in which the loss of another process is an `ExchangeError`, whoever notices it."""
@@ -40,6 +64,10 @@ class Group:
             exact: how many numbers at its beginning keep their bits; the others may be rounded to the number
                 format of the group. Without it, nothing is rounded.
         """
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """Return the tensors of all processes, [size, ...], in order of rank; all have the same shape."""
+        return tensor[None]
 
     def count(self, values: Sequence[float]) -> list[float]:
         """Return the sums of a few numbers, in float64; one other thread may call it during `sum`."""

@@ -39,3 +39,20 @@ def balanced(owners: Owners, rows: npt.NDArray[np.int64], members: Sequence[int]
         found[bucket] = taker
         loads[taker] += int(weights[bucket])
     return found
+
+
+def towards(owners: Owners, goal: Owners, rows: npt.NDArray[np.int64], most: int) -> Owners:
+    """Return owners on the way to a goal, uint16[4096]: the next buckets move whose rows are `most` at most.
+
+    At least one bucket moves if any has to. They are taken in order, so that neighbours move together.
+
+    Args:
+        owners, goal: of the buckets now and in the end, uint16[4096].
+        rows: in each bucket, int64[4096].
+        most: rows that may move.
+    """
+    different = np.flatnonzero(owners != goal)
+    fit = int(np.searchsorted(np.cumsum(rows[different]), most, side="right"))
+    found, next_ones = owners.copy(), different[: max(1, fit)]
+    found[next_ones] = goal[next_ones]
+    return found

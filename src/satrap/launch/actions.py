@@ -83,6 +83,20 @@ class KeepMap:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeRoom:
+    """Find out whether so many workers could train, and reserve what they need; `Supervisor.has_room`."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWorkers:
+    """From now on the run has so many workers."""
+
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Answer a request of a user."""
 
@@ -91,7 +105,18 @@ class Reply:
 
 
 Action = (
-    StartServer | StartWorkers | StopRole | FindSnapshot | Say | Tell | Finish | GiveOrder | KeepMap | Reply
+    StartServer
+    | StartWorkers
+    | StopRole
+    | FindSnapshot
+    | Say
+    | Tell
+    | Finish
+    | GiveOrder
+    | KeepMap
+    | MakeRoom
+    | ChangeWorkers
+    | Reply
 )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
-from satrap.dense import Mesh, Workers
+from satrap.dense import Mesh, Workers, offloaded
 from satrap.dense.stages import described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import tables_of
@@ -69,7 +69,7 @@ def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer
         model,
         schema,
         embedding_optimizer=recipe.embedding_optimizer(),
-        dense_optimizer=dense_optimizer(recipe),
+        dense_optimizer=placed_optimizer(recipe),
         mode=training.mode,
         staleness=training.staleness,
         lookahead=training.lookahead,
@@ -181,6 +181,12 @@ def dense_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimi
     return lambda parameters: kind(parameters, **arguments)
 
 
+def placed_optimizer(recipe: Recipe) -> Callable[[Parameters], torch.optim.Optimizer]:
+    """Return `dense_optimizer`, with its state where the recipe wants it."""
+    make, offload = dense_optimizer(recipe), recipe.sections.dense.offload
+    return make if offload is None else offloaded(make, offload.folder)
+
+
 def mesh_of(recipe: Recipe) -> Mesh:
     """Return how the workers divide the network."""
     sections = recipe.sections
@@ -236,4 +242,4 @@ def wire_of(recipe: Recipe) -> Wire:
     if recipe.sections.training.mode == "async":  # dense weights travel there, and 16 bits would spoil them
         return Wire("float32", "float32")
     wire = recipe.sections.cluster.wire
-    return Wire(wire.forward, wire.backward, wire.dense)
+    return Wire(wire.forward, wire.backward, wire.dense, wire.dense_rank)

@@ -8,20 +8,23 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
+from satrap.config.cluster import Cluster
+from satrap.errors import SatrapError
 from satrap.events import Event
 from satrap.launch.actions import (
     Action,
+    ChangeWorkers,
     FindSnapshot,
     Finish,
     GiveOrder,
     KeepMap,
+    MakeRoom,
     Reply,
     Say,
     StartServer,
@@ -43,6 +46,7 @@ from satrap.launch.shard_requests import ShardRequests, obstacles
 from satrap.launch.supervisor import Supervisor
 from satrap.launch.targets import Targets
 from satrap.launch.worker import Assignment
+from satrap.launch.worker_requests import begun_with, keep_workers, with_workers
 from satrap.launchers.launcher import Launcher, Role
 from satrap.launchers.local_launcher import LocalLauncher
 from satrap.launchers.ray_launcher import RayLauncher
@@ -88,15 +92,12 @@ def run(
     assignment = Assignment(where, plain, 0, keys.workers, "", (), key=key, run=identity.run)
     assignment = replace(assignment, resume=resume, placement=placement, trial=trial)
     interrupts: list[int] = []
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        interrupts.append(number)
-
     launcher, mailbox = _launcher(recipe, identity.run, folder, notice), Mailbox(folder.requests)
-    handlers = signal_handlers({signal.SIGINT: interrupt, signal.SIGTERM: interrupt})
+    signals = (signal.SIGINT, signal.SIGTERM)
+    handlers = signal_handlers(dict.fromkeys(signals, lambda number, _: interrupts.append(number)))
     with handlers, closing(launcher), mailbox.open(), closing(Targets(folder)) as targets:
         cluster = _Cluster(
-            recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps
+            recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps, keys
         )
         while not supervisor.finished:
             for request in mailbox.requests():
@@ -105,6 +106,7 @@ def run(
             for name, event in launcher.events(_TICK):
                 targets.heard(name, event)
                 cluster.do(supervisor.heard(name, event))
+            targets.keep_workers(cluster.assignment.world)
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
     if supervisor.restarts:
@@ -140,7 +142,8 @@ def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str
 class _Cluster:
     """Carries out the decisions of a supervisor.
 
-    Fills rank, addresses, generation and meeting point into the assignment of each worker.
+    Fills rank, addresses, generation and meeting point into the assignment of each worker. `begun` is what
+    the run began with: ports go by its numbers.
     """
 
     recipe: Recipe
@@ -153,6 +156,7 @@ class _Cluster:
     notice: Callable[[str], None]
     mailbox: Mailbox
     maps: MapLog
+    begun: Cluster
     store: Any = None  # lives as long as workers may meet there
 
     def do(self, actions: Sequence[Action]) -> None:
@@ -168,8 +172,8 @@ class _Cluster:
                 case FindSnapshot():
                     step = Series(self.folder.snapshots(self.recipe)).latest()
                     self.do(self.supervisor.restart_workers(step))
-                case GiveOrder() | KeepMap() | Reply():
-                    self._about_shards(action)
+                case GiveOrder() | KeepMap() | MakeRoom() | ChangeWorkers() | Reply():
+                    self._about_requests(action)
                 case Say(text):
                     self.notice(text)
                 case Tell(event):
@@ -181,7 +185,22 @@ class _Cluster:
         for observer in self.observers:
             tell(observer, event)
 
-    def _about_shards(self, action: GiveOrder | KeepMap | Reply) -> None:
+    def _make_room(self, workers: int) -> SatrapError | None:
+        try:
+            wanted = with_workers(self.recipe, workers, self.begun.workers)
+            self.launcher.reserve(wanted.sections.cluster)
+        except SatrapError as error:
+            return error
+        return None
+
+    def _change_workers(self, workers: int) -> None:
+        before = begun_with(self.folder, self.recipe)
+        self.recipe = with_workers(self.recipe, workers, self.begun.workers)
+        keep_workers(self.folder, before, self.recipe)
+        placement = asdict(placement_of(self.recipe, self.folder, self.notice))
+        self.assignment = replace(self.assignment, world=workers, placement=placement)
+
+    def _about_requests(self, action: GiveOrder | KeepMap | MakeRoom | ChangeWorkers | Reply) -> None:
         match action:
             case GiveOrder(None):
                 self.mailbox.withdraw()
@@ -189,12 +208,16 @@ class _Cluster:
                 self.mailbox.give(order)
             case KeepMap(map, entry):
                 self.maps.keep(map, entry)
+            case MakeRoom(workers):
+                self.do(self.supervisor.has_room(self._make_room(workers)))
+            case ChangeWorkers(workers):
+                self._change_workers(workers)
             case Reply(request, answer):
                 self.mailbox.reply(request, answer)
 
     def _start_server(self, action: StartServer) -> None:
         sections = self.recipe.sections
-        keys, (kind, number) = sections.cluster, action.name.rsplit(" ", 1)
+        keys, (kind, number) = self.begun, action.name.rsplit(" ", 1)
         match kind:
             case "shard":
                 roles = keys.servers + keys.workers + keys.loaders + keys.embedding_workers
@@ -222,6 +245,7 @@ class _Cluster:
             self.folder.history_file.unlink(missing_ok=True)
         assignment, addresses = self.assignment, self.supervisor.addresses
         generation = self.identity.next()
+        self.launcher.release(self.recipe.sections.cluster)
         for rank, store in enumerate([self._meeting_point()] * assignment.world):
             line = replace(
                 assignment,

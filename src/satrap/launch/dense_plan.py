@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.config import Recipe
+from satrap.dense.workers import Compression
 from satrap.embedding import EmbeddingPlan
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import LocalExchange
@@ -72,7 +73,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
 
 
 def _network(recipe: Recipe) -> Network:
-    schema, options = recipe.schema(), training_options(recipe)
+    schema, options, wire = recipe.schema(), training_options(recipe), wire_of(recipe)
     make = partial(make_model, recipe, schema)
     return Network(
         make,
@@ -82,8 +83,18 @@ def _network(recipe: Recipe) -> Network:
         precision=options.precision,
         microbatches=options.microbatches,
         checkpoint_activations=options.checkpoint_activations,
-        number_bytes=row_bytes(CODES[wire_of(recipe).dense], _MANY) / _MANY,
+        number_bytes=4.0 if wire.compresses else row_bytes(CODES[wire.dense], _MANY) / _MANY,
+        offload=offload_of(recipe),
+        compression=Compression(wire.dense, wire.dense_rank) if wire.compresses else None,
     )
+
+
+def offload_of(recipe: Recipe) -> str:
+    """Return where the optimizer is, as `Network` says it; on a device, nothing of it remains there."""
+    sections = recipe.sections
+    if sections.dense.offload is None:
+        return ""
+    return "disk" if sections.training.device == "cpu" else "cpu"
 
 
 def _inputs(recipe: Recipe, schema: Schema, make: Callable[[], nn.Module]) -> Inputs:

@@ -33,6 +33,7 @@ OWN = (
     "identity.json",
     "targets.json",
     "shards.json",
+    "workers.json",
     "requests",
 )
 """What a run writes in its folder."""
@@ -51,7 +52,8 @@ class RunFolder:
         self.identity_file = path / "identity.json"  # of a run with other processes, see `Identity`
         self.targets_file = path / "targets.json"  # during a run: where metrics are, see `Targets`
         self.shards_file = path / "shards.json"  # which shard has which rows, once rows have moved
-        self.requests = path / "requests"  # while it trains: what users ask of its shards
+        self.workers_file = path / "workers.json"  # how many workers there are, once another number was asked
+        self.requests = path / "requests"  # while it trains: what users ask of its shards and workers
         self.code = path / "code"  # copies of the user's own code, see `kept_code`
         self.curves = path / "tensorboard"
         self.model = path / "model"  # network, tables and optimizer state

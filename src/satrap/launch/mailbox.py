@@ -30,11 +30,14 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user wants of a run's shards: `command` is list, add, drain or balance; `shard` of drain."""
+    """What a user wants of a run: `command` is list, add, drain or balance of shards, or workers.
+
+    `number` is the shard to drain, or how many workers there are to be.
+    """
 
     id: str
     command: str
-    shard: int = -1
+    number: int = -1
 
 
 class Mailbox:
@@ -51,7 +54,7 @@ class Mailbox:
 
     # -- of who asks
 
-    def ask(self, command: str, shard: int = -1) -> str:
+    def ask(self, command: str, number: int = -1) -> str:
         """Put a request in; return its id.
 
         Raises:
@@ -61,11 +64,11 @@ class Mailbox:
             raise ConfigError(
                 "no run that could be asked trains in this folder",
                 where=str(self.folder.parent),
-                why="only while a run with shard servers trains can its rows move",
-                fix="give the folder of a run that trains; to change a stopped one, resume it with another "
-                "cluster.shards",
+                why="only satrap train, while it trains with other processes, can start and end them",
+                fix="give the folder of such a run; to change a stopped one, resume it with another "
+                "cluster.shards or cluster.workers",
             )
-        request = Request(secrets.token_hex(4), command, shard)
+        request = Request(secrets.token_hex(4), command, number)
         write_durably(self.folder / f"{request.id}.ask.json", asdict(request))
         return request.id
 

@@ -15,6 +15,7 @@ from satrap.config import Recipe, load
 from satrap.errors import ConfigError
 from satrap.launch import kept_code
 from satrap.launch.folder import RUNS, RunFolder, write_whole
+from satrap.launch.worker_requests import as_asked
 from satrap.metrics.own import RESERVED
 from satrap.report import History
 from satrap.train import Checkpointing, Trainer
@@ -72,7 +73,7 @@ def reopen(recipe: Recipe | None, output: str | None, name: str = "") -> tuple[R
         folder = RunFolder.claim(recipe, path)
         return folder, kept_code.adopt(recipe, path)  # another machine: the snapshots are all it needs
     kept = load(folder.recipe_file)
-    chosen = kept if recipe is None else kept_code.adopt(recipe, path)
+    chosen = kept if recipe is None else as_asked(kept_code.adopt(recipe, path), folder)
     _check_same(kept, chosen)
     if folder.stopped in COMPLETE and chosen.resolved() == kept.resolved():
         raise nothing_to_resume(f"the run in {path} is complete")
@@ -91,7 +92,7 @@ def begun(recipe: Recipe, output: str) -> bool | None:
     if folder.recipe_file.exists():
         kept = load(folder.recipe_file)
         if folder.stopped in COMPLETE:
-            same = kept_code.adopt(recipe, folder.path).resolved() == kept.resolved()
+            same = as_asked(kept_code.adopt(recipe, folder.path), folder).resolved() == kept.resolved()
             return None if same else True
         recipe = kept
     if Series(folder.snapshots(recipe)).latest() is not None:

@@ -77,13 +77,18 @@ class ShardRequests:
         if request.command not in ("list", "add", "drain", "balance"):
             return ConfigError(f"there is no request {request.command!r} to shards")
         members = self.map.members
-        if request.command != "drain" or (request.shard in members and len(members) > 1):
+        if request.command != "drain" or (request.number in members and len(members) > 1):
             return None
         known = f"the shards are {', '.join(map(str, members))}"
         what = (
-            f"there is no shard {request.shard}" if request.shard not in members else "the last shard stays"
+            f"there is no shard {request.number}" if request.number not in members else "the last shard stays"
         )
         return ConfigError(what, why=known, fix="name one with satrap shards list")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being carried out."""
+        return self._now is not None
 
     def decide(self, now: float, roles: Roles) -> list[Action]:
         """Take the time in seconds while workers train: begin a request, or look whether a shard is up."""
@@ -117,7 +122,7 @@ class ShardRequests:
         request = self._now
         assert request is not None
         self._epoch += 1
-        leave = (request.shard,) if request.command == "drain" else ()
+        leave = (request.number,) if request.command == "drain" else ()
         return [GiveOrder(Order(request.id, leave, join, self._epoch, request.command == "list"))]
 
     def answered(self, moved: Moved, roles: Roles) -> list[Action]:
@@ -125,29 +130,34 @@ class ShardRequests:
         request = self._now
         if request is None or request.id != moved.id:
             return []
-        if moved.error is not None:
-            return [GiveOrder(None), *self._end(moved.error, roles)]
         actions: list[Action] = [GiveOrder(None)]
+        if moved.error is not None:
+            return [*actions, *self._stopped_halfway(request, moved), *self._end(moved.error, roles)]
         if request.command == "list":
             return [*actions, *self._end(None, roles, self._listed(moved, roles))]
         self.map, self._epoch = moved.map, max(self._epoch, moved.map.epoch)
         if request.command == "drain":
-            left = roles[f"shard {request.shard}"]
+            left = roles[f"shard {request.number}"]
             left.aside = True
             actions.append(StopRole(left.name, Stop.RELEASE))
-        about: dict[str, Any] = {
-            "command": request.command,
-            "rows": moved.carried,
-            "bytes": moved.carried_bytes,
-            "buckets": moved.buckets,
-            "seconds": moved.seconds,
-        }
+        about = _about(request, moved)
+        times = "once" if moved.pauses == 1 else f"{moved.pauses} times"
         said = (
             f"shards {request.command}: {moved.carried:,} rows of {moved.buckets:,} buckets moved; training "
-            f"paused for {moved.seconds:.3f} s; shards now: {', '.join(map(str, moved.map.members))}"
+            f"paused {times}, for {moved.seconds:.3f} s at most and {moved.paused:.3f} s in all; shards now: "
+            f"{', '.join(map(str, moved.map.members))}"
         )
         answer = {"said": said, **about, **self._listed(moved, roles)}
         return [*actions, KeepMap(self.map, about), Say(said), *self._end(None, roles, answer)]
+
+    def _stopped_halfway(self, request: Request, moved: Moved) -> list[Action]:
+        """Keep the map of what was moved before something went wrong; shards that have rows by it stay."""
+        self._epoch = max(self._epoch, moved.map.epoch)
+        if moved.map.epoch == self.map.epoch:
+            return []
+        self.map, about = moved.map, _about(request, moved)
+        what = f"shards {request.command} stopped after {moved.carried:,} rows; balance goes on from there"
+        return [KeepMap(self.map, about), Say(what)]
 
     def _listed(self, moved: Moved, roles: Roles) -> dict[str, Any]:
         """Return a line for each shard, as plain data."""
@@ -169,11 +179,12 @@ class ShardRequests:
     def _end(
         self, error: SatrapError | None, roles: Roles, answer: dict[str, Any] | None = None
     ) -> list[Action]:
-        """Answer the request; after an error, stop the shard that was to join."""
+        """Answer the request; after an error, stop the shard that was to join, unless it has rows already."""
         request, self._now, self._until = self._now, None, None
         assert request is not None
         actions: list[Action] = []
-        if error is not None and request.command == "add":
+        joined = request.command == "add" and int(self._joining.rpartition(" ")[2]) in self.map.members
+        if error is not None and request.command == "add" and not joined:
             joining = roles[self._joining]
             joining.aside = True
             actions += [StopRole(joining.name, Stop.KILL)] if joining.code is None else []
@@ -182,9 +193,22 @@ class ShardRequests:
     def give_up(self, why: str, roles: Roles, *, final: bool = False) -> list[Action]:
         """Give up the request that is being carried out; if `final`, those that wait as well."""
         actions: list[Action] = []
-        error = ExchangeError(f"nothing was moved: {why}", fix="ask again, if the run goes on")
+        error = ExchangeError(f"not all rows were moved: {why}", fix="ask again, if the run goes on")
         if self._now is not None:
             actions = [GiveOrder(None), *self._end(error, roles)]
         while final and self._waiting:
             actions.append(Reply(self._waiting.popleft().id, error))
         return actions
+
+
+def _about(request: Request, moved: Moved) -> dict[str, Any]:
+    """Return what was moved, as plain data."""
+    return {
+        "command": request.command,
+        "rows": moved.carried,
+        "bytes": moved.carried_bytes,
+        "buckets": moved.buckets,
+        "seconds": moved.seconds,
+        "pauses": moved.pauses,
+        "paused": moved.paused,
+    }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from satrap.config.cluster import Cluster
-from satrap.errors import ExchangeError, SatrapError
+from satrap.errors import CheckpointError, ExchangeError, SatrapError
 from satrap.events import Event, Failed, Notice, Recovering
 from satrap.exchange.shard_map import ShardMap
 from satrap.launch.actions import (
@@ -17,11 +17,12 @@ from satrap.launch.actions import (
     StopRole,
     Tell,
 )
-from satrap.launch.events import RowsMoved, Stepped, Trained, TrainingEvent
+from satrap.launch.events import Finished, RowsMoved, Stepped, Trained, TrainingEvent
 from satrap.launch.mailbox import Request
 from satrap.launch.outcome import InterruptedRunError
 from satrap.launch.shard_requests import READY_SECONDS, ShardRequests
 from satrap.launch.worker import INTERRUPTED, PEER_LOST
+from satrap.launch.worker_requests import WorkerRequests
 from satrap.launchers.launcher import Logged, Stop
 
 LOADER_RESTARTS = 3
@@ -32,6 +33,14 @@ SETTLE_SECONDS = 0.5
 
 SERVERS = ("shard", "loader", "embedding worker")
 """Kinds of roles that others connect to, in the order in which they are started."""
+
+
+_CONSEQUENCES = {
+    "shard": "the rows it held are lost, and the run with them",
+    "embedding worker": "the workers it served get no more rows, and what it had not pushed is lost",
+    "loader": "the workers it read for get no more batches",
+    "worker": "the others cannot go on alone",
+}
 
 
 class Supervisor:
@@ -49,6 +58,7 @@ class Supervisor:
     - Loaders are restarted up to `LOADER_RESTARTS` times.
     - Before the workers start, any shard or loader that is killed is started again, as often as later.
     - Any other early end ends the run. The error names the role that died first, or gave a reason.
+    - If the user wants another number of workers, all save and end, and so many start from there.
 
     `restarts` counts restarts of shards, or of all workers together, `repeated` roughly the steps done again
     because of them. `trained` is what rank 0 has achieved, None before that.
@@ -59,6 +69,7 @@ class Supervisor:
     ) -> None:
         self._keys, self._journal, self._snapshots = keys, journal, snapshots
         self._requests = requests or ShardRequests(ShardMap(keys.servers or 1))
+        self._workers = WorkerRequests(keys.workers)
         shards = self._requests.map.members if keys.servers else []
         numbers = (shards, range(keys.loaders), range(keys.embedding_workers))
         self._stages = list(zip(SERVERS, numbers, strict=True))
@@ -84,8 +95,12 @@ class Supervisor:
         return tuple(role.address for role in self._all(kind))
 
     def asked(self, request: Request) -> list[Action]:
-        """Take a request of a user that concerns the shards."""
-        return self._requests.ask(request)
+        """Take a request of a user that concerns the shards, or the number of workers."""
+        return (self._workers if request.command == "workers" else self._requests).ask(request)
+
+    def has_room(self, error: SatrapError | None) -> list[Action]:
+        """Take why so many workers as somebody wants could not train, None if they could."""
+        return self._workers.has_room(error, _running(self._all("worker")))
 
     def _all(self, *kinds: str) -> list[RoleState]:
         roles = [role for role in self._roles.values() if not role.aside]
@@ -107,6 +122,9 @@ class Supervisor:
                 self.trained = event
             case Stepped(progress):
                 self._step = progress.step
+                self._workers.stepped()
+            case Finished() if self._workers.stopping:
+                return []  # others go on
             case RowsMoved(moved):
                 return self._requests.answered(moved, self._roles)
         return [Tell(event)] if isinstance(event, TrainingEvent) else []
@@ -154,7 +172,7 @@ class Supervisor:
         self._starting = False
         for role in self._all(*SERVERS):
             role.moved = False  # the workers get its address now
-        self._roles |= {name: RoleState(name) for name in (f"worker {i}" for i in range(self._keys.workers))}
+        self._roles |= {f"worker {i}": RoleState(f"worker {i}") for i in range(self._workers.workers)}
         return [StartWorkers(self._generation, self._origin)]
 
     def _supervise(self, now: float) -> list[Action]:
@@ -162,14 +180,28 @@ class Supervisor:
         actions = self._restart_loaders() + self._restart_shards()
         running = _running(self._all("worker"))
         if running:
-            actions += self._requests.decide(now, self._roles)
+            actions += self._answer_requests(now)
             actions += self._stop_at_interrupts(now, running)
         if not self.finished:
             actions += self._judge(now)
         if not running and not self.finished and self._settle_until is None and self._setback is None:
+            if self._saved:
+                return [*actions, FindSnapshot()]
             error = None if self.trained else self._errors.get("worker 0", KeyboardInterrupt())
             actions += self._finish(error)
         return actions
+
+    @property
+    def _saved(self) -> bool:
+        """Whether the workers have ended because others are to go on."""
+        stopped = self.trained is not None and self.trained.result.stopped == "stopped"
+        return stopped and self._workers.stopping and not self._interrupts
+
+    def _answer_requests(self, now: float) -> list[Action]:
+        if self._interrupts or self._workers.stopping:
+            return []
+        actions = self._requests.decide(now, self._roles)
+        return actions if self._requests.busy else [*actions, *self._workers.decide(now)]
 
     def _restart_loaders(self) -> list[Action]:
         """Restart dead loaders at their addresses: workers ask them for the next batch."""
@@ -231,26 +263,16 @@ class Supervisor:
         if now < self._settle_until:
             return []
         self._settle_until = None
-        error = self._errors.get(lost[0].name) or ExchangeError(
-            f"{lost[0].name} {lost[0].ending}",
-            where=lost[0].traces,
-            why=self._consequence(lost[0]),
-            fix="look for its lines above; if the system killed it, it may have run out of memory"
-            + ("" if self._snapshots else "; with checkpoint.every_steps a run goes on after a death"),
-        )
+        error = self._errors.get(lost[0].name) or self._loss_of(lost[0])
         if lost[0].code is None:
-            error = ExchangeError(
-                f"{lost[0].name} came back at another address, {lost[0].address}",
-                where=lost[0].traces,
-                why="the others know its former address only",
-                fix="set checkpoint.every_steps: then, without embedding workers, all workers start again",
-            )
+            error = _removal_of(lost[0])
         again = self._snapshots and self._generation >= 0 and self.restarts < self._keys.restarts
         may_return = again and self._stop_until is None and all(map(self._may_return, lost))
-        if not may_return or not isinstance(error, ExchangeError):
+        if not may_return or not isinstance(error, ExchangeError | CheckpointError):
             return self._finish(error)
         self._setback = error
         given_up = self._requests.give_up("all workers start again", self._roles)
+        given_up += self._workers.give_up(f"{error.what}; all workers start again")
         return [*given_up, *(StopRole(role.name, Stop.KILL) for role in _running(self._all("worker")))]
 
     def _lost(self) -> list[RoleState]:
@@ -273,15 +295,17 @@ class Supervisor:
         known = SERVERS if not self._starting else ("shard",) if self._all("embedding worker") else ()
         return [role for role in self._all(*known) if role.moved]
 
-    def _consequence(self, lost: RoleState) -> str:
+    def _loss_of(self, lost: RoleState) -> ExchangeError:
+        why = _CONSEQUENCES[lost.kind]
         if self.restarts and self.restarts == self._keys.restarts:
-            return f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
-        return {
-            "shard": "the rows it held are lost, and the run with them",
-            "embedding worker": "the workers it served get no more rows, and what it had not pushed is lost",
-            "loader": "the workers it read for get no more batches",
-            "worker": "the others cannot go on alone",
-        }[lost.kind]
+            why = f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
+        return ExchangeError(
+            f"{lost.name} {lost.ending}",
+            where=lost.traces,
+            why=why,
+            fix="look for its lines above; if the system killed it, it may have run out of memory"
+            + ("" if self._snapshots else "; with checkpoint.every_steps a run goes on after a death"),
+        )
 
     def _may_return(self, role: RoleState) -> bool:
         """Whether a role ended for a reason that may not recur, or has moved and can be followed."""
@@ -292,23 +316,31 @@ class Supervisor:
                 return role.killed or self._journal
             case "worker" | "embedding worker":
                 error = self._errors.get(role.name)
-                return role.killed or (role.code == PEER_LOST and isinstance(error, ExchangeError))
+                unsaved = self._workers.stopping and isinstance(
+                    error, CheckpointError
+                )  # nobody asked for an end
+                return role.killed or unsaved or (role.code == PEER_LOST and isinstance(error, ExchangeError))
         return False  # loaders have been restarted as often as allowed
 
     def restart_workers(self, step: int | None) -> list[Action]:
-        """Restart lost servers, shards empty, and then all workers, from the newest snapshot, if any."""
+        """Restart lost servers, shards empty, and then all workers, from the newest snapshot, if any.
+
+        Or have another number of workers go on from there, if the others have saved and ended for it.
+        """
         error, self._setback, self.trained = self._setback, None, None
-        assert error is not None
         self._errors = {name: one for name, one in self._errors.items() if not name.startswith("worker")}
+        for role in self._all("worker"):
+            del self._roles[role.name]
+        self._starting, self._origin, self._ready_until = True, step, None
+        self._workers.restarted()
+        if error is None:
+            return self._workers.saved(step)
         self.restarts += 1
         servers = [
             self._start_server(role.name, fresh=role.kind == "shard")
             for role in self._all("shard", "embedding worker")
             if role.code is not None
         ]
-        for role in self._all("worker"):
-            del self._roles[role.name]
-        self._starting, self._origin, self._ready_until = True, step, None
         lost = max(self._step - (step or 0), 0)
         self.repeated += lost
         origin = (
@@ -323,9 +355,20 @@ class Supervisor:
     def _finish(self, error: BaseException | None) -> list[Action]:
         self.finished = True
         how = Stop.RELEASE if error is None else Stop.KILL
-        given_up = self._requests.give_up("the run has ended", self._roles, final=True)
+        why = "the run has ended"
+        given_up = self._requests.give_up(why, self._roles, final=True)
+        given_up += self._workers.give_up(why, final=True)
         stops = [StopRole(role.name, how) for role in _running(self._roles.values())]
         return [*given_up, *stops, Finish(error)]
+
+
+def _removal_of(lost: RoleState) -> ExchangeError:
+    return ExchangeError(
+        f"{lost.name} came back at another address, {lost.address}",
+        where=lost.traces,
+        why="the others know its former address only",
+        fix="set checkpoint.every_steps: then, without embedding workers, all workers start again",
+    )
 
 
 def _running(roles: Iterable[RoleState]) -> list[RoleState]:

@@ -26,9 +26,19 @@ class Targets:
         """Take an event of a process such as "shard 0"."""
         if isinstance(event, MetricsServed) and self._addresses.get(name) != event.address:
             self._addresses[name] = event.address
-            write_whole(
-                self._file, json.dumps([self._target(one) for one in self._addresses], indent=1) + "\n"
-            )
+            self._write()
+
+    def keep_workers(self, count: int) -> None:
+        """Remove the workers beyond the first `count`: they have ended for good."""
+        kept = {f"worker {number}" for number in range(count)}
+        gone = [name for name in self._addresses if name.startswith("worker ") and name not in kept]
+        for name in gone:
+            del self._addresses[name]
+        if gone:
+            self._write()
+
+    def _write(self) -> None:
+        write_whole(self._file, json.dumps([self._target(one) for one in self._addresses], indent=1) + "\n")
 
     def _target(self, name: str) -> dict[str, object]:
         role, _, number = name.rpartition(" ")

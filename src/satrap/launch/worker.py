@@ -18,7 +18,7 @@ from satrap.data.remote import RemoteData
 from satrap.dense import ConnectedWorkers, Group, Workers
 from satrap.dense.peers import for_group
 from satrap.embedding.workers import PooledExchange
-from satrap.errors import ConfigError, ExchangeError, SatrapError
+from satrap.errors import ExchangeError, SatrapError
 from satrap.events import Failed, Notice, Outlet, Report
 from satrap.exchange import Exchange
 from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
@@ -31,6 +31,7 @@ from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.mailbox import FolderDesk, Mailbox
 from satrap.launch.shard_requests import obstacles
+from satrap.launch.worker_requests import check_devices
 from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
@@ -184,6 +185,7 @@ def _data(recipe: Recipe, assignment: Assignment, share: Group) -> OpenData | No
             Schema.from_dict(assignment.schema),
             worker=share.rank,
             workers=share.size,
+            batch_size=recipe.sections.batch_size,
             options=_client_options(recipe, assignment),
         )
         return found if found.exists() else None
@@ -201,12 +203,7 @@ def _device(recipe: Recipe, assignment: Assignment) -> str:
     device = recipe.sections.training.device
     if device != "cuda" or assignment.world == 1 or recipe.sections.cluster.launcher == "ray":
         return device
-    if torch.cuda.device_count() < assignment.world:
-        raise ConfigError(
-            f"{assignment.world} workers on cuda need as many devices, and there are "
-            f"{torch.cuda.device_count()}",
-            fix="set cluster.workers to the number of devices",
-        )
+    check_devices(recipe, assignment.world)
     torch.cuda.set_device(assignment.rank)
     return f"cuda:{assignment.rank}"
 

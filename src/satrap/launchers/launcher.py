@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from satrap.config.cluster import Cluster
 from satrap.events import Event
 
 
@@ -53,6 +54,12 @@ class Launcher(Protocol):
     @property
     def host(self) -> str:
         """An address of this machine that roles reach."""
+
+    def reserve(self, keys: Cluster) -> None:
+        """Reserve what those roles need that `keys` have more; `ConfigError` if there is no room for them."""
+
+    def release(self, keys: Cluster) -> None:
+        """Give back, as far as possible, what roles have reserved that `keys` do not have."""
 
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""

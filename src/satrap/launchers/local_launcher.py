@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from satrap.config.cluster import Cluster
 from satrap.events import Event, decode
 from satrap.launchers.launcher import Ended, Launched, Logged, Role, Stop
 
@@ -46,6 +47,12 @@ class LocalLauncher:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, list[threading.Thread]] = {}
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+
+    def reserve(self, keys: Cluster) -> None:
+        """Do nothing: nobody counts what roles of this machine use."""
+
+    def release(self, keys: Cluster) -> None:
+        """Do nothing."""
 
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""

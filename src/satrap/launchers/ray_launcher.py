@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from satrap.launchers.launcher import Ended, Logged, Role, Stop
 from satrap.launchers.local_launcher import STOP_SECONDS
 from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority
 from satrap.launchers.ray_cluster import join, last_line, ray_module
-from satrap.launchers.room import asked, by_kind, fitting, relevant, total, words
+from satrap.launchers.room import Amounts, asked, by_kind, fitting, relevant, total, words
 
 ANSWER_SECONDS = 2.0
 """Seconds after which an agent answers that it has nothing to report."""
@@ -56,7 +56,8 @@ class _Placed:
 class RayLauncher:
     """Launches roles on a Ray cluster, see `satrap.launchers.launcher.Launcher`.
 
-    All resources are reserved together, as one placement group, before the first role starts. Each role has
+    All resources are reserved together, as one placement group, before the first role starts; those of a role
+    that comes later, as another. Each role has
     an actor, its `Agent`, which Ray never restarts: whether a role starts again is decided elsewhere. Only
     text passes through Ray. Agents end with the program that started them, and roles with their agents.
 
@@ -81,10 +82,9 @@ class RayLauncher:
         self._keys, self._notice = keys, notice
         self._roles: dict[str, _Placed] = {}
         self._asked = asked(keys)
-        self._numbers = {name: number for number, name in enumerate(self._asked)}
+        self._places: dict[str, tuple[Any, int]] = {}  # of each role: a placement group, number of its bundle
         self._warned: set[str] = set()
         self._ours = False
-        self._group: Any = None
         self._ray = ray_module()
         if not self._ray.is_initialized():
             self._ours = True
@@ -93,7 +93,7 @@ class RayLauncher:
             self.host = self._host()
             host = "" if keys.key else self.host
             self._terms = Terms(run, satrap.__version__, folder, tuple(needs), host, priority())
-            self._group = self._reserve()
+            self._place(self._asked, self._keys.wait)
         except BaseException:
             self.close()
             raise
@@ -130,10 +130,37 @@ class RayLauncher:
     def _nodes(self) -> list[Mapping[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def _reserve(self) -> Any:
+    def reserve(self, keys: Cluster) -> None:
+        """Reserve a placement group of its own for each role that `keys` have more, or for none of them.
+
+        Raises:
+            ConfigError: the cluster has no room now; `cluster.wait` counts at the beginning only.
+        """
+        more = {name: amounts for name, amounts in asked(keys).items() if name not in self._places}
+        try:
+            for name, amounts in more.items():
+                self._place({name: amounts}, 0.0)
+        except ConfigError:
+            self._give_back(more)
+            raise
+        self._asked |= more
+
+    def release(self, keys: Cluster) -> None:
+        """Give back what was reserved for roles that came later; a group of several stays as it is."""
+        self._give_back(self._places.keys() - asked(keys).keys())
+
+    def _give_back(self, names: Iterable[str]) -> None:
+        for name in [name for name in names if name in self._places]:
+            group, _ = self._places[name]
+            if sum(other is group for other, _ in self._places.values()) == 1:
+                del self._places[name]
+                self._ray.util.remove_placement_group(group)
+
+    def _place(self, roles: Mapping[str, Amounts], wait: float) -> None:
+        """Reserve what roles ask for, in one placement group."""
         from ray.util import placement_group, placement_group_table
 
-        bundles = [dict(amounts) or {"CPU": 0.001} for amounts in self._asked.values()]
+        bundles = [dict(amounts) or {"CPU": 0.001} for amounts in roles.values()]
         group = placement_group(bundles, strategy="SPREAD")
         began, said = time.monotonic(), False
         while not group.wait(0.1):
@@ -141,28 +168,28 @@ class RayLauncher:
             state = placement_group_table(group)["stats"]["scheduling_state"]
             if waited < DECIDED_SECONDS:
                 continue
-            lack = self._lack(ever=state == "INFEASIBLE")
+            lack = self._lack(roles, ever=state == "INFEASIBLE")
             if lack is None and waited < SETTLE_SECONDS:
                 continue  # others have just released what is needed
             lack = lack or self._error(
                 "cannot place the processes of the run together", "all would fit one by one"
             )
-            if waited > self._keys.wait:
+            if waited > wait:
                 self._ray.util.remove_placement_group(group)
                 raise lack
             if not said:
-                self._notice(f"{lack.what} ({lack.where}); waiting up to {self._keys.wait:g} s")
+                self._notice(f"{lack.what} ({lack.where}); waiting up to {wait:g} s")
                 said = True
-        return group
+        self._places |= {name: (group, number) for number, name in enumerate(roles)}
 
-    def _lack(self, *, ever: bool) -> ConfigError | None:
+    def _lack(self, roles: Mapping[str, Amounts], *, ever: bool) -> ConfigError | None:
         """Return the error about what is missing: of all that there is, or of what is free; None: nothing."""
         nodes = [node["Resources"] for node in self._nodes()]
-        fit = fitting(self._asked, nodes if ever else [self._ray.available_resources()])
-        if len(fit) == len(self._asked):
+        fit = fitting(roles, nodes if ever else [self._ray.available_resources()])
+        if len(fit) == len(roles):
             return None
         what = "is too small for" if ever else "has no room now for"
-        return self._error(f"{what} the processes of the run", by_kind(self._asked, fit))
+        return self._error(f"{what} the processes of the run", by_kind(roles, fit))
 
     def _error(self, what: str, where: str) -> ConfigError:
         nodes = self._nodes()
@@ -181,7 +208,7 @@ class RayLauncher:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         assert role.name not in self._roles
-        amounts = dict(self._asked[role.name])
+        amounts, (group, number) = dict(self._asked[role.name]), self._places[role.name]
         options = {"num_cpus": amounts.pop("CPU", 0), "num_gpus": amounts.pop("GPU", 0)}
         if "memory" in amounts:
             options["memory"] = amounts.pop("memory")
@@ -191,9 +218,7 @@ class RayLauncher:
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=4,  # it stops the role while it waits for the role's events
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=self._numbers[role.name]
-            ),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         )
         agent = actor.remote(json.dumps(asdict(role)), json.dumps(asdict(self._terms)), get_node_ip_address)
         self._roles[role.name] = placed = _Placed(agent, time.monotonic())
@@ -298,8 +323,8 @@ class RayLauncher:
             self.events(_TICK)
         for name in list(self._roles):
             self._forget(name)
-        if self._group is not None:
-            self._ray.util.remove_placement_group(self._group)
+        for group in {id(group): group for group, _ in self._places.values()}.values():
+            self._ray.util.remove_placement_group(group)
         if self._ours:
             self._ray.shutdown()
 

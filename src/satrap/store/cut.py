@@ -12,6 +12,7 @@ from satrap.errors import StoreError
 from satrap.store import hashes
 from satrap.store.aside import Aside
 from satrap.store.backend import FAST, Part, PartRows, RowBackend, RowEvents
+from satrap.store.buckets import mask_of
 from satrap.store.chunk import Chunk
 from satrap.store.kernels.index import claim
 from satrap.store.steps import RowKind
@@ -155,11 +156,13 @@ class Cut(RowEvents):
         """Leave out rows created after this cut."""
         self._unread[part].claim(slots)
 
-    def every_chunk(self, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
-        """Yield the rows of each table of the cut, as `chunks` does."""
-        everywhere = np.ones(hashes.BUCKETS, np.bool_)
+    def every_chunk(
+        self, chunk_rows: int, lock: Condition, buckets: Sequence[int] = range(hashes.BUCKETS)
+    ) -> Iterator[Chunk]:
+        """Yield the rows of each table of the cut in some fixed buckets, as `chunks` does; default all."""
+        wanted = mask_of(buckets)
         for t in np.flatnonzero(self._wanted).tolist():
-            yield from self.chunks(t, everywhere, chunk_rows, lock)
+            yield from self.chunks(t, wanted, chunk_rows, lock)
 
     def chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
         """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
@@ -172,8 +175,9 @@ class Cut(RowEvents):
         done = 0
         for first in range(0, hashes.BUCKETS, width):
             last = min(first + width, hashes.BUCKETS) - 1
-            if wanted[first : last + 1].any():
-                found = self._in_order(t, first, last, wanted, lock)
+            some = np.flatnonzero(wanted[first : last + 1]) + first
+            if len(some):
+                found = self._in_order(t, int(some[0]), int(some[-1]), wanted, lock)
                 waiting = found if waiting is None else _joined([waiting, found])
             if waiting is None:
                 continue

@@ -182,8 +182,12 @@ class Shard(GroupRequests):
             cut = self.groups[g].cut([t])
         return cut.chunks(t, wanted, chunk_rows, self._lock)
 
-    def snapshot(self, *, chunk_rows: int = 16384) -> Generator[Chunk, None, None]:
+    def snapshot(
+        self, *, buckets: Sequence[int] = range(BUCKETS), chunk_rows: int = 16384
+    ) -> Generator[Chunk, None, None]:
         """Yield the rows of all tables as they are now, each table as `export` does: one consistent cut.
+
+        `buckets`: only rows of these fixed buckets (0..4095), default all.
 
         Lookups and updates go on meanwhile; each waits for at most one chunk. A row that changes before it
         has been read is copied first: until the iterator is used up or dropped, the store needs that much
@@ -200,7 +204,7 @@ class Shard(GroupRequests):
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
         with self._lock:
             cuts = [g.cut(list(range(len(g.tables)))) for g in self.groups]
-        return (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock))
+        return (chunk for cut in cuts for chunk in cut.every_chunk(chunk_rows, self._lock, buckets))
 
     def load(self, table: str, chunk: Chunk) -> None:
         """Insert or overwrite the rows of a chunk, with their optimizer state.
@@ -243,13 +247,19 @@ class Shard(GroupRequests):
             self.changes.stop()
             return sum(moving.discard(group, mask) for group in self.groups)
 
-    def rows_by_bucket(self) -> Offsets:
-        """Return the number of rows in each fixed bucket, int64[4096]; those of a tier are not counted."""
+    def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
+        """Return the number of rows in each fixed bucket, int64[4096]; those of a tier are not counted.
+
+        Args:
+            buckets: count the rows of these (default all); it is 0 for all others. The time it takes grows
+                with their rows.
+        """
         self._open()
+        wanted = mask_of(buckets)
         with self._lock:
             counts: Offsets = np.zeros(BUCKETS, np.int64)
             for group in self.groups:
-                counts += moving.rows_by_bucket(group)
+                counts += moving.rows_by_bucket(group, wanted)
             return counts
 
     def clear(self) -> None:

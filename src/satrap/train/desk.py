@@ -39,8 +39,10 @@ class Moved:
         rows, bytes: in each shard, by number.
         carried, carried_bytes: rows that have moved, and the bytes of their ids, weights and state.
         buckets: number of buckets that have moved.
-        seconds: how long training paused.
-        error: why nothing has moved; None: it has.
+        seconds: the longest pause of training.
+        pauses: how often training paused.
+        paused: seconds of all pauses together.
+        error: why not all rows have moved; None: they have. `map` says whether some have.
     """
 
     id: str
@@ -51,6 +53,8 @@ class Moved:
     carried_bytes: int = 0
     buckets: int = 0
     seconds: float = 0.0
+    pauses: int = 0
+    paused: float = 0.0
     error: SatrapError | None = None
 
 

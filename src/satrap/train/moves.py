@@ -1,16 +1,18 @@
-"""Moves of buckets between shards while a run trains: between two steps, all workers carry them out."""
+"""Moves of buckets between shards while a run trains: in portions, each between two steps of all workers."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from satrap.errors import ConfigError, SatrapError, error_of, error_values
-from satrap.exchange.balance import balanced
+from satrap.exchange.balance import balanced, towards
 from satrap.exchange.servers.moves import Movable, Moves
 from satrap.exchange.shard_map import ShardMap
 from satrap.train.desk import Desk, Moved, Order
@@ -19,35 +21,48 @@ from satrap.train.state import TrainingState
 
 EVERY = 16
 """Steps between two looks at what is asked for, if there are several workers: they must look at the same."""
+FIRST_ROWS = 8192
+"""Rows of the first portion of a move: how long they take is not known yet."""
+CARRY_SECONDS = 0.02
+"""How long carrying a portion may take; the next one is made larger or smaller accordingly."""
+PAUSED = 1 / 8
+"""Part of the time for which training may stand still while a move is under way."""
 
 
 class Mover:
-    """Carries out the orders of a desk, between two steps of all workers.
+    """Carries out the orders of a desk in portions, each between two steps of all workers.
+
+    So the pause is short however many rows move: a portion is as many buckets as can be carried in about
+    `CARRY_SECONDS`, at least one, and training goes on for a while between two portions.
 
     Args:
         state: of the training.
         desk: None: nobody asks for anything.
-        snapshots: an order waits while one is written.
+        snapshots: a portion waits while one is written.
     """
 
     def __init__(self, state: TrainingState, desk: Desk | None, snapshots: Snapshots) -> None:
         self._state, self._desk, self._snapshots = state, desk, snapshots
         self._workers, self._exchange = state.workers, state.exchange
+        self._course: Course | None = None  # at rank 0
+        self._next = 0  # step after which all workers meet for the next portion; 0: no move has begun
 
     def stepped(self) -> None:
-        """Carry out an order after a step, if there is one; all workers call it after every step."""
+        """Go on with an order after a step, if there is one; all workers call it after every step."""
         if self._desk is None or self._state.apart:
             return
-        alone = self._workers.size == 1
-        if not alone and self._state.run.steps % EVERY:
+        steps = self._state.run.steps
+        waits = steps < self._next if self._next else self._workers.size > 1 and steps % EVERY
+        if waits:
             return
-        order = self._desk.order() if self._workers.rank == 0 else None
-        if order is not None and order.survey:
-            self._desk.answer(self._surveyed(order))
-            order = None
-        wanted = order is not None and not self._snapshots.writing()
-        if self._snapshots.anywhere(wanted):
-            self._carry_out(order if wanted else None)
+        if self._workers.rank == 0:
+            self._look(self._desk, steps)
+        course = self._course
+        ready = course is not None and course.prepared and not self._snapshots.writing()
+        if self._snapshots.anywhere(ready):
+            self._carry_out(course)
+        elif self._next:
+            self._next = steps + EVERY
 
     @property
     def _moves(self) -> Moves:
@@ -55,8 +70,15 @@ class Mover:
             raise ConfigError("the rows of this run are not at shard servers that could exchange them")
         return self._exchange.moves
 
-    def _surveyed(self, order: Order) -> Moved:
-        return Moved(order.id, self._moves.map, *self._sizes())
+    def _look(self, desk: Desk, steps: int) -> None:
+        """Take the next order, if none is under way; answer one that cannot be carried out."""
+        order = desk.order() if self._course is None else None
+        if order is not None and order.survey:
+            desk.answer(Moved(order.id, self._moves.map, *self._sizes()))
+        elif order is not None:
+            self._course = Course(order, self._moves, steps)
+        if self._course is not None and (error := self._course.failure) is not None:
+            self._end(desk, self._course, error)
 
     def _sizes(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return rows and bytes of each shard."""
@@ -64,46 +86,123 @@ class Mover:
         known = [(number, one) for number, one in shards if number is not None]
         return {number: one.rows for number, one in known}, {number: one.bytes for number, one in known}
 
-    def _carry_out(self, order: Order | None) -> None:
-        """Wait until no update is under way anywhere; plan, join, carry, adopt, each step on all workers."""
+    def _carry_out(self, course: Course | None) -> None:
+        """Carry a portion once no update is under way: join, carry, adopt, each on all workers."""
         begun, workers, moves = time.perf_counter(), self._workers, self._moves
+        steps = self._state.run.steps
         self._exchange.flush()
         workers.meet("move of rows")
-        plan: dict[str, Any] = {} if order is None else self._planned(order)
+        plan: dict[str, Any] = {} if course is None else course.portion(begun, steps)
         plan = json.loads(workers.share(json.dumps(plan).encode()))
-        old, map = moves.map, ShardMap.from_dict(plan["map"])
-        moves.join(map, {int(number): address for number, address in plan["join"].items()})
-        workers.meet("move of rows: shards joined")
-        result: dict[str, Any] = {}
-        workers.solo("move of rows: copied", lambda: result.update(self._carried(map)))
-        result = json.loads(workers.share(json.dumps(result).encode()))
+        map = ShardMap.from_dict(plan["map"])
+        if plan["join"]:
+            moves.join(map, {int(number): address for number, address in plan["join"].items()})
+            workers.meet("move of rows: shards joined")
+        carried = {} if course is None else course.carry(map, begun)
+        workers.meet("move of rows: copied")
+        result = json.loads(workers.share(json.dumps(carried).encode()))
         if "error" in result:
             moves.abandon(tidy=workers.rank == 0)
         else:
             moves.adopt(map)
         workers.meet("move of rows: done")
-        if order is not None and self._desk is not None:
-            self._desk.answer(self._answer(order, old, result, time.perf_counter() - begun))
+        self._next = steps + result["steps"] if "steps" in result else 0
+        if course is not None:
+            course.paused(begun, steps)
+            if not self._next and self._desk is not None:
+                self._end(self._desk, course, error_of(result["error"]) if "error" in result else None)
 
-    def _planned(self, order: Order) -> dict[str, Any]:
-        """Return the map that there will be, and who joins, as plain data."""
-        old, rows = self._moves.map, self._moves.rows_by_bucket()
-        members = sorted((set(old.members) | set(order.join)) - set(order.leave))
-        owners = balanced(old.owners, np.sum(list(rows.values()), axis=0), members)
-        map = old.after(owners, members, epoch=order.epoch)
-        return {"map": map.to_dict(), "join": dict(order.join)}
+    def _end(self, desk: Desk, course: Course, error: SatrapError | None) -> None:
+        self._course = None
+        desk.answer(Moved(course.order.id, self._moves.map, *self._sizes(), **course.told(), error=error))
 
-    def _carried(self, map: ShardMap) -> dict[str, Any]:
+
+class Course:
+    """A move that is under way, as rank 0 sees it.
+
+    Beside the training, shards rehearse, and the rows of each bucket are counted.
+
+    Args:
+        order: what is asked for.
+        moves: of the exchange.
+        steps: of the run so far.
+    """
+
+    def __init__(self, order: Order, moves: Moves, steps: int) -> None:
+        self.order, self._moves, self._old = order, moves, moves.map
+        self._rows, self._size = FIRST_ROWS, [0, 0]
+        self._pauses: list[float] = []
+        self._since, self._step_seconds = (time.perf_counter(), steps), math.inf
+        old = moves.map
+        self._members = sorted((set(old.members) | set(order.join)) - set(order.leave))
+        self._goal, self._counts = old.owners, np.zeros(len(old.owners), np.int64)
+        beside = ThreadPoolExecutor(1, "satrap-move")
+        self._prepared = beside.submit(self._prepare)
+        beside.shutdown(wait=False)
+
+    def _prepare(self) -> None:
+        old, order = self._old, self.order
+        everyone = sorted({*old.members, *order.join})
+        self._moves.rehearse(old.after(old.owners, everyone, epoch=order.epoch), order.join)
+        self._counts = np.sum(list(self._moves.rows_by_bucket().values()), axis=0)
+        self._goal = balanced(old.owners, self._counts, self._members)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the first portion may be carried."""
+        return self._prepared.done()
+
+    @property
+    def failure(self) -> SatrapError | None:
+        """Why nothing can be carried, if it is known; another error than a `SatrapError` is raised."""
+        error = self._prepared.exception() if self._prepared.done() else None
+        if error is not None and not isinstance(error, SatrapError):
+            raise error
+        return error
+
+    def portion(self, begun: float, steps: int) -> dict[str, Any]:
+        """Return the map of the next portion, and who joins with it, as plain data.
+
+        Args:
+            begun: when the pause began, in seconds of `time.perf_counter`.
+            steps: of the run so far.
+        """
+        before, at = self._since
+        self._step_seconds = (begun - before) / max(1, steps - at)
+        now = self._moves.map
+        owners = towards(now.owners, self._goal, self._counts, self._rows)
+        last = bool((owners == self._goal).all())
+        members = self._members if last else sorted({*now.members, *self._members})
+        map = now.after(owners, members, epoch=self.order.epoch)
+        join = {n: address for n, address in self.order.join.items() if n not in now.members}
+        return {"map": map.to_dict(), "join": join}
+
+    def carry(self, map: ShardMap, begun: float) -> dict[str, Any]:
+        """Carry the portion that leads to a map.
+
+        Returns:
+            Its "error", or the "steps" until the next portion, or, after the last one, nothing.
+        """
+        start = time.perf_counter()
         try:
             carried = self._moves.carry(map)
         except SatrapError as error:
             return {"error": error_values(error)}
-        return {"rows": carried.rows, "bytes": carried.bytes}
+        end = time.perf_counter()
+        self._size = [self._size[0] + carried.rows, self._size[1] + carried.bytes]
+        self._rows = max(1, int(self._rows * min(2.0, CARRY_SECONDS / (end - start))))
+        if map.members == self._members and (map.owners == self._goal).all():
+            return {}
+        return {"steps": max(1, math.ceil((end - begun) * (1 / PAUSED - 1) / self._step_seconds))}
 
-    def _answer(self, order: Order, old: ShardMap, result: Mapping[str, Any], seconds: float) -> Moved:
-        map = self._moves.map
-        if "error" in result:
-            return Moved(order.id, map, *self._sizes(), seconds=seconds, error=error_of(result["error"]))
-        buckets = int(np.count_nonzero(old.owners != map.owners))
-        about = {"carried": result["rows"], "carried_bytes": result["bytes"], "buckets": buckets}
-        return Moved(order.id, map, *self._sizes(), **about, seconds=seconds)
+    def paused(self, begun: float, steps: int) -> None:
+        """Note a pause that has ended: when it began, and the steps of the run so far."""
+        self._since = time.perf_counter(), steps
+        self._pauses.append(self._since[0] - begun)
+
+    def told(self) -> Mapping[str, Any]:
+        """Return what is told about it, by name in `Moved`."""
+        buckets = int(np.count_nonzero(self._old.owners != self._moves.map.owners))
+        about = {"carried": self._size[0], "carried_bytes": self._size[1], "buckets": buckets}
+        pauses = {"pauses": len(self._pauses), "paused": sum(self._pauses)}
+        return {**about, **pauses, "seconds": max(self._pauses, default=0.0)}

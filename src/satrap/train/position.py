@@ -31,7 +31,7 @@ class Position:
     """Where one worker stands in a run.
 
     Args:
-        rank, size: of this worker among those that read different shares of the data.
+        rank, size, batch, together: see `Reading`.
 
     Attributes:
         epoch: the pass that is under way or comes next.
@@ -40,9 +40,9 @@ class Position:
         ahead: lookups in flight, which the schedule keeps here.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, batch: int | None = None, *, together: bool = False) -> None:
         self.epoch, self.amid_pass = 0, False
-        self.reading = Reading(rank, size)
+        self.reading = Reading(rank, size, batch, together=together)
         self.ahead: deque[tuple[Turn, Pending | None]] = deque()
         self._replay: deque[tuple[int, list[_Answer]]] = deque()
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from satrap.batch import Batch
+from satrap.data.rows import concat_rows, slice_rows
 from satrap.errors import ConfigError
 from satrap.train.predictor import Data
 
@@ -27,6 +28,10 @@ class Stream:
     """Batches before the next one, which other workers train."""
     stride: int = 1
     """1 as long as one worker reads the share alone."""
+    batch: int | None = None
+    """Samples in a batch, None if not known."""
+    cut: Sequence[int] | None = None
+    """First and end of the samples of each batch that this worker trains; None: all."""
 
     def split(self, parts: int) -> list[Stream]:
         """Return `parts` streams that together have each of these batches once."""
@@ -42,9 +47,9 @@ class Stream:
             found = data.batches(epoch, self.position) if self.done else data.batches(epoch)
         return itertools.islice(found, self.skip, None, self.stride)
 
-    def trained(self, batch: Batch) -> None:
-        """Count the next batch as trained."""
-        self.position, self.done, self.skip = batch.position, self.done + self.skip + 1, self.stride - 1
+    def trained(self, position: Any) -> None:
+        """Count the next batch, which ends at `position`, as trained."""
+        self.position, self.done, self.skip = position, self.done + self.skip + 1, self.stride - 1
 
 
 class Reading:
@@ -54,40 +59,70 @@ class Reading:
     worker, or several in turn, read each unfinished share to its end, so that every batch is trained exactly
     once. The next pass is divided among the present workers.
 
+    If all workers together take as many samples per step as before, and step together, each step of the pass
+    has the samples that it would have had: each worker trains its part of the former workers' batches. Then
+    several workers may read the same share.
+
     Args:
         rank, size: of this worker among those that read different shares.
+        batch: samples of this worker in a step, if that is known.
+        together: whether all workers take each step together.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, batch: int | None = None, *, together: bool = False) -> None:
         self.rank, self.size = rank, size
+        self._batch, self._together = batch, together
         self.begin()
 
     def begin(self) -> None:
         """Go to the start of a pass."""
-        self._streams = [Stream(self.rank, self.size)]
-        self._order: deque[Stream] = deque()
+        self._streams = [Stream(self.rank, self.size, batch=self._batch)]
+        self._order: deque[list[tuple[Stream, Any]]] = deque()
 
     def batches(self, data: Data, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of the pass that are left, of several streams in turn.
+        """Yield the batches of the pass that are left: of several streams in turn, or joined.
 
         Raises:
             ConfigError: a different number of workers began the pass, and the data cannot be divided as then.
         """
         self._order.clear()
-        open_streams = deque((s, s.batches(self._share(data, s), epoch)) for s in self._streams)
-        return self._in_turn(open_streams)
+        opened = [(s, s.batches(self._share(data, s), epoch)) for s in self._streams]
+        return self._joined(opened) if self._is_cut else self._in_turn(deque(opened))
+
+    @property
+    def _is_cut(self) -> bool:
+        return any(stream.cut is not None for stream in self._streams)
 
     def _in_turn(self, streams: deque[tuple[Stream, Iterator[Batch]]]) -> Iterator[Batch]:
         while streams:
             stream, batches = streams.popleft()
             batch = next(batches, None)
             if batch is not None:
-                self._order.append(stream)
+                self._order.append([(stream, batch.position)])
                 yield batch
                 streams.append((stream, batches))
 
+    def _joined(self, streams: Sequence[tuple[Stream, Iterator[Batch]]]) -> Iterator[Batch]:
+        """Yield this worker's samples of one batch of each stream; their batches never grow in a pass."""
+        while True:
+            read = [(stream, next(batches, None)) for stream, batches in streams]
+            there = [(stream, batch) for stream, batch in read if batch is not None]
+            cuts = [(batch, stream.cut or (0, batch.size)) for stream, batch in there]
+            parts = [
+                slice_rows(batch, start, min(end, batch.size))
+                for batch, (start, end) in cuts
+                if start < batch.size
+            ]
+            if not parts:
+                return
+            self._order.append([(stream, batch.position) for stream, batch in there])
+            yield concat_rows(parts)
+
     def _share(self, data: Data, stream: Stream) -> Data:
-        if (stream.worker, stream.workers) == (self.rank, self.size):
+        options: dict[str, Any] = {"worker": stream.worker, "workers": stream.workers}
+        if stream.batch is not None and stream.batch != self._batch:
+            options["batch_size"] = stream.batch
+        if options == {"worker": self.rank, "workers": self.size}:
             return data
         if not hasattr(data, "with_options"):
             raise ConfigError(
@@ -95,14 +130,18 @@ class Reading:
                 why="samples would be lost or trained twice",
                 fix=f"resume with {stream.workers} workers, or read with satrap.data.read",
             )
-        share: Data = data.with_options(worker=stream.worker, workers=stream.workers)
+        share: Data = data.with_options(**options)
         return share
 
     def trained(self, batch: Batch) -> None:
         """Count the oldest untrained batch as trained."""
-        stream = self._order.popleft()
-        stream.trained(batch)
-        self._streams = [*(s for s in self._streams if s is not stream), stream]  # the others are due first
+        for stream, position in self._order.popleft():
+            stream.trained(position)
+            if not self._is_cut:
+                self._streams = [
+                    *(s for s in self._streams if s is not stream),
+                    stream,
+                ]  # others are due first
 
     def state(self) -> list[dict[str, Any]]:
         """Return the streams as plain data, in the order in which they are due."""
@@ -116,7 +155,37 @@ class Reading:
         # The first streams of all workers, then the second: similar positions are spread evenly.
         rounds = itertools.zip_longest(*states)
         streams = [Stream(**stream) for one in rounds for stream in one if stream is not None]
-        self._streams = shared_out(streams, self.size)[self.rank]
+        begun = self._begun(streams)
+        if begun is None:
+            self._streams = shared_out(streams, self.size)[self.rank]
+        elif any(stream.done for stream in begun):
+            self._streams = self._cuts(begun)
+        else:
+            self.begin()
+
+    def _begun(self, streams: Sequence[Stream]) -> list[Stream] | None:
+        """Return the shares of those who began the pass, if steps have as many samples now as then."""
+        each = {(s.workers, s.batch) for s in streams}
+        if not self._together or self._batch is None or len(each) > 1:
+            return None
+        [(workers, batch)] = each
+        cut = any(s.cut is not None for s in streams)
+        if batch is None or batch * workers != self._batch * self.size or (batch == self._batch and not cut):
+            return None
+        furthest = {s.worker: s for s in sorted(streams, key=lambda s: s.done)}
+        return [replace(furthest[worker], cut=None) for worker in range(workers)]
+
+    def _cuts(self, begun: Sequence[Stream]) -> list[Stream]:
+        """Return what this worker reads of shares whose batches make up one of all workers."""
+        assert self._batch is not None
+        first, found = self.rank * self._batch, []
+        for number, stream in enumerate(begun):
+            assert stream.batch is not None
+            before = number * stream.batch
+            start, end = max(first - before, 0), min(first + self._batch - before, stream.batch)
+            if start < end:
+                found.append(replace(stream, cut=(start, end)))
+        return found
 
 
 def shared_out(streams: Sequence[Stream], workers: int) -> list[list[Stream]]:

@@ -57,11 +57,16 @@ class TrainingState:
         self.begin()
 
     def begin(
-        self, epochs: int = 0, observers: Sequence[Observer] = (), series: Series | None = None
+        self,
+        epochs: int = 0,
+        observers: Sequence[Observer] = (),
+        series: Series | None = None,
+        data: object = None,
     ) -> None:
-        """Open the account of a `fit` of so many passes; `series` are its snapshots, if it takes any."""
+        """Open the account of a `fit` of so many passes over data; `series` are its snapshots, if any."""
         self.run = Run(self.predictor.schema.labels, epochs, observers, self.workers)
-        self.position = Position(self.workers.data.rank, self.workers.data.size)
+        share, batch = self.workers.data, getattr(data, "batch_size", None)
+        self.position = Position(share.rank, share.size, batch, together=not self.apart)
         self.series, self.best = series, Best(series)
 
     @property

@@ -208,7 +208,7 @@ class Trainer:
             check_data(validation)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, line] if line else observers
-        self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series())
+        self.state.begin(epochs, observers, None if checkpoint is None else checkpoint.series(), data)
         snapshots = Snapshots(self.state, checkpoint)
         if resume:
             snapshots.resume()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from satrap.dense import Mesh
+from satrap.dense.workers import Compression
 from satrap.errors import ConfigError
 from satrap.plan.dense.copies import need_of_copy
 from tests.plan.dense.measured import Tower, network, peak
@@ -19,12 +20,23 @@ def test_one_process_needs_what_pytorch_counts() -> None:
     assert need.traffic == 0
 
 
+def test_an_optimizer_that_is_elsewhere() -> None:
+    plain, on_disk, on_host = (need_of_copy(network(offload=o), Mesh()) for o in ("", "disk", "cpu"))
+    assert [need.memory.get("optimizer", 0) for need in (plain, on_disk, on_host)] == [8 * WEIGHTS, 0, 0]
+    assert on_host.peak <= on_disk.peak < plain.peak
+
+
 def test_bytes_that_meshes_send() -> None:
     net, n = network(), 4 * WEIGHTS
     copies = need_of_copy(net, Mesh(4)).sent
     assert copies == {"gradients": 2 * 3 / 4 * n}  # a ring
     short = need_of_copy(network(number_bytes=2), Mesh(4)).sent
     assert short == {"gradients": 3 / 4 * n}
+    signs = need_of_copy(network(compression=Compression("sign")), Mesh(4))
+    assert signs.sent == {"gradients": pytest.approx(3 * n / 32, rel=0.01)}
+    assert signs.peak == pytest.approx(need_of_copy(net, Mesh(4)).peak + n, rel=0.01)
+    thin = need_of_copy(network(compression=Compression("powersgd", 1)), Mesh(4))
+    assert thin.sent["gradients"] < copies["gradients"] / 20
     third = need_of_copy(net, Mesh(4, sharded=True)).sent
     assert sum(third.values()) == pytest.approx(3 * 3 / 4 * n, rel=0.01)  # ZeRO, arXiv 1910.02054, section 7
     second = need_of_copy(net, Mesh(4, sharded="gradients")).sent

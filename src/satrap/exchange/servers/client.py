@@ -142,9 +142,9 @@ class ServersExchange:
         return Moves(
             self._shards,
             self.durability,
-            [table for group in self.groups for table in group.tables],
             tiered=bool(self._tiered),
             evicts=evicts,
+            backward=self.wire.backward,
             hello=lambda shard, map: self._hello(shard, map) | {"completed": self._shards.step},
             turn=self._turn,
             map=lambda: self.map,

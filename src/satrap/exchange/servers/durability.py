@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,6 +15,7 @@ import numpy as np
 
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.rows import EXPORT_ROWS
 from satrap.exchange.servers.shards import JOB_SECONDS, Shards
 from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 LOAD_BYTES = 32 << 20
 """Rows of a chunk are sent to the shards in pieces of about this size."""
+AHEAD = 1
+"""Chunks of an export that are asked for while one is used."""
 
 
 class ServersDurability(Durability):
@@ -57,13 +61,24 @@ class ServersDurability(Durability):
             sources = [self.export(shard, table, runs_of(map.buckets(shard))) for shard in map.members]
             yield from ((table, chunk) for chunk in _in_order(sources, apart=not map.runs))
 
-    def export(self, shard: int, table: str, buckets: Sequence[range]) -> Iterator[Chunk]:
-        """Yield the rows of a table that a shard has in some runs of buckets."""
-        asked = {"table": table, "buckets": [[run.start, run.stop] for run in buckets]}
-        coming = self._shards.ask(shard, Kind.EXPORT, [pack_text(asked)])
-        while len(parts := self._shards.wait(coming)) > 1:
-            coming = self._shards.ask(shard, Kind.EXPORT, [pack_text({})])
+    def export(
+        self, shard: int, table: str | None, buckets: Sequence[range], *, rows: int = EXPORT_ROWS
+    ) -> Iterator[Chunk]:
+        """Yield the rows of a table (None: of all) that a shard has in some runs of buckets.
+
+        `rows`: most rows of a chunk; some chunks are asked for ahead.
+        """
+        asked = {"table": table, "buckets": [[run.start, run.stop] for run in buckets], "rows": rows}
+        coming = deque([self._shards.ask(shard, Kind.EXPORT, [pack_text(asked)])])
+        while coming:
+            while len(coming) <= AHEAD:
+                coming.append(self._shards.ask(shard, Kind.EXPORT, [pack_text({})]))
+            parts = self._shards.wait(coming.popleft())
+            if len(parts) == 1:
+                break
             yield unpack_chunk(parts)
+        for answer in coming:
+            self._shards.wait(answer)
 
     def cut(self, *, delta: bool | None = None) -> Cut:
         """See `Durability.cut`. Each shard writes its own rows, all at the same time.

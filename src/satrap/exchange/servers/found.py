@@ -8,20 +8,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from satrap.store import Slots
-from satrap.store.types import Ids
+from satrap.store.types import Ids, Offsets
 
 LIMIT = 64 << 20
 """Bytes kept for all clients together; the oldest lookups are forgotten, and their rows are found again."""
 
-Found = Sequence[tuple[Ids, Slots]]
-"""Per table group: the distinct ids of a lookup, as they came, and the slots of their rows."""
+Found = Sequence[tuple[Ids, Offsets, Slots]]
+"""Per table group: the distinct ids of a lookup and their splits, as they came; the slots of their rows."""
 
 
 class FoundRows:
     """Remembers, for each client, the lookups that wait for their update.
 
-    An update names the ids of its lookup in the same order, so equal ids tell which lookup it is. Updates
-    come in the order of their lookups: what a match passes over will get no update.
+    An update names the ids of its lookup in the same order, so equal ids of equal tables tell which lookup it
+    is. Updates come in the order of their lookups: what a match passes over will get no update. Where rows
+    moved here after their lookup, there is none; then another one of the same ids will do.
     """
 
     def __init__(self) -> None:
@@ -36,17 +37,17 @@ class FoundRows:
         while self._bytes > LIMIT:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
 
-    def take(self, client: int, updated: Sequence[tuple[int, Ids]]) -> Sequence[Slots | None]:
+    def take(self, client: int, updated: Sequence[tuple[int, Ids, Offsets]]) -> Sequence[Slots | None]:
         """Return the slots for an update, None per group if its lookup is not known.
 
         Args:
             client: who sent the update.
-            updated: (table group, ids) of each of its parts.
+            updated: (table group, ids, splits) of each of its parts.
         """
         own = [key for key in self._kept if key[0] == client]
         for place, key in enumerate(own):
             if _same(self._kept[key], updated):
-                slots = [slots for _, slots in self._kept[key]]
+                slots = [slots for *_, slots in self._kept[key]]
                 self._drop(own[: place + 1])
                 return slots
         return [None] * len(updated)
@@ -61,11 +62,11 @@ class FoundRows:
 
 
 def _size(found: Found) -> int:
-    return sum(ids.nbytes + slots.numbers.nbytes for ids, slots in found)
+    return sum(ids.nbytes + splits.nbytes + slots.numbers.nbytes for ids, splits, slots in found)
 
 
-def _same(found: Found, updated: Sequence[tuple[int, Ids]]) -> bool:
+def _same(found: Found, updated: Sequence[tuple[int, Ids, Offsets]]) -> bool:
     return len(found) == len(updated) and all(
-        slots.group == group and np.array_equal(ids, wanted)
-        for (ids, slots), (group, wanted) in zip(found, updated, strict=True)
+        slots.group == group and np.array_equal(ids, wanted) and np.array_equal(splits, of)
+        for (ids, splits, slots), (group, wanted, of) in zip(found, updated, strict=True)
     )

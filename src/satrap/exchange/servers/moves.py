@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -13,20 +14,25 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers.durability import ServersDurability
-from satrap.exchange.servers.shards import Shards
+from satrap.exchange.servers.shards import JOB_SECONDS, Shards, rehearse
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
 from satrap.faults import hit
 from satrap.rpc.client.call import told
 from satrap.rpc.wire.frames import Kind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import Chunk, bucket_of
+from satrap.store import BUCKETS, Chunk, bucket_of
 from satrap.store.buckets import runs_of
 
 Counts = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int64]
 
 UNDER_WAY = 2
 """Chunks of rows that targets load while the next one is read."""
+CHUNK_ROWS = 8192
+"""Most rows of a chunk: while one is read, others are sent and loaded."""
+COUNTED = 16
+"""Buckets whose rows a shard counts in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,9 @@ class Moves:
     """Moves buckets between the shards of an exchange.
 
     ```python
-    exchange.flush()                            # on all ranks; from here on, no rank asks for anything
     new = exchange.map.after(owners, members)
+    exchange.moves.rehearse(new, {2: "10.0.0.7:5000"})      # on rank 0, while training goes on
+    exchange.flush()                            # on all ranks; from here on, no rank asks for anything
     exchange.moves.join(new, {2: "10.0.0.7:5000"})          # on all ranks
     carried = exchange.moves.carry(new)                     # on rank 0, then tell the others
     exchange.moves.adopt(new)                               # on all ranks
@@ -72,9 +79,9 @@ class Moves:
     Args:
         shards: the shards.
         durability: reads and writes their rows.
-        tables: names of the tables.
         tiered: whether a shard keeps rows on a disk.
         evicts: whether shards may evict rows to make room.
+        backward: number format of gradients.
         hello: returns what a new shard hears first, given its number and the map.
         turn: called in the network's thread to use another map from then on.
         map: returns the map of now.
@@ -84,16 +91,17 @@ class Moves:
         self,
         shards: Shards,
         durability: ServersDurability,
-        tables: list[str],
         *,
         tiered: bool,
         evicts: bool,
+        backward: str,
         hello: Callable[[int, ShardMap], dict[str, Any]],
         turn: Callable[[ShardMap], None],
         map: Callable[[], ShardMap],
     ) -> None:
-        self._shards, self._durability, self._tables = shards, durability, tables
-        self._tiered, self._evicts, self._hello, self._turn, self._map = tiered, evicts, hello, turn, map
+        self._shards, self._durability = shards, durability
+        self._tiered, self._evicts, self._backward = tiered, evicts, backward
+        self._hello, self._turn, self._map = hello, turn, map
 
     @property
     def map(self) -> ShardMap:
@@ -101,14 +109,58 @@ class Moves:
         return self._map()
 
     def rows_by_bucket(self) -> dict[int, Counts]:
-        """Return, by shard, the number of rows in each bucket, int64[4096]."""
-        return {shard: np.array(about["rows"], np.int64) for shard, about in self._census().items()}
+        """Return, by shard, the number of rows in each bucket, int64[4096]; any thread may call it.
 
-    def _census(self) -> dict[int, dict[str, Any]]:
-        """Return, by shard, its "rows" in each bucket, and the "counts" of its updates."""
+        Shards count some buckets at a time, so that lookups wait for little.
+        """
+        found = {shard: np.zeros(BUCKETS, np.int64) for shard in self._shards.peers}
+        for first in range(0, BUCKETS, COUNTED):
+            for shard, about in self._census(range(first, first + COUNTED)).items():
+                found[shard][first : first + COUNTED] = about["rows"]
+        return found
+
+    def _census(self, buckets: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Return, by shard, its "rows" in each of some buckets, and the "counts" of its updates."""
         shards = list(self._shards.peers)
-        answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"buckets": True})])
+        runs = [[run.start, run.stop] for run in runs_of(buckets)]
+        answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"buckets": runs})])
         return {shard: told(answer) for shard, answer in zip(shards, answers, strict=True)}
+
+    def rehearse(self, map: ShardMap, addresses: Mapping[int, str]) -> None:
+        """Have all shards do once, on other rows, what they will do in a move: then nobody waits for it.
+
+        Rank 0 does so, beside the training. Shards that serve lookups rehearse in a thread.
+
+        Args:
+            map: any that has all the shards.
+            addresses: HOST:PORT of each that will `join`, by number.
+
+        Raises:
+            ConfigError: the shards have tiers, or one refuses.
+            ExchangeError: one cannot be reached; nothing has changed.
+        """
+        self._check_tier()
+        serving = {shard: pack_text(self._rehearsal(shard, map)) for shard in self._shards.peers}
+        for shard, text in serving.items():
+            self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text]))
+        if addresses:
+            hellos = {shard: self._rehearsal(shard, map) for shard in addresses}
+            rehearse(self._shards, addresses, hellos, epoch=map.epoch)
+        for shard, text in serving.items():
+            while not told(self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text])))["done"]:
+                time.sleep(JOB_SECONDS)
+
+    def _rehearsal(self, shard: int, map: ShardMap) -> dict[str, Any]:
+        return self._hello(shard, map) | {"rehearsal": self._backward}
+
+    def _check_tier(self) -> None:
+        if self._tiered:
+            raise ConfigError(
+                "rows of shards with a tier cannot move",
+                where="embedding.tier",
+                why="they are on the disk of one machine",
+                fix="resume the run with another cluster.shards",
+            )
 
     def join(self, map: ShardMap, addresses: Mapping[int, str]) -> None:
         """Greet the shards that join with a map; each rank does.
@@ -121,13 +173,7 @@ class Moves:
             ConfigError: the shards have tiers, or one refuses the hello.
             ExchangeError: one cannot be reached; the exchange has ended.
         """
-        if self._tiered:
-            raise ConfigError(
-                "rows of shards with a tier cannot move",
-                where="embedding.tier",
-                why="they are on the disk of one machine",
-                fix="resume the run with another cluster.shards",
-            )
+        self._check_tier()
         hellos = {shard: self._hello(shard, map) for shard in addresses}
         self._shards.join(addresses, hellos, epoch=map.epoch)
 
@@ -138,55 +184,56 @@ class Moves:
             StoreError: a shard has no room; nothing has moved.
             ExchangeError: rows are missing where they should be; nothing has moved.
         """
-        old, moved = self.map, self.map.owners != map.owners
-        census = self._census()
+        old, buckets = self.map, np.flatnonzero(self.map.owners != map.owners)
+        census, owners = self._census(buckets.tolist()), map.owners[buckets]
         before = {shard: np.array(about["rows"], np.int64) for shard, about in census.items()}
-        strangers = [int(s) for s, counts in before.items() if counts[moved & (map.owners == s)].any()]
+        strangers = [int(s) for s, counts in before.items() if counts[owners == s].any()]
         if strangers:
             raise ExchangeError(f"shard {strangers[0]} has rows of buckets that are not its own")
-        carried = self._copy(old, map, moved)
+        carried = self._copy(old, map, buckets)
         hit("move.copied")
-        expected = np.sum(list(before.values()), axis=0)
-        there = self.rows_by_bucket()
-        found = np.sum([np.where(map.owners == shard, rows, 0) for shard, rows in there.items()], axis=0)
-        lost = int((expected - found)[moved].sum())
+        there = self._census(buckets.tolist())
+        found = sum(int(np.array(about["rows"])[owners == s].sum()) for s, about in there.items())
+        lost = sum(int(counts.sum()) for counts in before.values()) - found
         if lost and not self._evicts:
             raise ExchangeError(f"{lost} rows did not reach their new shards")
         self._commit(map, {shard: about for shard, about in census.items() if shard in old.members})
         return carried
 
-    def _copy(self, old: ShardMap, map: ShardMap, moved: npt.NDArray[np.bool_]) -> Carried:
-        rows, size, waiting = 0, 0, deque[list[Future[Any]]]()
-        for table, chunk in self._leaving(old, moved):
+    def _copy(self, old: ShardMap, map: ShardMap, buckets: Buckets) -> Carried:
+        rows, size, waiting, owners = 0, 0, deque[list[Future[Any]]](), map.owners
+        for chunk in self._leaving(old, buckets):
             rows += len(chunk.ids)
             size += chunk.ids.nbytes + chunk.weights.nbytes + chunk.state.nbytes
-            waiting.append(self._durability.send(table, chunk, map.owners[bucket_of(table, chunk.ids)]))
+            targets = owners[bucket_of(chunk.table, chunk.ids)]
+            waiting.append(self._durability.send(chunk.table, chunk, targets))
             while len(waiting) > UNDER_WAY:
                 self._finish(waiting.popleft())
         while waiting:
             self._finish(waiting.popleft())
         return Carried(rows, size)
 
-    def _leaving(self, old: ShardMap, moved: npt.NDArray[np.bool_]) -> Iterator[tuple[str, Chunk]]:
-        """Yield (table, rows) of the buckets that move."""
+    def _leaving(self, old: ShardMap, buckets: Buckets) -> Iterator[Chunk]:
+        """Yield the rows of the buckets that move."""
         for shard in old.members:
-            runs = runs_of(np.flatnonzero(moved & (old.owners == shard)).tolist())
-            for table in self._tables if runs else ():
-                for chunk in self._durability.export(shard, table, runs):
-                    yield table, chunk
+            runs = runs_of(buckets[old.owners[buckets] == shard].tolist())
+            if runs:
+                yield from self._durability.export(shard, None, runs, rows=CHUNK_ROWS)
 
     def _commit(self, map: ShardMap, old: Mapping[int, Mapping[str, Any]]) -> None:
         """Have all shards take the map; new ones also the counters of the `old` ones, see `_census`."""
         plain = {"map": map.to_dict()}
         counts = largest(about["counts"] for about in old.values())
-        for shard in map.members:
-            about = plain if shard in old else {**plain, "counts": counts}
-            self._shards.wait(self._shards.ask(shard, Kind.MAP, [pack_text(about)]))
+        texts = {shard: plain if shard in old else {**plain, "counts": counts} for shard in map.members}
+        asked = {shard: self._shards.ask(shard, Kind.MAP, [pack_text(text)]) for shard, text in texts.items()}
+        for shard, answer in asked.items():
+            self._shards.wait(answer)
             self._shards.peers[shard].epoch = map.epoch
             hit("move.mapped")
 
     def adopt(self, map: ShardMap) -> None:
         """Ask the shards by a map from now on, and leave those that are not in it; each rank does."""
+        hit("move.adopt")
 
         def turn() -> None:
             for shard, peer in self._shards.peers.items():

@@ -92,6 +92,8 @@ class Recovery:
             if self.done == 0:
                 restore(parts, self._service, sessions, self._load)
             return
+        if header.kind == Kind.BYE and header.client not in sessions.known:
+            return  # it came late, of a worker of the generation before: its hello is in no journal any more
         job = Job(sessions.recovered(header), header, parts, 0, 0.0)
         sessions.finished(job, execute(self._service, job))
         if header.kind == Kind.READ:

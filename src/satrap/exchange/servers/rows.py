@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,12 @@ from satrap.exchange.servers.found import FoundRows
 from satrap.exchange.servers.sections import NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
+from satrap.faults import hit
 from satrap.rpc.server.handler import Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import Buffer, Header, Kind
 from satrap.rpc.wire.text import pack_text
-from satrap.store import BUCKETS, Chunk, Shard, Slots
+from satrap.store import Chunk, Shard, Slots
 from satrap.store.shard import check_lookups
 from satrap.store.types import check_rows, plain
 
@@ -82,7 +84,7 @@ class RowRequests:
             if create:
                 _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
                 if not self.store.groups[s.group].frozen:  # no update will name them
-                    found.append((s.ids, slots))
+                    found.append((s.ids, s.splits, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
             count = np.array([0, s.count], np.int64)
@@ -127,7 +129,8 @@ class RowRequests:
         self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
 
     def _apply_own(self, session: Session, _: Header, share: Share) -> list[Buffer]:
-        self._apply(share, self._found.take(session.client, [(u.group, u.ids) for u in share.updates]))
+        named = [(u.group, u.ids, u.splits) for u in share.updates]
+        self._apply(share, self._found.take(session.client, named))
         member_of(session).updates += 1
         self.updates += 1
         return []
@@ -196,28 +199,39 @@ class RowRequests:
 
     def _load(self, chunk: Chunk) -> list[Buffer]:
         self.store.load(chunk.table, chunk)
+        hit("shard.load")
         return []
 
-    def export(self, client: int, table: str | None, buckets: Sequence[int] = range(BUCKETS)) -> Work:
-        """Check an EXPORT; table: begin with its rows, of some buckets; None: go on with the client's."""
-        if table is not None:
-            self.store.group_of(table)
-        elif client not in self._exports:
-            raise StoreError(
-                "the export has ended, or was lost when the shard was restarted", fix="begin anew"
-            )
-        return Work(partial(self._next_chunk, client, table, buckets))
+    def export(self, client: int, begin: Mapping[str, Any]) -> Work:
+        """Check an EXPORT; it answers with the next rows, and once there are none, with an end.
 
-    def _next_chunk(self, client: int, table: str | None, buckets: Sequence[int]) -> list[Buffer]:
-        if table is not None:
-            dim = self.store.groups[self.store.group_of(table)[0]].dim
-            rows = min(EXPORT_ROWS, max(1, EXPORT_BYTES // (16 * dim)))
-            self._exports[client] = self.store.export(table, buckets=buckets, chunk_rows=rows)
-        chunk = next(self._exports[client], None)
-        if chunk is None:
-            del self._exports[client]
-            return [pack_text({"end": True})]
-        return pack_chunk(chunk)
+        Args:
+            client: who asks.
+            begin: the "table" (None: all, one after the other), the "buckets" and the most "rows" of a chunk
+                of a new export; empty: go on with the client's.
+        """
+        if not begin:
+            if client not in self._exports:
+                raise StoreError("the export was lost when the shard was restarted", fix="begin anew")
+            return Work(partial(self._next_chunk, client))
+        if (table := begin["table"]) is not None:
+            self.store.group_of(table)
+        return Work(partial(self._begin, client, table, begin["buckets"], begin["rows"]))
+
+    def _begin(self, client: int, table: str | None, buckets: Sequence[int], rows: int) -> list[Buffer]:
+        groups = self.store.groups if table is None else [self.store.groups[self.store.group_of(table)[0]]]
+        fit = EXPORT_BYTES // (16 * max(group.dim for group in groups))
+        chunk_rows = max(1, min(rows, EXPORT_ROWS, fit))
+        if table is None:
+            self._exports[client] = self.store.snapshot(buckets=buckets, chunk_rows=chunk_rows)
+        else:
+            self._exports[client] = self.store.export(table, buckets=buckets, chunk_rows=chunk_rows)
+        return self._next_chunk(client)
+
+    def _next_chunk(self, client: int) -> list[Buffer]:
+        hit("shard.export")
+        chunk = next(self._exports[client], None)  # one that has ended stays: its client asks ahead
+        return [pack_text({"end": True})] if chunk is None else pack_chunk(chunk)
 
     def forget(self, gone: Callable[[int], bool]) -> None:
         """Let exports and lookups of clients that are gone go: an export keeps rows as they were."""

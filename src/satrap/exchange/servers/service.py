@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from satrap.errors import ConfigError, StoreError
 from satrap.exchange.servers.config import ShardConfig, Worker
+from satrap.exchange.servers.handover import beside, buckets_of, census, map_change, rehearse
 from satrap.exchange.servers.members import Members
-from satrap.exchange.servers.rows import RowRequests
+from satrap.exchange.servers.rows import EXPORT_ROWS, RowRequests
 from satrap.exchange.servers.snapshots import Asked, Snapshots, error_of, pack_result
 from satrap.exchange.servers.steps import StepBoard, member_of
-from satrap.exchange.shard_map import ShardMap
-from satrap.exchange.states import counts_of, state_of, take_counts, take_state
+from satrap.exchange.states import state_of, take_state
 from satrap.exchange.statistics import ShardStatistics
+from satrap.faults import hit
 from satrap.rpc.server.handler import SerialHandler, Work
 from satrap.rpc.server.session import Session
 from satrap.rpc.wire.frames import MAX_BYTES, SPLIT, Buffer, FrameError, Header, Kind
 from satrap.rpc.wire.text import only, pack_text, shortened, unpack_text
-from satrap.store import BUCKETS, Chunk, Shard
-from satrap.store.buckets import mask_of
+from satrap.store import Chunk, Shard
 from satrap.store.statistics import merged
 
 MAX_NUMBER = 1 << 63
@@ -47,11 +47,12 @@ class Service(SerialHandler):
     Attributes:
         members: the clients that it serves.
         repeating: requests come from a journal; what they wrote elsewhere is not written again.
+        rehearsal: the thread in which it rehearses a move beside the requests, if it has begun one.
         emptied: it has let all rows go since a reading failed, and a journal does not know that yet.
     """
 
     role = "shard"
-    kinds = tuple(kind for kind in Kind if kind < Kind.OPEN)
+    kinds: Sequence[Kind] = tuple(kind for kind in Kind if kind < Kind.OPEN)
 
     def __init__(self, config: ShardConfig | None = None, *, max_bytes: int = MAX_BYTES) -> None:
         self.config: ShardConfig | None = None
@@ -61,6 +62,7 @@ class Service(SerialHandler):
         self._opened: RowRequests | None = None
         self._snapshots = Snapshots()
         self._cutter = 0  # client that had the last cut taken
+        self.rehearsal: threading.Thread | None = None
         if config is not None:
             self._open(config, config.open())
 
@@ -164,9 +166,7 @@ class Service(SerialHandler):
             case Kind.UPDATE:
                 return self._rows.update(session, header, parts)
             case Kind.EXPORT:
-                asked = unpack_text(only(parts))
-                table = _value(asked, "table", str) if "table" in asked else None
-                return self._rows.export(session.client, table, _buckets(asked))
+                return self._rows.export(session.client, _export_asked(unpack_text(only(parts))))
             case Kind.LOAD:
                 return self._rows.load(parts)
             case Kind.BYE:
@@ -198,10 +198,11 @@ class Service(SerialHandler):
         store, snapshots = self.store, self._snapshots
         match kind:
             case Kind.STATISTICS:
-                if parts and unpack_text(only(parts)).get("buckets") is True:
-                    return _telling(
-                        lambda: {"counts": counts_of(store), "rows": store.rows_by_bucket().tolist()}
-                    )
+                about = unpack_text(only(parts)) if parts else {}
+                if "rehearsal" in about:
+                    return _telling(partial(_rehearse_beside, self, about))
+                if about:
+                    return _telling(partial(census, store, buckets_of(about)))
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
             case Kind.CUT:
                 asked = _cut_asked(unpack_text(only(parts)))
@@ -213,8 +214,15 @@ class Service(SerialHandler):
             case Kind.CLEAR:
                 return _silent(store.clear)
             case Kind.MAP:
-                return _change_map(self, unpack_text(only(parts)))
+                assert self.config is not None
+                change = map_change(self.config, store, unpack_text(only(parts)))
+                return _silent(lambda: self._configure(change()))
         raise FrameError(f"a request of unknown kind {kind}")
+
+    def _configure(self, config: ShardConfig) -> None:
+        self.config = config
+        hit("shard.map")
+        self._rows.forget(lambda _: True)  # an export that a failed move began would keep rows as they were
 
     def _take_cut(self, session: Session, asked: Asked) -> Mapping[str, Any]:
         self._cutter = session.client
@@ -287,6 +295,8 @@ class Service(SerialHandler):
 
     def _greet(self, session: Session, hello: dict[str, Any]) -> Work:
         asked, worker = ShardConfig.from_dict(hello), Worker.from_dict(hello)
+        if "rehearsal" in hello:
+            return Work(partial(_rehearse, self, hello))
         if session.client in self.members.formats:
             raise StoreError("a second hello of the same client")
         if self.config is None:
@@ -323,27 +333,18 @@ class Service(SerialHandler):
         return [pack_text(about | {"message_bytes": self.max_bytes})]
 
 
-def _change_map(service: Service, asked: Mapping[str, Any]) -> Work:
-    """Check a MAP: from now on the shard has the buckets of this map, and lets all other rows go.
+def _rehearse(service: Service, hello: Mapping[str, Any]) -> list[Buffer]:
+    """Prepare for a run that this shard will join; its client is not served, and says goodbye next."""
+    if service.config is None and not service.repeating:
+        rehearse(Service(max_bytes=service.max_bytes), hello)
+    return [pack_text({"message_bytes": service.max_bytes})]
 
-    `counts`, where given, are those of the other shards: a new one goes on from there.
-    """
-    config = service.config
-    assert config is not None
-    map = ShardMap.from_dict(asked.get("map") or {})
-    if map.epoch < config.map.epoch or (map.epoch == config.map.epoch and map != config.map):
-        raise StoreError(f"the shard is at epoch {config.map.epoch} of the shard map, not at {map.epoch}")
-    if config.shard not in map.members:
-        raise StoreError(f"there is no shard {config.shard} in the map of epoch {map.epoch}")
-    counts = take_counts(service.store, asked["counts"]) if "counts" in asked else lambda: None
 
-    def change() -> None:
-        own = mask_of(map.buckets(config.shard))
-        service.store.discard(np.flatnonzero(~own).tolist())
-        service.config = replace(config, map=map)
-        counts()
-
-    return _silent(change)
+def _rehearse_beside(service: Service, hello: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rehearse once beside the requests, and tell whether that is "done"."""
+    if service.rehearsal is None and not service.repeating:
+        service.rehearsal = beside(partial(rehearse, Service(max_bytes=service.max_bytes), hello))
+    return {"done": service.rehearsal is None or not service.rehearsal.is_alive()}
 
 
 def _silent(act: Callable[[], object]) -> Work:
@@ -376,21 +377,12 @@ def _number(asked: Mapping[str, Any], name: str = "number") -> int:
     return number
 
 
-def _buckets(asked: Mapping[str, Any]) -> Sequence[int]:
-    """Return the buckets of the runs in a request; all by default."""
-    runs = asked.get("buckets", [[0, BUCKETS]])
-    if not isinstance(runs, list) or len(runs) > BUCKETS:
-        raise FrameError("a request has impossible buckets")
-    found: list[int] = []
-    for run in runs:
-        match run:
-            case [int(first), int(end)] if 0 <= first < end <= BUCKETS:
-                found += range(first, end)
-            case _:
-                raise FrameError(f"a request has an impossible run of buckets: {shortened(run)}")
-        if len(found) > BUCKETS:
-            raise FrameError("a request names a bucket twice")
-    return found
+def _export_asked(asked: Mapping[str, Any]) -> dict[str, Any]:
+    if not asked.keys() & {"table", "buckets"}:
+        return {}
+    table = _value(asked, "table", str) if asked.get("table") is not None else None
+    rows = _value(asked, "rows", int) if "rows" in asked else EXPORT_ROWS
+    return {"table": table, "buckets": buckets_of(asked), "rows": rows}
 
 
 def _cut_asked(asked: Mapping[str, Any]) -> Asked:

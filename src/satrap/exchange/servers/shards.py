@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -60,6 +61,7 @@ class Shards:
         self._ended: SatrapError | None = None
         self._deadline, self._closed = options.deadline, False
         self._calls: set[Call[Any]] = set()
+        self._limited: set[Call[Any]] = set()  # of them, lookups and updates
         self._room = threading.BoundedSemaphore(IN_FLIGHT)
         self._client, self._options = secrets.randbits(63) + 1, options
         self.peers = {shard: self._peer(shard, address, epoch) for shard, address in addresses.items()}
@@ -102,6 +104,8 @@ class Shards:
             raise self._ended or ExchangeError(f"nothing was answered for {2 * self._deadline:g} s")
         call: Call[Any] = Call()
         self._calls.add(call)
+        if limited:
+            self._limited.add(call)
         call.future.add_done_callback(partial(self._done, call, limited))
         if self._ended is not None:
             call.fail(self._ended)
@@ -109,6 +113,7 @@ class Shards:
 
     def _done(self, call: Call[Any], limited: bool, _: Future[Any]) -> None:
         self._calls.discard(call)
+        self._limited.discard(call)
         if limited:
             self._room.release()
 
@@ -149,8 +154,15 @@ class Shards:
         return results
 
     def flush(self) -> None:
-        """Wait until everything issued so far has been applied."""
+        """Wait until everything issued so far has been applied, and its answers are here.
+
+        Where a connection was made again, the answer to a lookup may come after the one to a later request.
+        """
+        open = [call.future for call in list(self._limited)]
         self.ask_all(Kind.FLUSH)
+        for future in open:
+            with suppress(SatrapError):  # who waits for it will see it
+                self._loop.wait(future)
         self.raise_error()
 
     def raise_error(self) -> None:
@@ -249,3 +261,14 @@ def transfer(shards: Shards) -> dict[str, int]:
         "resent": sum(peer.resent for peer in peers),
         "waiting": sum(peer.waiting for peer in peers),
     }
+
+
+def rehearse(
+    shards: Shards, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
+) -> None:
+    """Have shards that will join do once what they will do then; they are not greeted, and left again.
+
+    Raises:
+        ConfigError, ExchangeError: as for `Shards.join`; nothing has changed.
+    """
+    Shards(addresses, hellos, epoch=epoch, options=shards._options).close()

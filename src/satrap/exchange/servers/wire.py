@@ -17,6 +17,7 @@ from satrap.store.types import address
 
 Forward = Literal["int8", "float16", "float32"]
 Backward = Literal["int8", "bfloat16", "float16", "float32"]
+Dense = Literal["int8", "bfloat16", "float16", "float32", "powersgd", "sign"]
 Rows = npt.NDArray[np.float32]
 Positions = npt.NDArray[np.int32]
 
@@ -37,23 +38,33 @@ class Wire:
         backward: format of gradients, "bfloat16" (default), "int8", "float16" (scaled per table group and
             message by a power of two, so that nothing overflows) or "float32".
         dense: format of the network's gradients, "float32" (default), "bfloat16", "float16" or "int8", with
-            128 numbers in place of a row. `ConnectedWorkers` adds them up; no exchange looks at it.
+            128 numbers in place of a row; or a compression, "powersgd" or "sign", see
+            `satrap.dense.compressed`. `ConnectedWorkers` adds them up; no exchange looks at it.
+        dense_rank: rank of the matrices of "powersgd", default 4.
 
     Raises:
-        ConfigError: another format.
+        ConfigError: another format, or a rank below 1.
     """
 
     forward: Forward = "float16"
     backward: Backward = "bfloat16"
-    dense: Backward = "float32"
+    dense: Dense = "float32"
+    dense_rank: int = 4
 
     def __post_init__(self) -> None:
-        for name, formats in (("forward", Forward), ("backward", Backward), ("dense", Backward)):
+        if self.dense_rank < 1:
+            raise ConfigError(f"wire.dense_rank is {self.dense_rank}", fix="use 1 or more")
+        for name, formats in (("forward", Forward), ("backward", Backward), ("dense", Dense)):
             allowed = get_args(formats)
             if getattr(self, name) not in allowed:
                 raise ConfigError(
                     f"wire.{name}: {getattr(self, name)!r} is unknown", fix=f"use one of {', '.join(allowed)}"
                 )
+
+    @property
+    def compresses(self) -> bool:
+        """Whether `dense` is a compression, and no format of single numbers."""
+        return self.dense not in CODES
 
     def row_bytes(self, dim: int) -> int:
         """Return the bytes of a row of `dim` numbers and of its gradient."""

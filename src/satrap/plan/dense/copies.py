@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from satrap.dense.compressed import kept_bytes, sent_bytes
 from satrap.dense.mesh import Mesh
 from satrap.dense.precision import computed
 from satrap.dense.recompute import checkpoint_activations
@@ -29,7 +30,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     Raises:
         ConfigError: the network does not go with the mesh, see `tensor_plan`, or with micro-batches.
     """
-    rates = Rates.of(network.optimizer)
+    rates = Rates.of(network.optimizer).away(network.offload)
     with FakeTensorMode():
         model, live, sums = network.make(), Live(), list[int]()
         whole = set(model.parameters())
@@ -44,6 +45,9 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         live.hold("parameters", sum(map(size_of, model.buffers())))
         trained = hold_weights(model.parameters(), mesh, live)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
+        shapes = [parameter.shape for parameter in trained]
+        if network.compression is not None and mesh.whole and mesh.data > 1:
+            live.hold("buffers", kept_bytes(network.compression, shapes))
         rows = _passes(network, model, live, sharding)
         averaged = _averaged(trained, whole, mesh)
         for count in averaged.values():
@@ -54,6 +58,8 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     sent = {"gradients": sum(all_reduce(count, group) for group, count in averaged.items())}
     if mesh.whole:
         sent["gradients"] *= network.number_bytes / 4
+        if (compression := network.compression) is not None and mesh.data > 1:
+            sent["gradients"] = sent_bytes(compression, shapes, mesh.data)
     times = network.microbatches / _computed(network)
     if sharding is not None:
         sent["weights"], gradients = sharding.sent(times)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import MakeOptimizer, Mesh
+from satrap.dense.workers import Compression
 from satrap.plan.dense.inputs import Inputs
 from satrap.plan.dense.live import Live
 
@@ -31,6 +32,8 @@ class Network:
         microbatches: parts of a batch that are computed one after another; of a pipeline, its `Mesh` says it.
         checkpoint_activations: whether activations are computed twice.
         number_bytes: of a number of the gradient on its way between whole copies, default 4.
+        compression: of gradients between whole copies, default none.
+        offload: where the optimizer is, see `satrap.dense.offloaded`: "cpu", "disk" or, on the device, "".
     """
 
     make: Callable[[], nn.Module]
@@ -41,6 +44,8 @@ class Network:
     microbatches: int = 1
     checkpoint_activations: bool = False
     number_bytes: float = 4.0
+    compression: Compression | None = None
+    offload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,12 @@ class Rates:
         kept = [t for t in optimizer.state[weight].values() if isinstance(t, Tensor) and t.ndim]
         beside = sum(live.most.values())
         return cls(sum(t.numel() * t.element_size() for t in kept) / 4096, round(beside / 4096))
+
+    def away(self, offload: str) -> Rates:
+        """Return what remains of it on the device, or in memory, if the optimizer is elsewhere."""
+        if offload == "disk":  # the state of one parameter at a time is in memory
+            return Rates(0.0, self.beside + self.state)
+        return Rates(0.0, 0.0) if offload else self
 
 
 def all_reduce(count: float, size: int) -> float:

@@ -30,7 +30,7 @@ def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
     Raises:
         ConfigError: the network cannot be cut so, see `stages_of`.
     """
-    rates = Rates.of(network.optimizer)
+    rates = Rates.of(network.optimizer).away(network.offload)
     return [_need(network, mesh, number, rates) for number in range(mesh.pipeline)]
 
 

@@ -1,0 +1,132 @@
+"""An optimizer whose state and arithmetic are in host memory, or whose state is on a disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from satrap.errors import ConfigError
+from satrap.memory import release_freed_memory
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def offloaded(make: MakeOptimizer, folder: str | None = None) -> MakeOptimizer:
+    """Return a function that makes an optimizer as `make` does, with its state off the device.
+
+    ```python
+    dense_optimizer = satrap.dense.offloaded(torch.optim.Adam, "/ssd")
+    ```
+
+    Args:
+        make: makes an optimizer whose step of a parameter looks at no other parameter, such as SGD, Adagrad,
+            Adam and AdamW.
+        folder: on a fast disk, where the state is; default: in host memory.
+    """
+    return lambda parameters: OffloadedOptimizer(make(parameters), folder)
+
+
+class OffloadedOptimizer(torch.optim.Optimizer):
+    """Takes the steps of another optimizer, on the CPU and for one parameter after another.
+
+    Of a parameter on a device, weights and gradient are copied to the host, and the new weights back. Steps
+    of parameters on the CPU are those of the other optimizer to the bit; those of a device differ from the
+    device's own by rounding.
+
+    On a disk, each tensor of the state is a file mapped into memory. The system reads it when its parameter
+    has its turn, and writes it back when it needs the memory. The files have no name, so they are gone when
+    the process ends, however it ends; what lasts is in snapshots.
+
+    Args:
+        inner: the other optimizer; it has taken no step.
+        folder: see `offloaded`.
+
+    Raises:
+        ConfigError: the folder cannot be written to, or has no room; also in the first `step`.
+    """
+
+    def __init__(self, inner: torch.optim.Optimizer, folder: str | None) -> None:
+        super().__init__(inner.param_groups, inner.defaults)  # the same groups, and not copies
+        self._inner, self._folder = inner, folder
+        self.state = inner.state
+        if folder is not None:
+            _on_disk(torch.zeros(1), folder)
+        for parameter in list(self.state):
+            self._keep(parameter, self.state[parameter])
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Take the step of every parameter that has a gradient."""
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(group, parameter)
+
+    def _step(self, group: Mapping[str, Any], parameter: nn.Parameter) -> None:
+        host, own = parameter, self._inner
+        if parameter.device.type != "cpu":
+            host = nn.Parameter(parameter.detach().cpu())
+            host.grad = None if parameter.grad is None else parameter.grad.cpu()
+        own.param_groups = [{**group, "params": [host]}]
+        own.state = defaultdict(dict, {host: self.state[parameter]} if parameter in self.state else {})
+        own.step()
+        self._keep(parameter, own.state[host])
+        if host is not parameter:
+            parameter.copy_(host)
+
+    def _keep(self, parameter: Tensor, entry: MutableMapping[str, Any]) -> None:
+        """Keep the state of a parameter where it belongs."""
+        moved = {key: self._kept(value) for key, value in entry.items()}
+        new = any(moved[key] is not value for key, value in entry.items())
+        entry.clear()
+        self.state[parameter] = moved
+        if new:  # else freed blocks stay, with small new ones in between, and each is too small for the next
+            release_freed_memory()
+
+    def _kept(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.ndim or not value.numel():
+            return value
+        if self._folder is None:
+            return value.cpu()
+        if value.untyped_storage().filename is not None:
+            return value
+        return _on_disk(value, self._folder)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a saved state, also of the plain optimizer."""
+        groups = state_dict["param_groups"]
+        numbers = [number for group in groups for number in group["params"]]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for own, saved in zip(self.param_groups, groups, strict=True):
+            own.update({key: value for key, value in saved.items() if key != "params"})
+        self.state.clear()
+        for number, parameter in zip(numbers, parameters, strict=True):
+            if entry := state_dict["state"].get(number):
+                self._keep(
+                    parameter, {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry.items()}
+                )
+
+
+def _on_disk(tensor: Tensor, folder: str) -> Tensor:
+    """Return a tensor in a file without a name, mapped into memory."""
+    count = tensor.numel() * tensor.element_size()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="satrap-") as file:
+            os.posix_fallocate(file.fileno(), 0, count)  # to lack room later would kill the process
+            found = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+    except OSError as error:
+        raise ConfigError(
+            f"the optimizer's state cannot be on this disk: {error.strerror}",
+            where=f"dense.offload, {folder}",
+            why=f"a tensor of {count:,} bytes needs a file there",
+            fix="name a folder on a disk with more room, or whose files you may write",
+        ) from error
+    return found.view(tensor.shape).copy_(tensor)

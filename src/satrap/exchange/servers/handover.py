@@ -1,0 +1,206 @@
+"""What a shard does when buckets move: it counts rows, takes another map, and rehearses before it joins."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from satrap.errors import ConfigError, SatrapError, StoreError
+from satrap.exchange.kernels import row_bytes
+from satrap.exchange.servers.chunks import pack_chunk
+from satrap.exchange.servers.config import ShardConfig, Worker
+from satrap.exchange.servers.sections import Section, pack
+from satrap.exchange.servers.steps import StepBoard
+from satrap.exchange.servers.wire import CODES
+from satrap.exchange.shard_map import ShardMap
+from satrap.exchange.states import counts_of, take_counts
+from satrap.rpc.server.handler import Job, SerialHandler
+from satrap.rpc.server.session import Session
+from satrap.rpc.server.turns import execute
+from satrap.rpc.wire.frames import FAILURE, Buffer, FrameError, Header, Kind
+from satrap.rpc.wire.text import pack_text, shortened, unpack_text
+from satrap.store import BUCKETS, Chunk, Shard
+from satrap.store.buckets import mask_of
+
+REHEARSED_ROWS = 20_000
+"""Rows of a rehearsal in each table group: a request of so many is shared among threads."""
+
+
+class Serving(SerialHandler, Protocol):
+    """What a rehearsal needs of a shard's service."""
+
+    board: StepBoard
+    config: ShardConfig | None
+
+    @property
+    def store(self) -> Shard:
+        """The store."""
+
+
+def buckets_of(asked: Mapping[str, Any]) -> Sequence[int]:
+    """Return the buckets of the runs in a request, [[first, end], ...]; all by default.
+
+    Raises:
+        FrameError: a run is impossible.
+    """
+    runs = asked.get("buckets", [[0, BUCKETS]])
+    if not isinstance(runs, list) or len(runs) > BUCKETS:
+        raise FrameError("a request has impossible buckets")
+    found: list[int] = []
+    for run in runs:
+        match run:
+            case [int(first), int(end)] if 0 <= first < end <= BUCKETS:
+                found += range(first, end)
+            case _:
+                raise FrameError(f"a request has an impossible run of buckets: {shortened(run)}")
+        if len(found) > BUCKETS:
+            raise FrameError("a request names a bucket twice")
+    return found
+
+
+def census(store: Shard, buckets: Sequence[int]) -> dict[str, Any]:
+    """Return the "rows" in each of some buckets, in their order, and the "counts" of the store's updates."""
+    return {"counts": counts_of(store), "rows": store.rows_by_bucket(buckets)[list(buckets)].tolist()}
+
+
+def map_change(config: ShardConfig, store: Shard, asked: Mapping[str, Any]) -> Callable[[], ShardConfig]:
+    """Check a MAP: from now on the shard has the buckets of this map, and lets rows of others go.
+
+    `counts`, where given, are those of the other shards: a new one goes on from there. The map that it has
+    already makes it drop rows that were loaded for a move and given up.
+
+    Returns:
+        What carries it out, and returns the shard's new configuration.
+
+    Raises:
+        ConfigError: an impossible map.
+        StoreError: an older map, another one of the same epoch, or one without this shard.
+    """
+    map = ShardMap.from_dict(asked.get("map") or {})
+    if map.epoch < config.map.epoch or (map.epoch == config.map.epoch and map != config.map):
+        raise StoreError(f"the shard is at epoch {config.map.epoch} of the shard map, not at {map.epoch}")
+    if config.shard not in map.members:
+        raise StoreError(f"there is no shard {config.shard} in the map of epoch {map.epoch}")
+    take = take_counts(store, asked["counts"]) if "counts" in asked else lambda: None
+
+    def change() -> ShardConfig:
+        drop = ~mask_of(map.buckets(config.shard))
+        if map.epoch > config.map.epoch:
+            drop &= mask_of(config.map.buckets(config.shard))  # looking at these alone costs little
+        store.discard(np.flatnonzero(drop).tolist())
+        take()
+        return replace(config, map=map)
+
+    return change
+
+
+def rehearse(service: Serving, hello: Mapping[str, Any]) -> None:
+    """Execute each kind of request that a shard serves after it has joined, on rows that are then forgotten.
+
+    Machine code is loaded or compiled thereby, and threads begin: where it was not done, the first requests
+    took half a second, and training stood still meanwhile.
+
+    Args:
+        service: of its own, without tables; it is closed.
+        hello: of the run; its "rehearsal" is the number format of gradients.
+
+    Raises:
+        ConfigError: an unknown number format.
+        SatrapError: a request failed.
+    """
+    code, worker = CODES.get(str(hello["rehearsal"])), Worker.from_dict(hello)
+    if code is None:
+        raise ConfigError(f"a hello has an unknown wire format: {shortened(hello['rehearsal'])}")
+    ranks = range(2 if worker.gated else 1)  # two ranks' gradients are merged before they are applied
+    sessions = [Session(rank + 1, None) for rank in ranks]
+    numbers = itertools.count()
+
+    def do(rank: int, kind: Kind, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        header = Header(kind, service.epoch or 0, rank + 1, next(numbers), step=service.board.completed)
+        answer = execute(service, Job(sessions[rank], header, parts, 0, 0.0))
+        if answer.header.kind == FAILURE:
+            raise _error(answer.parts)
+        return answer.parts
+
+    try:
+        for rank in ranks:
+            about = {"rank": rank, "world": len(ranks), "completed": 0}
+            served = {name: value for name, value in hello.items() if name != "rehearsal"}
+            do(rank, Kind.HELLO, [pack_text({**served, **about})])
+        store, rows = service.store, list(_some_rows(service.store))
+        lookups = pack([Section(g, splits, ids) for g, ids, splits in rows])
+        for kind in (Kind.LOOKUP, Kind.UPDATE, Kind.LOOKUP, Kind.UPDATE):
+            for rank in ranks:
+                do(rank, kind, lookups if kind == Kind.LOOKUP else _gradients(store, rows, code))
+        do(0, Kind.PEEK, lookups)
+        if all(group.gate is None for group in store.groups):  # else some of the ids have no row yet
+            do(0, Kind.FETCH, lookups)
+        _carry(store, rows, do, service.config)
+    finally:
+        service.close()
+
+
+def beside(rehearsal: Callable[[], object]) -> threading.Thread:
+    """Begin a rehearsal in a thread; if it fails, the first move takes longer, and says what is wrong."""
+
+    def run() -> None:
+        with suppress(SatrapError):
+            rehearsal()
+
+    thread = threading.Thread(target=run, name="satrap-rehearsal", daemon=True)
+    thread.start()
+    return thread
+
+
+def _some_rows(store: Shard) -> Iterator[tuple[int, Any, Any]]:
+    """Yield (group, ids, splits) of lookups of the first table of each group."""
+    for group in store.groups:
+        count = min(REHEARSED_ROWS, group.directory.room // 4)
+        ids = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # of all buckets
+        yield group.index, ids, np.array([0] + [count] * len(group.tables), np.int64)
+
+
+def _gradients(store: Shard, rows: Sequence[tuple[int, Any, Any]], code: int) -> list[Buffer]:
+    sections = []
+    for g, ids, splits in rows:
+        if not store.groups[g].frozen:
+            dim = store.groups[g].dim
+            zeros = np.zeros(len(ids) * row_bytes(code, dim), np.uint8)
+            sections.append(Section(g, splits, ids, code, dim, 1.0, zeros))
+    return pack(sections)
+
+
+def _carry(
+    store: Shard,
+    rows: Sequence[tuple[int, Any, Any]],
+    do: Callable[..., Sequence[Buffer]],
+    config: ShardConfig | None,
+) -> None:
+    """Move rows out of a rehearsed store, and into it, as another shard and this one would."""
+    assert config is not None
+    buckets = {"buckets": [[0, BUCKETS // 2]]}
+    do(0, Kind.STATISTICS, [pack_text(buckets)])
+    for g, ids, _ in rows:
+        group = store.groups[g]
+        weights, state = (np.zeros((len(ids), width), np.float32) for width in (group.dim, group.plan.width))
+        do(0, Kind.LOAD, pack_chunk(Chunk(group.tables[0], ids, weights, state)))
+    do(0, Kind.EXPORT, [pack_text({"table": None, **buckets})])
+    owners = config.map.owners
+    owners[: BUCKETS // 2] = next((s for s in config.map.members if s != config.shard), config.shard)
+    new = config.map.after(owners, config.map.members)
+    do(0, Kind.MAP, [pack_text({"map": new.to_dict(), "counts": counts_of(store)})])
+    do(0, Kind.CLEAR, [])
+    do(0, Kind.FLUSH, [])
+    do(0, Kind.BYE, [])
+
+
+def _error(parts: Sequence[Buffer]) -> SatrapError:
+    told = unpack_text(parts[0])
+    parts_of = {name: told[name] for name in ("where", "why", "fix")}
+    return StoreError(f"a rehearsal failed: {told['what']}", **parts_of)
