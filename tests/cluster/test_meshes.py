@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satrap.checkpoint import read_checkpoint
+from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.exchange.servers import ShardServer
 from satrap.train import Checkpointing
@@ -220,6 +222,17 @@ def weights_of(numbers: Numbers) -> np.ndarray:
     return np.concatenate([numbers[name].ravel() for name in Mine().state_dict()])
 
 
+def dense_files(place: str, step: int) -> list[str]:
+    """The files of the network in a snapshot, if each of two processes wrote its own half."""
+    files = read_manifest(Storage(Series(place).place(step))).files
+    kinds = sorted({name.partition(".")[0] for name in files} & {"model", "optimizer"})
+    for kind in kinds:
+        sizes = [files[f"{kind}.part-{number:04d}.safetensors"].bytes for number in range(2)]
+        assert f"{kind}.safetensors" not in files
+        assert min(sizes) > 0.6 * max(sizes)
+    return kinds
+
+
 @pytest.mark.dense
 @pytest.mark.timeout(600)
 def test_a_run_moves_from_mesh_to_mesh_and_into_one_process(tmp_path: Path, alone: Any) -> None:
@@ -244,6 +257,7 @@ def test_shares_resume_to_the_bit_and_on_another_mesh(tmp_path: Path) -> None:
     # It ends amid a pass, after the snapshot of step 20, so that lookups are in flight there.
     begun = {"mode": "hybrid", "checkpoints": place, "steps": 28}
     once, _ = run(tmp_path / "once", mesh, [{"mode": "hybrid"}, begun])
+    assert dense_files(place, 20) == ["model", "optimizer"]
     [again] = run(tmp_path / "again", mesh, [{"mode": "hybrid", "checkpoints": place, "resume": True}])
     assert [one["losses"] for one in again] == [one["losses"][20:] for one in once]
     expected, found = (saved(str(tmp_path / name / "saved 0")) for name in ("once", "again"))

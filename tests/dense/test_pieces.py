@@ -52,13 +52,16 @@ MESHES = [Mesh(4, sharded=True), Mesh(4, 1, "gradients", 2), Mesh(1, 4), Mesh(2,
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_parts_make_up_the_network(mesh: Mesh) -> None:
     whole, found = dict(Network().named_parameters()), list[dict[str, Tensor]]()
+    written = dict.fromkeys(whole, 0)
     for rank in range(mesh.size):
         with playing(rank, mesh.size):
             _, pieces = pieces_of(rank, mesh)
             assert [piece.name for piece in pieces] == list(whole)
             found.append({piece.name: piece.local.clone() for piece in pieces})
             for piece in pieces:
+                written[piece.name] += piece.local.numel() if piece.first else 0
                 torch.testing.assert_close(piece.cut(whole[piece.name].detach()), piece.local, rtol=0, atol=0)
+    assert written == {name: tensor.numel() for name, tensor in whole.items()}
     dims = {piece.name: (piece.tensor_dim, piece.sharded) for piece in pieces}
     for name, tensor in whole.items():
         dim, sharded = dims[name]

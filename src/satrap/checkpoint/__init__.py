@@ -12,7 +12,8 @@ data-<token>/
     store.safetensors      state of the store: order of eviction, ids that wait for admission
 ```
 
-Each of several shards writes its own file, such as `table-000.shard-0001.arrow`.
+Each of several shards writes its own file, such as `table-000.shard-0001.arrow`. So does each process with a
+part of the network: `model.part-0001.safetensors`, whose metadata say where in the whole its tensors belong.
 
 The `table-*.arrow` of a delta hold only the rows that changed since the snapshot before;
 `deleted.safetensors` holds, by table, the ids that lost their row. The manifest of a delta has name and id of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Return the safetensors bytes of named tensors; those that share memory are written separately."""
-    return save(_apart(tensors))
+    return save(tensors_on_host(tensors))
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
@@ -29,10 +29,10 @@ def pack_optimizer(state: Mapping[str, Any]) -> bytes:
             else:
                 plain[f"{index}.{key}"] = value
     metadata = {"plain": plain, "param_groups": state.get("param_groups")}
-    return save(_apart(tensors), metadata={"optimizer": json.dumps(metadata)})
+    return save(tensors_on_host(tensors), metadata={"optimizer": json.dumps(metadata)})
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def tensors_on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors of host memory; safetensors refuses those that share memory, so each gets its own."""
     found: dict[str, Tensor] = {}
     taken: set[int] = set()

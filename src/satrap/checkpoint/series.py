@@ -3,7 +3,7 @@
 import re
 
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, read_manifest
-from satrap.checkpoint.snapshot import Checkpoint, read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint.snapshot import Checkpoint, loaded, open_checkpoint, verify, write_checkpoint
 from satrap.checkpoint.storage import Storage, UnreachableError, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
@@ -90,10 +90,15 @@ class Series:
 
     def read(self, step: int | None = None) -> tuple[int, Checkpoint]:
         """Return (step, snapshot) of the newest snapshot, or of a given one."""
+        chosen, checkpoint = self.open(step)
+        return chosen, loaded(checkpoint)
+
+    def open(self, step: int | None = None) -> tuple[int, Checkpoint]:
+        """Return what `read` does, but read no tensor of the network, see `open_checkpoint`."""
         chosen = self.latest() if step is None else step
         if chosen is None:
             raise CheckpointError("there are no snapshots", where=self.url)
-        checkpoint = read_checkpoint(self.place(chosen))
+        checkpoint = open_checkpoint(self.place(chosen))
         self._last = name_of(chosen), self.manifest(chosen)
         return chosen, checkpoint
 

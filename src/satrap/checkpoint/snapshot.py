@@ -17,13 +17,11 @@ from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimiz
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
 from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values
 from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
 from satrap.store import Chunk
-
-MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-"""Files of the network and of its optimizer."""
 
 
 def worker_file(rank: int) -> str:
@@ -39,18 +37,20 @@ class Checkpoint:
     """A trained state.
 
     Instead of `chunks`, `rows` may be given: it takes (storage, data folder), writes the rows and returns
-    their files. Of a delta, these are the rows that changed since the snapshot before. `deleted` holds, by
-    table, the ids that had a row then and have none now.
+    their files. `dense` does this for the network, in place of `model` and `optimizer`. Of a delta, the rows
+    are those that changed since the snapshot before. `deleted` holds, by table, the ids that had a row then
+    and have none now.
     """
 
     settings: dict[str, Any]  # plain JSON data: schema, model, optimizer, counters
-    model: dict[str, Tensor]  # `state_dict` of the network
-    optimizer: dict[str, Any]  # `state_dict` of the dense optimizer, or empty
+    model: dict[str, Any]  # `state_dict` of the network; of `open_checkpoint` with `SavedTensor`s
+    optimizer: dict[str, Any]  # `state_dict` of the dense optimizer, or empty; the same
     chunks: Iterable[tuple[str, Chunk]]  # (table, rows) in canonical order; can be read only once
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # worker 0: generators, lookups in flight
     others: Sequence[Mapping[str, Tensor]] = ()  # the same of the other workers
     rows: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
     deleted: Mapping[str, npt.NDArray[np.uint64]] | None = None  # None: it is no delta
+    dense: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
 
 
 def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: Link | None = None) -> Manifest:
@@ -118,13 +118,17 @@ def _discard(storage: Storage, names: Iterable[str]) -> None:
 
 
 def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, FileEntry]:
-    parts = {MODEL: pack_tensors(checkpoint.model), OPTIMIZER: pack_optimizer(checkpoint.optimizer)}
+    parts = dict[str, bytes]()
+    if checkpoint.dense is None:
+        parts = {MODEL: pack_tensors(checkpoint.model), OPTIMIZER: pack_optimizer(checkpoint.optimizer)}
     if checkpoint.extra:
         parts[EXTRA] = pack_tensors(checkpoint.extra)
     parts |= {worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)}
     if checkpoint.deleted is not None:
         parts[DELETED] = pack_deleted(checkpoint.deleted)
     files = {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
+    if checkpoint.dense is not None:
+        files |= sorted(checkpoint.dense(storage, folder).items())
     if checkpoint.rows is not None:
         files |= sorted(checkpoint.rows(storage, folder).items())
     return files | write_tables(storage, folder, (chunk for _, chunk in checkpoint.chunks))
@@ -136,18 +140,33 @@ def read_checkpoint(url: str) -> Checkpoint:
     A delta is merged with the snapshots it builds on, so its rows are complete. Raises CheckpointError: no
     checkpoint there, an unknown format, a delta without the one before, or damage, named by file and bytes.
     """
+    return loaded(open_checkpoint(url))
+
+
+def loaded(checkpoint: Checkpoint) -> Checkpoint:
+    """Read the network of a checkpoint of `open_checkpoint`, in place; return it."""
+    checkpoint.model, checkpoint.optimizer = (
+        loaded_values(checkpoint.model),
+        loaded_values(checkpoint.optimizer),
+    )
+    return checkpoint
+
+
+def open_checkpoint(url: str) -> Checkpoint:
+    """Open a checkpoint as `read_checkpoint` does, but read no tensor of the network: see `SavedTensor`."""
     chain = open_chain(url)
     storage, manifest = chain.members[-1]
 
     def tensors(name: str) -> dict[str, Tensor]:
         return unpack_tensors(read_part(storage, manifest, name))
 
+    saved = SavedDense(storage, manifest)
     following = map(worker_file, itertools.count(1))
     try:
         return Checkpoint(
             settings=dict(manifest.settings),
-            model=tensors(MODEL),
-            optimizer=unpack_optimizer(read_part(storage, manifest, OPTIMIZER)),
+            model=dict(saved.weights),
+            optimizer=saved.optimizer,
             chunks=ahead(chain.chunks()),
             extra=tensors(EXTRA) if EXTRA in manifest.files else {},
             others=[tensors(name) for name in itertools.takewhile(manifest.files.__contains__, following)],
@@ -183,8 +202,9 @@ def _verify_files(storage: Storage, manifest: Manifest) -> None:
             continue
         data = storage.read(f"{manifest.data}/{name}", entry)
         try:
-            unpack_optimizer(data) if name == OPTIMIZER else unpack_tensors(data)
+            unpack_optimizer(data) if name.startswith("optimizer.") else unpack_tensors(data)
         except (SafetensorError, ValueError, KeyError) as error:  # right checksums, wrong content
             raise damaged(storage.path(f"{manifest.data}/{name}"), str(error)) from error
+    SavedDense(storage, manifest)
     for _ in read_chunks(storage, manifest):
         pass

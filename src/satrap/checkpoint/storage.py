@@ -157,6 +157,17 @@ class BlockReader(io.RawIOBase):
             left -= len(parts[-1])
         return b"".join(parts)
 
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go on reading at a byte, counted from the beginning; the block around it is verified whole."""
+        assert whence == io.SEEK_SET
+        self._number, self._at, self._block = offset // BLOCK, 0, memoryview(b"")
+        try:
+            self._disk.seek(self._raw, self._number * BLOCK)
+        except OSError as error:
+            raise unreachable(self._where, error) from error
+        self.read(offset % BLOCK)
+        return offset
+
     def _next(self) -> bool:
         start, size = self._number * BLOCK, self._entry.bytes
         want = min(BLOCK, size - start)

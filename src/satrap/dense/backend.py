@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from satrap.batch import EmbeddedBatch
+from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Workers
 from satrap.exchange import Exchange, Request, TableGroup
@@ -42,13 +44,36 @@ class DenseState:
     """The trained network, or the part of it that one process gives to a checkpoint.
 
     Args:
-        weights: name -> tensor, as in the `state_dict` of the whole network.
+        weights: name -> tensor, as in the `state_dict` of the whole network; to be restored, it may be a
+            saved one, see `Slices`; so may be tensors of the optimizer.
         optimizer: `state_dict` of its optimizer, with base learning rates and with parameters numbered as in
             the whole network; empty if it has none here.
     """
 
-    weights: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
+
+
+class Slices(Protocol):
+    """A saved tensor of which nothing is in memory, see `satrap.checkpoint.saved_dense.SavedTensor`."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the whole."""
+
+    def read(self, start: Sequence[int], size: Sequence[int]) -> Tensor:
+        """Return a slice: so many numbers from a place on, in each dimension."""
+
+    def whole(self) -> Tensor:
+        """Return all of it."""
+
+
+Sliceable = Tensor | Slices
+
+
+def in_memory(value: Any) -> Any:
+    """Return a value, or all of a saved tensor."""
+    return value if isinstance(value, Tensor) or not hasattr(value, "whole") else value.whole()
 
 
 LossOfBatch = Callable[[Tensor, EmbeddedBatch], Tensor]
@@ -204,6 +229,13 @@ class DenseBackend(ABC):
     @abstractmethod
     def state(self) -> DenseState:
         """Return what this process gives to a checkpoint, not copied; all call it at the same time."""
+
+    def part(self) -> DensePart | None:
+        """Return copies of what this process alone gives to a checkpoint, if it writes that by itself.
+
+        The parts of all processes hold each number exactly once. None: `state` is to be saved.
+        """
+        return None
 
     @abstractmethod
     def restore(self, whole: DenseState) -> None:

@@ -314,6 +314,23 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                     next_look = time.monotonic() + BEAT_SECONDS
                     self._look_for_life(seen, stage)
 
+    def post(self, key: str, data: bytes) -> None:
+        """See `Workers.post`."""
+        with self._watched("posting"):
+            self._store.set(f"post/{key}", data)
+
+    def posted(self, key: str) -> bytes:
+        """See `Workers.posted`."""
+        key, seen = f"post/{key}", dict[int, tuple[int, float]]()
+        next_look = time.monotonic() + BEAT_SECONDS
+        with self._watched("waiting for another worker"):
+            while not self._store.check([key]):
+                time.sleep(_POLL_SECONDS)
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + BEAT_SECONDS
+                    self._look_for_life(seen, "waiting for another worker")
+            return bytes(self._store.get(key))
+
     def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
         """Raise an error if a worker is silent; `seen` has the number and time of each one's last sign."""
         now, deadline = time.monotonic(), self.deadline if stage != "start" else START_SECONDS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense import compressed
-from satrap.dense.backend import DenseBackend, DenseState, Stepped
+from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Group, Workers
 from satrap.exchange import Exchange
@@ -173,9 +173,13 @@ class DataParallel(DenseBackend):
 
     def restore(self, whole: DenseState) -> None:
         """Take over the whole network."""
-        self.model.load_state_dict(whole.weights)
+        self.model.load_state_dict({name: in_memory(value) for name, value in whole.weights.items()})
         if self.optimizer is not None and whole.optimizer:
-            self.optimizer.load_state_dict(whole.optimizer)
+            state = {
+                number: {key: in_memory(value) for key, value in entry.items()}
+                for number, entry in whole.optimizer["state"].items()
+            }
+            self.optimizer.load_state_dict({**whole.optimizer, "state": state})
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from satrap.dense.backend import DenseState, Stepped
+from satrap.checkpoint.saved_dense import DensePart, Region
+from satrap.dense.backend import DenseState, Stepped, in_memory
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
 from satrap.dense.pieces import Piece, spread
@@ -214,6 +216,40 @@ class Divided(DataParallel):
         """Whether this process gives to a checkpoint what it and others hold together."""
         return self.workers.data.rank == self.workers.tensor.rank == 0
 
+    def part(self) -> DensePart:
+        """See `DenseBackend.part`; of copies, the first process gives it."""
+        pieces = {id(piece.parameter): piece for piece in self._pieces}
+        weights, regions = dict[str, Tensor](), dict[str, Region]()
+        for name, tensor in self._tensors().items():
+            piece = pieces.get(id(tensor))
+            if self._first if piece is None else piece.first:
+                weights[name] = (tensor.detach() if piece is None else piece.local).cpu().clone()
+                if piece is not None:
+                    regions[name] = piece.region[:2]
+        if self.optimizer is None:
+            return DensePart(weights, {}, regions)
+        found = self._numbered(self.optimizer.state_dict())
+        state = dict[int, dict[str, Any]]()
+        for number, piece, local in zip(
+            self._numbers, self._pieces_in_order(), self._in_order(), strict=True
+        ):
+            if not piece.first or number not in found["state"]:
+                continue
+            state[number] = deepcopy(found["state"][number])
+            regions |= {
+                f"{number}.{key}": piece.region[:2]
+                for key, value in state[number].items()
+                if isinstance(value, Tensor) and value.ndim and value.shape == local.shape
+            }
+        return DensePart(weights, {**found, "state": state}, regions)
+
+    def _numbered(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return the optimizer's state with base rates and with the numbers of the whole network."""
+        for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
+            group["lr"], group["params"] = rate, numbers
+        state = {self._numbers[number]: entry for number, entry in found["state"].items()}
+        return {**found, "state": state}
+
     def _tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that this process has, or has a part of, by name."""
         return dict(self.model.state_dict(keep_vars=True))
@@ -223,8 +259,6 @@ class Divided(DataParallel):
         assert self.optimizer is not None
         found: dict[str, Any] = self.optimizer.state_dict()
         state = {number: dict(entry) for number, entry in found["state"].items()}
-        for group, rate, numbers in zip(found["param_groups"], self._base_rates, self._groups, strict=True):
-            group["lr"], group["params"] = rate, numbers
         order, pieces = self._in_order(), self._pieces_in_order()
         # A process without a row of a parameter may have no state of it; the first share has rows of all.
         # After a resume, tensor peers may have the same entries in different orders.
@@ -239,8 +273,7 @@ class Divided(DataParallel):
             whole = pieces[number].gather(local)
             if self._first:
                 state[number][key] = whole.cpu()
-        found["state"] = {self._numbers[number]: entry for number, entry in state.items()}
-        return found
+        return self._numbered({**found, "state": state})
 
     def _in_order(self) -> list[nn.Parameter]:
         """Return the parameters in the order in which the optimizer numbers them."""
@@ -259,7 +292,7 @@ class Divided(DataParallel):
             for name, tensor in self._tensors().items():
                 piece = pieces.get(id(tensor))
                 if piece is None:
-                    tensor.copy_(whole.weights[name])
+                    tensor.copy_(in_memory(whole.weights[name]))
                 else:
                     piece.local.copy_(piece.cut(whole.weights[name]))
         if self.optimizer is None or not whole.optimizer:

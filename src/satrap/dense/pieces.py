@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
+from satrap.dense.backend import Sliceable, in_memory
 from satrap.dense.mesh import Mesh
 from satrap.dense.tensor_plan import Cut
 
@@ -63,25 +64,49 @@ class Piece:
             local = _join(local, mesh, dim, torch.Size(whole))
         return local
 
-    def cut(self, whole: Tensor) -> Tensor:
-        """Return this process's part of something that has the shape of the whole parameter."""
+    @property
+    def region(self) -> tuple[list[int], list[int], list[int]]:
+        """Shape of the whole parameter, and where in it this process's part begins, and its size."""
+        whole, start, size = list(self.shape), [0] * len(self.shape), list(self.shape)
         if self.tensor_dim is not None:
-            whole = self._part(whole, "tensor", self.tensor_dim)
-        return self._part(whole, "shard", 0) if self.sharded else whole
+            mesh, dim = self.mesh["tensor"], self.tensor_dim
+            whole[dim] *= mesh.size()
+            start[dim] = size[dim] * mesh.get_local_rank()
+        if self.sharded:
+            first, size[0] = chunk(size[0], self.mesh["shard"].size(), self.mesh["shard"].get_local_rank())
+            start[0] += first
+        return whole, start, size
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the first of all that have the same part."""
+        axes = ["replicate"] + ["shard"] * (not self.sharded) + ["tensor"] * (self.tensor_dim is None)
+        return all(self.mesh[axis].get_local_rank() == 0 for axis in axes)
+
+    def cut(self, whole: Sliceable) -> Tensor:
+        """Return this process's part of something that has the shape of the whole parameter."""
+        _, start, size = self.region
+        if not isinstance(whole, Tensor):
+            return whole.read(start, size)
+        for dim, (begin, count) in enumerate(zip(start, size, strict=True)):
+            whole = whole.narrow(dim, begin, count)
+        return whole
 
     def cut_state(self, whole: Mapping[str, Any]) -> dict[str, Any]:
         """Return this process's part of the optimizer state of the parameter, with tensors copied."""
         return {
             key: self.cut(value).clone()
-            if isinstance(value, Tensor) and value.shape == self.parameter.shape
-            else value
+            if getattr(value, "shape", None) == self.parameter.shape
+            else in_memory(value)
             for key, value in whole.items()
         }
 
-    def _part(self, whole: Tensor, axis: str, dim: int) -> Tensor:
-        mesh = self.mesh[axis]
-        parts, rank = torch.chunk(whole, mesh.size(), dim), mesh.get_local_rank()
-        return parts[rank] if rank < len(parts) else whole.narrow(dim, 0, 0)
+
+def chunk(size: int, parts: int, number: int) -> tuple[int, int]:
+    """Return where a part begins and its size, as `torch.chunk` and `fully_shard` cut a dimension."""
+    each = -(-size // parts)
+    begin = min(number * each, size)
+    return begin, min(each, size - begin)
 
 
 def _local(tensor: Any) -> Tensor:

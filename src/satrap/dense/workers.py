@@ -142,6 +142,13 @@ class Workers(Group):
         """Return whether another worker is waiting for this one to `meet`; this one may ask alone."""
         return False
 
+    def post(self, key: str, data: bytes) -> None:
+        """Leave a few bytes for the others under a new key; this one may do it alone, from any thread."""
+
+    def posted(self, key: str) -> bytes:
+        """Wait for what another worker posts, as long as all are alive; from any thread."""
+        raise NotImplementedError("a worker alone waits for nobody")
+
     def solo(self, stage: str, work: Callable[[], object]) -> None:
         """Do something in process 0 only; the others wait until it is done."""
         if self.rank == 0:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from satrap.checkpoint.chain import Chain, open_chain
 from satrap.checkpoint.manifest import read_manifest, reading_settings
 from satrap.checkpoint.rewrite import compact, forget, rewrite
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, plain_optimizer, streamed
 from satrap.checkpoint.series import find
-from satrap.checkpoint.snapshot import MODEL, OPTIMIZER, read_part
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
 from satrap.data.row_files import Floats, Wanted, read_rows
@@ -41,8 +41,13 @@ def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
     chain = open_chain(url)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for name in (MODEL, OPTIMIZER) if state else (MODEL,):
-        (folder / name).write_bytes(read_part(*chain.members[-1], name))
+    saved = SavedDense(*chain.members[-1])
+    dense = {MODEL: (saved.weights, dict[str, str]())}
+    if state:
+        dense[OPTIMIZER] = plain_optimizer(saved.optimizer)
+    for name, (tensors, metadata) in dense.items():
+        with (folder / name).open("wb") as file:
+            file.writelines(streamed(tensors, metadata))
         files.append(folder / name)
     for number, table in enumerate(chain.tables):
         plain = all(c.isalnum() or c in "-_." for c in table) and table[0] != "."

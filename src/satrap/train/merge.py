@@ -11,6 +11,7 @@ from torch import Tensor
 
 from satrap.checkpoint import Checkpoint
 from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.snapshot import loaded
 from satrap.dense import DenseState, Workers
 from satrap.metrics import Metrics
 
@@ -52,15 +53,22 @@ def joined(part: DenseState, workers: Workers) -> DenseState:
     return DenseState(weights, optimizer)
 
 
-def shared(checkpoint: Checkpoint | None, workers: Workers) -> Checkpoint:
-    """Return the checkpoint of process 0, which alone gives one, to all; the others get no rows."""
+def shared(checkpoint: Checkpoint | None, workers: Workers, dense: DenseState | None = None) -> Checkpoint:
+    """Return the checkpoint of process 0, which alone gives one, to all; the others get no rows.
+
+    With `dense`, its network as this process sees it, nobody sends the network.
+    """
     if workers.size == 1:
         assert checkpoint is not None
         return checkpoint
     given = checkpoint or Checkpoint({}, {}, {}, ())
     extras = [pack_tensors(extra) for extra in (given.extra, *given.others)]
     settings, count = json.loads(workers.share(json.dumps([given.settings, len(extras)]).encode()))
-    model = unpack_tensors(workers.share(pack_tensors(given.model)))
-    optimizer = unpack_optimizer(workers.share(pack_optimizer(given.optimizer)))
+    if dense is None:
+        loaded(given)
+        model = unpack_tensors(workers.share(pack_tensors(given.model)))
+        optimizer = unpack_optimizer(workers.share(pack_optimizer(given.optimizer)))
+    else:
+        model, optimizer = dense.weights, dense.optimizer
     extra, *others = (unpack_tensors(workers.share(extras[i] if checkpoint else b"")) for i in range(count))
     return Checkpoint(settings, model, optimizer, given.chunks, extra, others)

@@ -22,6 +22,7 @@ from satrap.dense import DenseState
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
+from satrap.train.dense_files import DenseFiles, all_reach, opened
 from satrap.train.merge import joined, pack_worker, shared, unpack_worker
 from satrap.train.state import TrainingState
 
@@ -92,6 +93,7 @@ class Snapshots:
         self._writer = Background()
         self._due = self._full = False
         self._called_at = 0.0
+        self._dense_cuts, self._reached = 0, False
 
     def writing(self) -> bool:
         """Return whether a snapshot is being written."""
@@ -196,7 +198,13 @@ class Snapshots:
         if (write := self._cut()) is not None:
             self._writer.start(write)
 
-    def _write(self, step: int, checkpoint: Checkpoint, put_back: Callable[[], None]) -> None:
+    def _write(
+        self,
+        step: int,
+        checkpoint: Checkpoint,
+        put_back: Callable[[], None],
+        files: DenseFiles | None = None,
+    ) -> None:
         assert self._series is not None
         kept = False
         try:
@@ -210,6 +218,8 @@ class Snapshots:
                 raise
             raise
         finally:
+            if files is not None:
+                files.release()
             self._state.exchange.durability.release(kept=kept)
 
     def warn(self, text: str) -> None:
@@ -249,20 +259,34 @@ class Snapshots:
         workers.meet("cut")
         all_cut = state.exchange.collective
         cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 or all_cut else None
-        dense = joined(state.dense.state(), workers)
+        files = self._dense_files()
+        dense = DenseState() if files else joined(state.dense.state(), workers)
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
         parts = [(run, extra), *map(unpack_worker, others)]
         write: Callable[[], None] | None = None
-        if cut is not None and workers.rank:
-            write = partial(self._assist, cut.put_back)
+        if workers.rank and (cut is not None or files):
+            write = partial(self._assist, files, None if cut is None else cut.put_back)
         elif cut is not None:
-            write = partial(self._write, state.run.steps, self._whole(cut, dense, parts), cut.put_back)
+            whole = self._whole(cut, dense, parts)
+            whole.dense = None if files is None else files.write
+            write = partial(self._write, state.run.steps, whole, cut.put_back, files)
         state.run.pauses.append(time.perf_counter() - begun)
         return write
 
-    def _assist(self, put_back: Callable[[], None]) -> None:
-        if not self._state.exchange.durability.assist():
+    def _dense_files(self) -> DenseFiles | None:
+        """Return what writes the network, if it is in parts and each process writes its own."""
+        assert self._series is not None
+        if self._workers.size == 1 or (part := self._state.dense.part()) is None:
+            return None
+        self._reached = self._reached or all_reach(self._workers, self._series.url)
+        self._dense_cuts += 1
+        return DenseFiles(self._workers, part, self._dense_cuts) if self._reached else None
+
+    def _assist(self, files: DenseFiles | None, put_back: Callable[[], None] | None) -> None:
+        if files is not None:
+            files.assist()
+        if put_back is not None and not self._state.exchange.durability.assist():
             put_back()
 
     def _as_delta(self) -> bool | None:
@@ -286,7 +310,7 @@ class Snapshots:
     def resume(self) -> None:
         """Restore the state from the newest snapshot; `ConfigError` if there is none of the same training."""
         state, workers, series, plan = self._state, self._workers, self._series, self._plan
-        whole = None
+        whole, place = None, ""
         if workers.rank == 0:
             if series is None or series.latest() is None:
                 raise ConfigError(
@@ -295,11 +319,12 @@ class Snapshots:
                     why="a new run is not what was asked for",
                     fix="train without resume, or name the place of its snapshots",
                 )
-            step, whole = series.read()
-            _check_same(whole.settings, state.settings(), series.place(step))
+            step, whole = series.open()
+            place = series.place(step)
+            _check_same(whole.settings, state.settings(), place)
         assert series is not None
         assert plan is not None
-        checkpoint = shared(whole, workers)
+        checkpoint = shared(whole, workers, opened(workers, place))
         with reading_settings(series.url):
             place = series.place(int(checkpoint.settings["steps"]))
         state.restore(checkpoint, place, follow=plan.delta_every_steps is not None)

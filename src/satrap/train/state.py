@@ -11,12 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
+from satrap.checkpoint import Checkpoint, Series, write_checkpoint
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.snapshot import open_checkpoint
 from satrap.dense import DENSE_TABLE, DenseBackend, DenseState
 from satrap.errors import CheckpointError
 from satrap.train.best import Best
 from satrap.train.control import PlateauControl
+from satrap.train.dense_files import opened
 from satrap.train.merge import joined, shared
 from satrap.train.observer import Observer
 from satrap.train.position import Position
@@ -193,11 +195,12 @@ class TrainingState:
         if self.best.place is None or self.best.step == self.run.steps:
             return
         scale = self.control.lr_scale
-        found = read_checkpoint(self.best.place) if self.workers.rank == 0 else None
+        found = open_checkpoint(self.best.place) if self.workers.rank == 0 else None
+        dense = opened(self.workers, self.best.place)
         # Rows created since then must start afresh.
         self._on_rows("clearing rows", self.exchange.durability.clear)
         place = self.best.place if self.exchange.collective else ""  # then each process reads its rows
-        self.restore(shared(found, self.workers), place)
+        self.restore(shared(found, self.workers, dense), place)
         self.control.lr_scale = scale
 
     def of_worker(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -1,0 +1,322 @@
+"""The dense network in files, whole or in parts that several processes wrote, read by slices."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from satrap.checkpoint.dense import tensors_on_host
+from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.parts import write_file
+from satrap.checkpoint.storage import FileEntry, Storage, damaged
+
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+"""Files of the whole network and of its optimizer."""
+READ = 1 << 24
+"""Roughly how many bytes of a tensor are in memory beside the slice that is read."""
+
+Region = tuple[Sequence[int], Sequence[int]]
+"""Shape of a whole tensor, and where in it a part begins, by dimension."""
+
+_FILE = re.compile(r"(model|optimizer)(\.part-\d{4,})?\.safetensors")
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DensePart:
+    """What one process has of the network and writes by itself.
+
+    Args:
+        weights: name -> tensor, a part or the whole.
+        optimizer: `state_dict` of the optimizer, numbered as in the whole network, with parts of tensors.
+        regions: for each tensor that is a part, by name, or by `<number>.<key>` of the optimizer.
+    """
+
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any]
+    regions: Mapping[str, Region]
+
+    def write(self, storage: Storage, folder: str, number: int) -> dict[str, FileEntry]:
+        """Write the files of this part, which have a number of their own; return name -> entry."""
+        state, plain = dict[str, Tensor](), dict[str, Any]()
+        for index, entry in self.optimizer.get("state", {}).items():
+            for key, value in entry.items():
+                (state if isinstance(value, Tensor) else plain)[f"{index}.{key}"] = value
+        header = {"plain": plain, "param_groups": self.optimizer.get("param_groups")}
+        return {
+            name: write_file(storage, f"{folder}/{name}", self._packed(tensors, more))
+            for name, tensors, more in (
+                (f"model.part-{number:04d}.safetensors", self.weights, {}),
+                (f"optimizer.part-{number:04d}.safetensors", state, {"optimizer": json.dumps(header)}),
+            )
+        }
+
+    def _packed(self, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+        regions = {name: self.regions[name] for name in tensors if name in self.regions}
+        return save(tensors_on_host(tensors), metadata={**metadata, "parts": json.dumps(regions)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    file: str
+    at: int  # its first byte in the file
+    start: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class SavedTensor:
+    """A tensor in the files of a checkpoint; nothing of it is in memory."""
+
+    name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    dense: SavedDense
+    parts: list[_Part] = field(default_factory=list)
+
+    def read(self, start: Sequence[int], size: Sequence[int]) -> Tensor:
+        """Return a slice: the `size` numbers from `start` on, in each dimension.
+
+        Raises:
+            CheckpointError: a file is damaged.
+        """
+        found = torch.zeros(tuple(size), dtype=self.dtype)
+        missing = found.numel()
+        for part in self.parts:
+            low = [max(a, b) for a, b in zip(start, part.start, strict=True)]
+            high = [min(a + m, b + n) for a, m, b, n in zip(start, size, part.start, part.size, strict=True)]
+            if all(a < b for a, b in zip(low, high, strict=True)):
+                missing -= math.prod(b - a for a, b in zip(low, high, strict=True))
+                self._copy(part, low, high, found, start)
+        if missing:
+            raise self.dense.wrong(f"parts of {self.name} are missing or there twice")
+        return found
+
+    def _copy(
+        self, part: _Part, low: Sequence[int], high: Sequence[int], found: Tensor, start: Sequence[int]
+    ) -> None:
+        """Copy what lies between two corners from a part into a slice that begins at `start`."""
+        row = math.prod(part.size[1:]) * self.dtype.itemsize
+        first, end = (low[0], high[0]) if low else (0, 1)
+        rows, above = max(1, READ // row), part.start[0] if low else 0
+        inner = tuple(slice(a - b, c - b) for a, b, c in zip(low[1:], part.start[1:], high[1:], strict=True))
+        outer = tuple(slice(a - b, c - b) for a, b, c in zip(low[1:], start[1:], high[1:], strict=True))
+        with self.dense.reading(part.file) as file:
+            file.seek(part.at + (first - above) * row)
+            for begin in range(first, end, rows):
+                count = min(rows, end - begin)
+                read = torch.frombuffer(bytearray(file.read(count * row)), dtype=self.dtype)
+                if not low:
+                    found.copy_(read.view(()))
+                    continue
+                to = begin - start[0]
+                found[(slice(to, to + count), *outer)] = read.view(count, *part.size[1:])[
+                    (slice(None), *inner)
+                ]
+
+    def whole(self) -> Tensor:
+        """Return all of it."""
+        return self.read([0] * len(self.shape), self.shape)
+
+
+class SavedDense:
+    """Network and optimizer in the files of a checkpoint, with values that are read by slices.
+
+    Args:
+        storage: of the checkpoint.
+        manifest: of the checkpoint.
+
+    Attributes:
+        weights: name -> tensor.
+        optimizer: `state_dict` of the optimizer; empty if there was none.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or parts do not make up whole tensors.
+    """
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage, self._manifest = storage, manifest
+        for name in (MODEL, OPTIMIZER):
+            if name not in manifest.files and not self._files(name):
+                raise self.wrong(f"it has no {name}")
+        self.weights, _ = self._tensors(MODEL)
+        self.optimizer = self._optimizer()
+
+    def _files(self, name: str) -> list[str]:
+        kind = name.partition(".")[0]
+        return sorted(file for file in self._manifest.files if is_dense_file(file) and file.startswith(kind))
+
+    def _optimizer(self) -> dict[str, Any]:
+        found, headers = self._tensors(OPTIMIZER)
+        state, groups = dict[int, dict[str, Any]](), None
+        values: dict[str, Any] = dict(found)
+        with self._parsing():
+            for header in headers:
+                saved = json.loads(header["optimizer"])
+                groups = groups or saved["param_groups"]
+                values |= saved["plain"]
+            for name, value in values.items():
+                index, key = name.split(".", 1)
+                state.setdefault(int(index), {})[key] = value
+            for group in groups or ():
+                if "betas" in group:  # a tuple in torch; JSON has only lists
+                    group["betas"] = tuple(group["betas"])
+        return {} if groups is None else {"state": state, "param_groups": groups}
+
+    def _tensors(self, kind: str) -> tuple[dict[str, SavedTensor], list[dict[str, str]]]:
+        """Return the tensors of all files of a kind, and the metadata of each file."""
+        found, headers = dict[str, SavedTensor](), list[dict[str, str]]()
+        for file in self._files(kind):
+            with self._parsing():
+                header, begin = self._header(file)
+                headers.append(header.pop("__metadata__", {}))
+                regions = json.loads(headers[-1].get("parts", "{}"))
+                for name, entry in header.items():
+                    size, at = tuple(entry["shape"]), begin + entry["data_offsets"][0]
+                    shape, start = regions.get(name, (size, [0] * len(size)))
+                    if not all(type(number) is int for number in (*shape, *start)):
+                        raise ValueError(f"the place of {name} is not given by whole numbers")
+                    part = _Part(file, at, tuple(start), size)
+                    new = SavedTensor(name, torch.Size(shape), _DTYPES[entry["dtype"]], self)
+                    tensor = found.setdefault(name, new)
+                    # What several processes have whole is the same in all; the first counts.
+                    if not tensor.parts or name in regions:
+                        tensor.parts.append(part)
+                    _check(part, new, tensor)
+        for tensor in found.values():
+            if not _is_grid(tensor):
+                raise self.wrong(f"parts of {tensor.name} are missing or there twice")
+        return found, headers
+
+    def _header(self, file: str) -> tuple[dict[str, Any], int]:
+        """Return the header of a safetensors file, and where its tensors begin."""
+        with self.reading(file) as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > self._manifest.files[file].bytes:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(opened.read(size))
+        return header, 8 + size
+
+    @contextmanager
+    def reading(self, file: str) -> Iterator[IO[bytes]]:
+        """Open a file whose bytes are verified when they are read."""
+        with self._storage.open(f"{self._manifest.data}/{file}", self._manifest.files[file]) as opened:
+            yield opened  # type: ignore[misc]
+
+    @contextmanager
+    def _parsing(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise self.wrong(f"{type(error).__name__}: {error}") from error
+
+    def wrong(self, how: str) -> Exception:
+        """Return the error about files with right checksums and wrong content."""
+        return damaged(f"{self._storage.path(self._manifest.data)}/*.safetensors", how)
+
+
+def is_dense_file(name: str) -> bool:
+    """Return whether a file holds weights of the network or state of its optimizer."""
+    return _FILE.fullmatch(name) is not None
+
+
+def _check(part: _Part, given: SavedTensor, known: SavedTensor) -> None:
+    """Raise ValueError unless a part lies in its tensor, of which other parts say the same."""
+    if given.shape != known.shape or given.dtype != known.dtype:
+        raise ValueError(f"parts of {given.name} differ in shape or type")
+    inside = zip(part.start, part.size, given.shape, strict=True)
+    if not all(a >= 0 and n >= 0 and a + n <= whole for a, n, whole in inside):
+        raise ValueError(f"a part of {given.name} does not lie in it")
+
+
+def _is_grid(tensor: SavedTensor) -> bool:
+    """Return whether parts are the cells of a grid that fills the tensor, as meshes divide one."""
+    parts = [part for part in tensor.parts if math.prod(part.size)]
+    if not tensor.shape.numel():
+        return not parts
+    cells = 1
+    for dim, size in enumerate(tensor.shape):
+        sides = sorted({(part.start[dim], part.size[dim]) for part in parts})
+        cells *= len(sides)
+        at = 0
+        for start, length in sides:
+            if start != at:
+                return False
+            at += length
+        if at != size:
+            return False
+    return len(parts) == len({part.start for part in parts}) == cells
+
+
+def loaded_values(value: Any) -> Any:
+    """Return plain data with each `SavedTensor` read."""
+    if isinstance(value, dict):
+        return {key: loaded_values(one) for key, one in value.items()}
+    return value.whole() if isinstance(value, SavedTensor) else value
+
+
+def streamed(tensors: Mapping[str, SavedTensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of one safetensors file; of the tensors, only a few rows are in memory.
+
+    Args:
+        tensors: name -> tensor, in the order of the file.
+        metadata: of the file.
+    """
+    header, at = dict[str, Any](), 0
+    # As safetensors does it, by size of a number: so each begins at a multiple of it.
+    order = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    for name, tensor in order:
+        end = at + tensor.shape.numel() * tensor.dtype.itemsize
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        at = end
+    head = {"__metadata__": dict(metadata)} if metadata else {}
+    text = json.dumps(head | header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, tensor in order:
+        for piece in _rows(tensor):
+            yield memoryview(piece.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def _rows(tensor: SavedTensor) -> Iterable[Tensor]:
+    if not tensor.shape.numel():
+        return
+    if not tensor.shape:
+        yield tensor.whole()
+        return
+    size = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+    count, rest = max(1, READ // size), [0] * (len(tensor.shape) - 1)
+    for begin in range(0, tensor.shape[0], count):
+        rows = min(count, tensor.shape[0] - begin)
+        yield tensor.read([begin, *rest], [rows, *tensor.shape[1:]])
+
+
+def plain_optimizer(optimizer: Mapping[str, Any]) -> tuple[dict[str, SavedTensor], dict[str, str]]:
+    """Return tensors and metadata of the file of a whole optimizer, see `pack_optimizer`."""
+    tensors, plain = dict[str, SavedTensor](), dict[str, Any]()
+    for index, entry in optimizer.get("state", {}).items():
+        for key, value in entry.items():
+            (tensors if isinstance(value, SavedTensor) else plain)[f"{index}.{key}"] = value
+    header = {"plain": plain, "param_groups": optimizer.get("param_groups")}
+    return tensors, {"optimizer": json.dumps(header)}

@@ -1,0 +1,162 @@
+"""A network in parts of several processes is read by any slices."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load
+from torch import Tensor
+
+from satrap.checkpoint import saved_dense
+from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer
+from satrap.checkpoint.manifest import Manifest
+from satrap.checkpoint.parts import write_file
+from satrap.checkpoint.saved_dense import (
+    MODEL,
+    OPTIMIZER,
+    DensePart,
+    SavedDense,
+    is_dense_file,
+    loaded_values,
+    plain_optimizer,
+    streamed,
+)
+from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.errors import CheckpointError
+
+GROUPS = [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0, 1]}]
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+Cuts = list[list[int]]
+
+
+def numbers(shape: list[int], dtype: torch.dtype) -> Tensor:
+    return (
+        torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).mul(9).to(dtype)
+    )
+
+
+def boxes(cuts: Cuts) -> list[tuple[list[int], list[int]]]:
+    """Where the cells of a grid begin and their sizes; `cuts` has the borders in each dimension."""
+    sides = [list(itertools.pairwise(one)) for one in cuts]
+    return [([a for a, _ in cell], [b - a for a, b in cell]) for cell in itertools.product(*sides)]
+
+
+def sliced(whole: Tensor, start: list[int], size: list[int]) -> Tensor:
+    for dim, (begin, count) in enumerate(zip(start, size, strict=True)):
+        whole = whole.narrow(dim, begin, count)
+    return whole
+
+
+@st.composite
+def divisions(draw: st.DrawFn) -> tuple[list[int], Cuts, Cuts]:
+    shape = draw(st.lists(st.integers(0, 9), min_size=0, max_size=3))
+    cuts = [
+        [[0, *sorted(draw(st.lists(st.integers(0, size), max_size=3))), size] for size in shape]
+        for _ in range(2)
+    ]
+    return shape, cuts[0], cuts[1]
+
+
+def write(place: Path, parts: list[DensePart]) -> SavedDense:
+    storage, files = Storage(str(place)), dict[str, FileEntry]()
+    storage.make_folder("data")
+    for number, part in enumerate(parts):
+        files |= part.write(storage, "data", number)
+    return SavedDense(storage, Manifest("data", {}, files))
+
+
+@settings(deadline=None, max_examples=60)
+@given(divisions(), st.sampled_from(TYPES), st.sampled_from([1, 40, 1 << 20]))
+def test_any_division_is_read_as_any_other(
+    tmp_path_factory: pytest.TempPathFactory,
+    division: tuple[list[int], Cuts, Cuts],
+    dtype: torch.dtype,
+    read: int,
+) -> None:
+    shape, written, wanted = division
+    whole, step = numbers(shape, dtype), torch.tensor(7.0)
+    parts = [
+        DensePart(
+            {"w": sliced(whole, *box).clone(), "same": torch.arange(3)},
+            {"state": {0: {"m": sliced(whole, *box).clone(), "step": step, "n": 5}}, "param_groups": GROUPS},
+            {"w": (shape, box[0]), "0.m": (shape, box[0])},
+        )
+        for box in boxes(written)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saved_dense, "READ", read)
+        found = write(tmp_path_factory.mktemp("parts"), parts)
+        for start, size in boxes(wanted):
+            assert torch.equal(found.weights["w"].read(start, size), sliced(whole, start, size))
+        file = b"".join(bytes(piece) for piece in streamed(found.weights, {}))
+        state = b"".join(bytes(piece) for piece in streamed(*plain_optimizer(found.optimizer)))
+    assert loaded_values(found.weights).keys() == {"w", "same"}
+    assert torch.equal(load(file)["w"], whole)
+    assert torch.equal(load(file)["same"], torch.arange(3))
+    whole_state = unpack_optimizer(state)
+    assert whole_state["param_groups"] == GROUPS
+    assert torch.equal(whole_state["state"][0].pop("m"), whole)
+    assert whole_state["state"] == {0: {"step": step, "n": 5}}
+
+
+def test_files_of_a_whole_network_are_read_alike_and_written_with_the_same_bytes(tmp_path: Path) -> None:
+    weights = {"b": numbers([3, 4], torch.float32), "a": numbers([5], torch.bfloat16)}
+    optimizer = {"state": {0: {"m": numbers([3, 4], torch.float32), "n": 2}}, "param_groups": GROUPS}
+    storage = Storage(str(tmp_path))
+    storage.make_folder("data")
+    packed = {MODEL: pack_tensors(weights), OPTIMIZER: pack_optimizer(optimizer)}
+    files = {name: write_file(storage, f"data/{name}", data) for name, data in packed.items()}
+    found = SavedDense(storage, Manifest("data", {}, files))
+    assert torch.equal(found.weights["b"].read([1, 2], [2, 1]), weights["b"][1:, 2:3])
+    assert b"".join(bytes(piece) for piece in streamed(found.weights, {})) == packed[MODEL]
+    assert torch.equal(loaded_values(found.optimizer)["state"][0]["m"], optimizer["state"][0]["m"])  # type: ignore[index]
+
+
+def part(start: list[int], rows: int, shape: Any = (4, 2), dtype: torch.dtype = torch.float32) -> DensePart:
+    return DensePart({"w": torch.ones(rows, 2, dtype=dtype)}, {}, {"w": (shape, start)})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part([0, 0], 2)],
+        [part([0, 0], 2), part([3, 0], 2)],
+        [part([0, 0], 2), part([1, 0], 2)],
+        [part([0, 0], 2), part([2, 0], 2), part([2, 0], 2)],
+        [part([0, 0], 2), part([2, 0], 2, (5, 2))],
+        [part([0, 0], 2), part([2, 0], 2, dtype=torch.float64)],
+        [part([0, 0], 2), part([-1, 0], 2)],
+        [part([0, 0], 2), part([2], 2)],
+        [part([0, 0], 2), part([2, 0], 2, "no")],
+        [part([0, 0], 2), part([2.0, 0], 2)],  # type: ignore[list-item]
+    ],
+)
+def test_parts_that_make_up_no_tensor_are_damage(tmp_path: Path, parts: list[DensePart]) -> None:
+    with pytest.raises(CheckpointError, match="is damaged"):
+        write(tmp_path, parts)
+
+
+def test_a_flipped_byte_is_named(tmp_path: Path) -> None:
+    found = write(tmp_path, [part([0, 0], 2), part([2, 0], 2)])
+    file = tmp_path / "data" / "model.part-0001.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert found.weights["w"].read([0, 0], [2, 2]).sum() == 4
+    with pytest.raises(CheckpointError, match="are not those that were written") as caught:
+        found.weights["w"].whole()
+    assert caught.value.where == str(file)
+
+
+def test_names_of_files() -> None:
+    good = ["model.safetensors", "optimizer.part-0000.safetensors", "model.part-12345.safetensors"]
+    bad = ["model.part-1.safetensors", "model.part-0001.safetensors.new", "worker-000.safetensors"]
+    assert all(map(is_dense_file, good))
+    assert not any(map(is_dense_file, bad))

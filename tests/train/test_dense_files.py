@@ -1,0 +1,86 @@
+"""Processes write their parts of a network into one checkpoint, all or none."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from satrap.checkpoint.saved_dense import DensePart
+from satrap.dense import Workers
+from satrap.errors import CheckpointError
+from satrap.train.dense_files import DenseFiles, all_reach, opened
+
+
+class Two(Workers):
+    """One of two workers in threads that post for each other."""
+
+    def __init__(self, rank: int, board: dict[str, bytes], news: threading.Condition) -> None:
+        self.rank, self.size, self._board, self._news = rank, 2, board, news
+
+    def post(self, key: str, data: bytes) -> None:
+        with self._news:
+            self._board[key] = data
+            self._news.notify_all()
+
+    def posted(self, key: str) -> bytes:
+        with self._news:
+            assert self._news.wait_for(lambda: key in self._board, 10)
+            return self._board[key]
+
+
+def files_of_two(second: DensePart) -> list[DenseFiles]:
+    board, news = dict[str, bytes](), threading.Condition()
+    parts = [DensePart({"w": torch.ones(2)}, {}, {"w": ([4], [0])}), second]
+    return [DenseFiles(Two(rank, board, news), part, 1) for rank, part in enumerate(parts)]
+
+
+def test_two_write_one_network_and_a_part_that_cannot_be_written_leaves_the_checkpoint_before(
+    tmp_path: Path,
+) -> None:
+    place = str(tmp_path / "saved")
+    good = DensePart({"w": torch.full((2,), 2.0)}, {}, {"w": ([4], [2])})
+    bad = DensePart({"w": torch.full((2,), 3.0).as_subclass(Unwritable)}, {}, {"w": ([4], [2])})
+    for part in (good, bad):
+        first, second = files_of_two(part)
+        with ThreadPoolExecutor() as pool:
+            helping = pool.submit(second.assist)
+            checkpoint = Checkpoint({}, {}, {}, (), dense=first.write)
+            if part is bad:
+                with pytest.raises(CheckpointError, match="worker 1 could not write its part"):
+                    write_checkpoint(place, checkpoint)
+            else:
+                write_checkpoint(place, checkpoint)
+            first.release()
+            helping.result()
+        assert read_checkpoint(place).model["w"].tolist() == [1, 1, 2, 2]
+
+
+class Unwritable(torch.Tensor):
+    """A tensor that stands for a full disk."""
+
+    def cpu(self, *_: object, **__: object) -> torch.Tensor:
+        raise OSError("no space left on device")
+
+    def detach(self) -> torch.Tensor:
+        return self
+
+
+def test_who_is_let_go_writes_nothing(tmp_path: Path) -> None:
+    first, second = files_of_two(DensePart({}, {}, {}))
+    first.release()
+    second.assist()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_alone_reaches_its_folder_and_leaves_nothing_there(tmp_path: Path) -> None:
+    assert all_reach(Workers(), str(tmp_path / "new"))
+    assert not list((tmp_path / "new").iterdir())
+    write_checkpoint(str(tmp_path), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
+    found = opened(Workers(), str(tmp_path))
+    assert found is not None
+    assert found.weights["w"].read([1], [2]).tolist() == [1, 1]
