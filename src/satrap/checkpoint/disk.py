@@ -165,10 +165,6 @@ class LocalDisk:
         """Return `size` bytes, fewer only at the end."""
         return _read_full(file, size)
 
-    def seek(self, file: IO[bytes], offset: int) -> None:
-        """Go on reading at a byte, counted from the beginning."""
-        file.seek(offset)
-
 
 def _read_full(file: IO[bytes], size: int) -> bytes:
     """Return `size` bytes, fewer only at the end; one read of a file without a buffer may return fewer."""
@@ -316,11 +312,6 @@ class RemoteDisk:
                 raise
             except OSError as error:  # the server failed, which says nothing about the bytes
                 raise ConnectionError(f"{type(error).__name__}: {error}") from error
-
-    def seek(self, file: IO[bytes], offset: int) -> None:
-        """See `LocalDisk.seek`."""
-        with only_os_errors():
-            file.seek(offset)
 
 
 Disk = LocalDisk | RemoteDisk

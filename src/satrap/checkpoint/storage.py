@@ -162,7 +162,8 @@ class BlockReader(io.RawIOBase):
         assert whence == io.SEEK_SET
         self._number, self._at, self._block = offset // BLOCK, 0, memoryview(b"")
         try:
-            self._disk.seek(self._raw, self._number * BLOCK)
+            with only_os_errors():
+                self._raw.seek(self._number * BLOCK)
         except OSError as error:
             raise unreachable(self._where, error) from error
         self.read(offset % BLOCK)
