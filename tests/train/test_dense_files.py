@@ -22,6 +22,11 @@ class Two(Workers):
     def __init__(self, rank: int, board: dict[str, bytes], news: threading.Condition) -> None:
         self.rank, self.size, self._board, self._news = rank, 2, board, news
 
+    def share(self, data: bytes) -> bytes:
+        if self.rank == 0:
+            self._board["shared"] = data
+        return self._board["shared"]
+
     def post(self, key: str, data: bytes) -> None:
         with self._news:
             self._board[key] = data
@@ -33,10 +38,27 @@ class Two(Workers):
             return self._board[key]
 
 
-def files_of_two(second: DensePart) -> list[DenseFiles]:
+def two() -> list[Two]:
     board, news = dict[str, bytes](), threading.Condition()
+    return [Two(rank, board, news) for rank in range(2)]
+
+
+def files_of_two(second: DensePart, workers: list[Two] | None = None) -> list[DenseFiles]:
     parts = [DensePart({"w": torch.ones(2)}, {}, {"w": ([4], [0])}), second]
-    return [DenseFiles(Two(rank, board, news), part, 1) for rank, part in enumerate(parts)]
+    return [DenseFiles(worker, part) for worker, part in zip(workers or two(), parts, strict=True)]
+
+
+def test_snapshots_of_the_same_workers_do_not_hear_of_each_other(tmp_path: Path) -> None:
+    workers = two()
+    for number in (2.0, 3.0):
+        part = DensePart({"w": torch.full((2,), number)}, {}, {"w": ([4], [2])})
+        first, second = files_of_two(part, workers)
+        place = str(tmp_path / str(number))
+        with ThreadPoolExecutor() as pool:
+            helping = pool.submit(second.assist)
+            write_checkpoint(place, Checkpoint({}, {}, {}, (), dense=first.write))
+            helping.result()
+        assert read_checkpoint(place).model["w"].tolist() == [1, 1, number, number]
 
 
 def test_two_write_one_network_and_a_part_that_cannot_be_written_leaves_the_checkpoint_before(

@@ -18,16 +18,17 @@ from satrap.errors import CheckpointError
 class DenseFiles:
     """Writes one snapshot's dense network: process 0 calls `write` and `release`, the others `assist`.
 
-    All processes make one for each snapshot, in the same order.
+    All processes make one for each snapshot, at the same time.
 
     Args:
         workers: all processes.
         part: what this one writes.
-        number: of the snapshot, counted by all.
     """
 
-    def __init__(self, workers: Workers, part: DensePart, number: int) -> None:
-        self._workers, self._part, self._key, self._told = workers, part, f"dense/{number}", False
+    def __init__(self, workers: Workers, part: DensePart) -> None:
+        self._workers, self._part, self._told = workers, part, False
+        # A name that was never used: what was posted for other snapshots is still there.
+        self._key = f"dense/{workers.share(secrets.token_hex(8).encode()).decode()}"
 
     def write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """Write this part, have the others write theirs, and return the files of all."""

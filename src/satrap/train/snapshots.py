@@ -93,7 +93,7 @@ class Snapshots:
         self._writer = Background()
         self._due = self._full = False
         self._called_at = 0.0
-        self._dense_cuts, self._reached = 0, False
+        self._reached = False
 
     def writing(self) -> bool:
         """Return whether a snapshot is being written."""
@@ -280,8 +280,7 @@ class Snapshots:
         if self._workers.size == 1 or (part := self._state.dense.part()) is None:
             return None
         self._reached = self._reached or all_reach(self._workers, self._series.url)
-        self._dense_cuts += 1
-        return DenseFiles(self._workers, part, self._dense_cuts) if self._reached else None
+        return DenseFiles(self._workers, part) if self._reached else None
 
     def _assist(self, files: DenseFiles | None, put_back: Callable[[], None] | None) -> None:
         if files is not None:
