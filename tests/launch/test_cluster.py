@@ -352,5 +352,5 @@ def test_embedding_workers_change_nothing_but_who_pools(
 def test_one_worker_alone_meets_nobody() -> None:
     nothing: Any = None
     alone = Assignment("run", {}, 0, 1, "", ())
-    cluster = _Cluster(nothing, nothing, nothing, alone, nothing, nothing, (), *[nothing] * 3)
+    cluster = _Cluster(nothing, nothing, nothing, alone, nothing, nothing, (), *[nothing] * 4)
     assert cluster._meeting_point() == ""
