@@ -66,8 +66,8 @@ def test_one_two_and_one_worker_take_the_steps_of_one(tmp_path: Path, shuffle: s
     found = json.loads((run.folder / "metrics.json").read_text())
     assert found["steps"] == one.result.steps == 3 * 480
     for name in ("auc", "logloss"):
-        assert found["test"][name] == pytest.approx(one.test[name], rel=1e-5)
-        assert found["validation"][name] == pytest.approx(one.result.history[-1][name], rel=1e-5)
+        assert found["test"][name] == pytest.approx(one.test[name], rel=1e-4)
+        assert found["validation"][name] == pytest.approx(one.result.history[-1][name], rel=1e-4)
 
 
 @pytest.mark.parametrize("exchange", ["servers", "collective"])
