@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from satrap.dense import Workers
+from satrap.errors import ExchangeError
 
 
 def test_a_worker_alone_does_everything_at_once() -> None:
@@ -20,3 +22,8 @@ def test_a_worker_alone_does_everything_at_once() -> None:
     assert (workers.count([2.0]), workers.share(b"a"), workers.gather(b"b")) == ([2.0], b"a", [b"b"])
     assert np.isclose(workers.size, 1)
     assert workers.data is workers
+
+
+def test_a_worker_alone_does_not_wait_for_what_nobody_posts() -> None:
+    with pytest.raises(ExchangeError, match="nobody posts parts"):
+        Workers().posted("parts")

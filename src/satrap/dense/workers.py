@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 
 from satrap.dense.mesh import Mesh
+from satrap.errors import ExchangeError
 
 
 class Compression:
@@ -146,8 +147,12 @@ class Workers(Group):
         """Leave a few bytes for the others under a new key; this one may do it alone, from any thread."""
 
     def posted(self, key: str) -> bytes:
-        """Wait for what another worker posts, as long as all are alive; from any thread."""
-        raise NotImplementedError("a worker alone waits for nobody")
+        """Wait for what another worker posts, as long as all are alive; from any thread.
+
+        Raises:
+            ExchangeError: another worker is lost, or there is none that could post.
+        """
+        raise ExchangeError(f"nobody posts {key}", why="this worker trains alone")
 
     def solo(self, stage: str, work: Callable[[], object]) -> None:
         """Do something in process 0 only; the others wait until it is done."""
