@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from satrap.checkpoint import saved_dense
-from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer
+from satrap.checkpoint.dense import flat_optimizer, pack_optimizer, pack_tensors, unpack_optimizer
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import write_file
 from satrap.checkpoint.saved_dense import (
@@ -24,7 +24,6 @@ from satrap.checkpoint.saved_dense import (
     SavedDense,
     is_dense_file,
     loaded_values,
-    plain_optimizer,
     streamed,
 )
 from satrap.checkpoint.storage import FileEntry, Storage
@@ -96,7 +95,7 @@ def test_any_division_is_read_as_any_other(
         for start, size in boxes(wanted):
             assert torch.equal(found.weights["w"].read(start, size), sliced(whole, start, size))
         file = b"".join(bytes(piece) for piece in streamed(found.weights, {}))
-        state = b"".join(bytes(piece) for piece in streamed(*plain_optimizer(found.optimizer)))
+        state = b"".join(bytes(piece) for piece in streamed(*flat_optimizer(found.optimizer)))
     assert loaded_values(found.weights).keys() == {"w", "same"}
     assert torch.equal(load(file)["w"], whole)
     assert torch.equal(load(file)["same"], torch.arange(3))

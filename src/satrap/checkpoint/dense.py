@@ -1,7 +1,7 @@
 """Dense weights and optimizer state as safetensors, without pickle."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,15 +21,18 @@ def unpack_tensors(data: bytes) -> dict[str, Tensor]:
 
 def pack_optimizer(state: Mapping[str, Any]) -> bytes:
     """Return the bytes of a `torch.optim` state_dict: tensors as safetensors, the rest as JSON metadata."""
-    tensors, plain = {}, {}
+    tensors, metadata = flat_optimizer(state)
+    return save(tensors_on_host(tensors), metadata=metadata)
+
+
+def flat_optimizer(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the tensors of a state_dict, read or not, by `<number>.<key>`, and their file's metadata."""
+    tensors, plain = dict[str, Any](), dict[str, Any]()
     for index, entry in state.get("state", {}).items():
         for key, value in entry.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{key}"] = value
-            else:
-                plain[f"{index}.{key}"] = value
+            (tensors if hasattr(value, "shape") else plain)[f"{index}.{key}"] = value
     metadata = {"plain": plain, "param_groups": state.get("param_groups")}
-    return save(tensors_on_host(tensors), metadata={"optimizer": json.dumps(metadata)})
+    return tensors, {"optimizer": json.dumps(metadata)}
 
 
 def tensors_on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,17 +50,25 @@ def tensors_on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def unpack_optimizer(data: bytes) -> dict[str, Any]:
     """Return the state_dict that `pack_optimizer` packed; empty when there was none."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    saved = json.loads(header["__metadata__"]["optimizer"])
-    if saved["param_groups"] is None:
+    return whole_optimizer(unpack_tensors(data), [header["__metadata__"]])
+
+
+def whole_optimizer(tensors: Mapping[str, Any], files: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+    """Return the state_dict of tensors of `flat_optimizer`, from one or several files with such metadata."""
+    state, groups, values = dict[int, dict[str, Any]](), None, dict(tensors)
+    for metadata in files:
+        saved = json.loads(metadata["optimizer"])
+        groups = groups or saved["param_groups"]
+        values |= saved["plain"]
+    if groups is None:
         return {}
-    state: dict[int, dict[str, Any]] = {}
-    for name, value in {**unpack_tensors(data), **saved["plain"]}.items():
+    for name, value in values.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    for group in saved["param_groups"]:
+    for group in groups:
         if "betas" in group:  # a tuple in torch; JSON has only lists
             group["betas"] = tuple(group["betas"])
-    return {"state": state, "param_groups": saved["param_groups"]}
+    return {"state": state, "param_groups": groups}
 
 
 def same_shapes(saved: Mapping[str, Tensor], model: torch.nn.Module) -> str:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from satrap.checkpoint.dense import tensors_on_host
+from satrap.checkpoint.dense import flat_optimizer, tensors_on_host, whole_optimizer
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import write_file
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
@@ -59,16 +59,12 @@ class DensePart:
 
     def write(self, storage: Storage, folder: str, number: int) -> dict[str, FileEntry]:
         """Write the files of this part, which have a number of their own; return name -> entry."""
-        state, plain = dict[str, Tensor](), dict[str, Any]()
-        for index, entry in self.optimizer.get("state", {}).items():
-            for key, value in entry.items():
-                (state if isinstance(value, Tensor) else plain)[f"{index}.{key}"] = value
-        header = {"plain": plain, "param_groups": self.optimizer.get("param_groups")}
+        state, header = flat_optimizer(self.optimizer)
         return {
             name: write_file(storage, f"{folder}/{name}", self._packed(tensors, more))
             for name, tensors, more in (
                 (f"model.part-{number:04d}.safetensors", self.weights, {}),
-                (f"optimizer.part-{number:04d}.safetensors", state, {"optimizer": json.dumps(header)}),
+                (f"optimizer.part-{number:04d}.safetensors", state, header),
             )
         }
 
@@ -169,20 +165,8 @@ class SavedDense:
 
     def _optimizer(self) -> dict[str, Any]:
         found, headers = self._tensors(OPTIMIZER)
-        state, groups = dict[int, dict[str, Any]](), None
-        values: dict[str, Any] = dict(found)
         with self._parsing():
-            for header in headers:
-                saved = json.loads(header["optimizer"])
-                groups = groups or saved["param_groups"]
-                values |= saved["plain"]
-            for name, value in values.items():
-                index, key = name.split(".", 1)
-                state.setdefault(int(index), {})[key] = value
-            for group in groups or ():
-                if "betas" in group:  # a tuple in torch; JSON has only lists
-                    group["betas"] = tuple(group["betas"])
-        return {} if groups is None else {"state": state, "param_groups": groups}
+            return whole_optimizer(found, headers)
 
     def _tensors(self, kind: str) -> tuple[dict[str, SavedTensor], list[dict[str, str]]]:
         """Return the tensors of all files of a kind, and the metadata of each file."""
@@ -310,13 +294,3 @@ def _rows(tensor: SavedTensor) -> Iterable[Tensor]:
     for begin in range(0, tensor.shape[0], count):
         rows = min(count, tensor.shape[0] - begin)
         yield tensor.read([begin, *rest], [rows, *tensor.shape[1:]])
-
-
-def plain_optimizer(optimizer: Mapping[str, Any]) -> tuple[dict[str, SavedTensor], dict[str, str]]:
-    """Return tensors and metadata of the file of a whole optimizer, see `pack_optimizer`."""
-    tensors, plain = dict[str, SavedTensor](), dict[str, Any]()
-    for index, entry in optimizer.get("state", {}).items():
-        for key, value in entry.items():
-            (tensors if isinstance(value, SavedTensor) else plain)[f"{index}.{key}"] = value
-    header = {"plain": plain, "param_groups": optimizer.get("param_groups")}
-    return tensors, {"optimizer": json.dumps(header)}

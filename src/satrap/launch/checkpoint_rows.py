@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from satrap.checkpoint.chain import Chain, open_chain
+from satrap.checkpoint.dense import flat_optimizer
 from satrap.checkpoint.manifest import read_manifest, reading_settings
 from satrap.checkpoint.rewrite import compact, forget, rewrite
-from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, plain_optimizer, streamed
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, streamed
 from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import Storage
 from satrap.data.hashing import hash_ids
@@ -44,7 +45,7 @@ def export(url: str, output: str | Path, *, state: bool = False) -> list[Path]:
     saved = SavedDense(*chain.members[-1])
     dense = {MODEL: (saved.weights, dict[str, str]())}
     if state:
-        dense[OPTIMIZER] = plain_optimizer(saved.optimizer)
+        dense[OPTIMIZER] = flat_optimizer(saved.optimizer)
     for name, (tensors, metadata) in dense.items():
         with (folder / name).open("wb") as file:
             file.writelines(streamed(tensors, metadata))
