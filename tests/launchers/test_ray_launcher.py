@@ -87,6 +87,28 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
     assert line.endswith("(worker: 2 of 6 fit, each asks for 1 CPU); waiting up to 60 s")
 
 
+def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None:
+    def workers(count: int) -> Cluster:
+        return Cluster(exchange="collective", launcher="ray", workers=count)
+
+    def free() -> float:
+        return float(nodes.ray.available_resources().get("CPU", 0.0))
+
+    with closing(launcher(workers(5), [])) as made:
+        made.reserve(workers(7))
+        assert eventually(lambda: free() == 1, 20)
+        with pytest.raises(ConfigError, match=r"has no room now .*\n.*worker: "):
+            made.reserve(workers(10))
+        assert eventually(lambda: free() == 1, 20)
+        made.release(workers(6))
+        assert eventually(lambda: free() == 2, 20)
+        made.release(workers(2))  # those of the beginning share a group
+        assert eventually(lambda: free() == 3, 20)
+        made.reserve(workers(6))
+        assert eventually(lambda: free() == 2, 20)
+    assert nodes.free() == 8
+
+
 NOWHERE = """
 from satrap.config.cluster import Cluster
 from satrap.errors import ConfigError
