@@ -25,7 +25,7 @@ FIRST_ROWS = 8192
 """Rows of the first portion of a move: how long they take is not known yet."""
 CARRY_SECONDS = 0.02
 """How long carrying a portion may take; the next one is made larger or smaller accordingly."""
-PAUSED = 1 / 8
+PAUSED = 1 / 16
 """Part of the time for which training may stand still while a move is under way."""
 
 
