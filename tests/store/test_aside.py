@@ -14,6 +14,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(0, 2**32 - 1), st.integers(0, 60)),
         st.tuples(st.just("let go"), st.integers(0, 1), st.integers(1, 900)),
+        st.tuples(st.just("take"), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
@@ -28,6 +29,17 @@ def test_copies_equal_those_of_a_dict(steps):
             done[number] = min(BUCKETS, done[number] + count)
             copies.let_go(number, done[number])
             known = {key: row for key, row in known.items() if key[0] != number or key[2] >= done[number]}
+            continue
+        if kind == "take":
+            tables, ids, weights, state = copies.take()
+            pairs = zip(tables.tolist(), ids, np.hstack([weights, state]), strict=True)
+            found = {
+                (t, int(key), int(bucket_of(TABLES[t], np.array([key]))[0])): row for t, key, row in pairs
+            }
+            assert found.keys() == known.keys()
+            assert all((found[key] == row).all() for key, row in known.items())
+            known = {}
+            assert copies.count == 0
             continue
         rng = np.random.default_rng((number, step))  # no row twice
         tables, ids = rng.integers(0, 2, count).astype(np.int32), rng.integers(0, 2**64, count, U)

@@ -71,12 +71,25 @@ class Aside:
         rows = self._copies.rows[places[order[np.searchsorted(kept, ids, sorter=order)]]]
         return rows[:, : self._dim], rows[:, self._dim :]
 
+    def take(self) -> tuple[Inverse, Ids, Floats, Floats]:
+        """Return (tables int32[n], ids, weights, state) of all copies, in any order, and forget them."""
+        found = [self.find(t, 0, hashes.BUCKETS - 1)[1] for t in range(len(self._copies.salts))]
+        places = np.concatenate(found)
+        tables = np.repeat(np.arange(len(found), dtype=np.int32), [len(part) for part in found])
+        ids, rows = self._copies.ids[places], self._copies.rows[places]
+        self._free(places)
+        self._copies.heads[:] = 0
+        return tables, ids, rows[:, : self._dim], rows[:, self._dim :]
+
     def let_go(self, t: int, buckets: int) -> None:
         """Forget table t's copies in buckets below `buckets`; they are no longer needed."""
         copies, base = self._copies, t * hashes.BUCKETS
-        first, free = int(copies.done[t]), int(copies.counts[aside.FREE])
-        _, places, _ = self.find(t, first, buckets - 1)
-        copies.free[free : free + len(places)] = places
-        copies.counts[aside.FREE] += len(places)
+        first = int(copies.done[t])
+        self._free(self.find(t, first, buckets - 1)[1])
         copies.heads[base + first : base + buckets] = 0
         copies.done[t] = buckets
+
+    def _free(self, places: Inverse) -> None:
+        free = int(self._copies.counts[aside.FREE])
+        self._copies.free[free : free + len(places)] = places
+        self._copies.counts[aside.FREE] += len(places)

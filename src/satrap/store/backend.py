@@ -36,11 +36,13 @@ class Part(NamedTuple):
         directory: the slot of each id in this part.
         read: returns (weights float32[n, dim], state float32[n, width]) of slots; undefined for slot -1.
         live: one bit per slot: the row is here and in no faster part; None: true of all rows.
+        folder: of the file that holds the rows, in the order of their slots; None: they are in memory.
     """
 
     directory: Directory
     read: Callable[[Inverse], tuple[Floats, Floats]]
     live: Bytes | None = None
+    folder: str | None = None
 
 
 class PartRows(NamedTuple):

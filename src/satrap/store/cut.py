@@ -11,12 +11,13 @@ import numpy.typing as npt
 from satrap.errors import StoreError
 from satrap.store import hashes
 from satrap.store.aside import Aside
-from satrap.store.backend import FAST, Part, PartRows, RowBackend, RowEvents
+from satrap.store.backend import FAST, PartRows, RowBackend, RowEvents
 from satrap.store.buckets import mask_of
 from satrap.store.chunk import Chunk
-from satrap.store.kernels.index import claim
+from satrap.store.spill import Spill
 from satrap.store.steps import RowKind
 from satrap.store.types import Bytes, Floats, Found, Ids, Inverse, Offsets
+from satrap.store.unread import Unread
 
 if TYPE_CHECKING:
     from threading import Condition
@@ -27,6 +28,14 @@ PATIENCE = 10.0
 """Seconds a request waits for a stalled reader before the cut is given up."""
 RANGE_CHUNKS = 4
 """Find and sort the rows of about this many chunks at once, to share the cost per call."""
+SMALL_FILE = 256 << 20
+"""Bytes of a part's file above which most of its rows are read in the order of the file."""
+PAGE = 4096
+"""Bytes that the system reads from a file at least."""
+SCANS = 16
+"""Times that the index is scanned for the ids of a part's slots: each time for this share of the slots."""
+LISTED = 1 << 20
+"""Rows of the index that are listed at once, with the store's lock held."""
 
 
 class _Places(NamedTuple):
@@ -47,30 +56,6 @@ def _joined(places: list[_Places]) -> _Places:
         return places[0]
     ids, slots, buckets, parts = (np.concatenate(column) for column in zip(*places, strict=True))
     return _Places(ids, slots, buckets, parts)
-
-
-class _Unread:
-    """The rows of a part that a cut has not read or copied yet; `without`: one bit per slot to leave out."""
-
-    def __init__(self, part: Part, without: Bytes | None) -> None:
-        self.part, self._limit = part, part.directory.slots
-        self._marks = np.zeros(self._limit // 8 + 1, np.uint8)
-        if part.live is not None:
-            self._marks |= ~part.live[: len(self._marks)]
-        if without is not None:
-            self._marks |= without
-
-    def claim(self, slots: Inverse) -> Offsets:
-        """Return the positions of slots not read or copied yet; from now on they count as read."""
-        won = np.empty(len(slots), np.int64)
-        return won[: claim(self._marks, slots, self._limit, won)]
-
-    def among(self, slots: Inverse) -> Found:
-        """Return which slots hold rows of the cut that were not read or copied yet, bool[n]."""
-        inside = np.minimum(slots, self._limit)  # beyond the limit, any bit will do
-        marks = (self._marks[inside >> 3] >> (inside & 7).astype(np.uint8) & 1).astype(np.bool_)
-        unread: Found = (slots < self._limit) & ~marks
-        return unread
 
 
 def wait_for_room(cuts: Iterable[Cut], rows: int, lock: Condition) -> None:
@@ -107,7 +92,7 @@ class Cut(RowEvents):
         self._wanted = np.zeros(len(kind.tables), np.bool_)
         self._wanted[tables] = True
         marks: Sequence[Bytes | None] = without or [None] * len(backend.parts)
-        self._unread = [_Unread(part, bits) for part, bits in zip(backend.parts, marks, strict=True)]
+        self._unread = [Unread(part, bits) for part, bits in zip(backend.parts, marks, strict=True)]
         self._most = sum(part.directory.slots for part in backend.parts)
         self._aside: Aside | None = Aside(kind.tables, kind.dim, kind.plan.width, self._most)
         backend.observers.add(self)
@@ -159,16 +144,70 @@ class Cut(RowEvents):
     def every_chunk(
         self, chunk_rows: int, lock: Condition, buckets: Sequence[int] = range(hashes.BUCKETS)
     ) -> Iterator[Chunk]:
-        """Yield the rows of each table of the cut in some fixed buckets, as `chunks` does; default all."""
-        wanted = mask_of(buckets)
-        for t in np.flatnonzero(self._wanted).tolist():
-            yield from self.chunks(t, wanted, chunk_rows, lock)
+        """Yield the rows of each table of the cut in some fixed buckets (default all), by bucket, then id.
 
-    def chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
-        """Yield the rows of table t in the wanted fixed buckets (bool[4096]), by bucket, then id.
-
-        Each chunk but the last has exactly `chunk_rows` rows, so that equal rows make equal chunks.
+        Each chunk of a table but its last has exactly `chunk_rows` rows: equal rows make equal chunks.
         """
+        wanted, tables = mask_of(buckets), np.flatnonzero(self._wanted).tolist()
+        folder = self._parts[-1].folder
+        if folder is None or not self._scattered(wanted):
+            for t in tables:
+                yield from self._chunks(t, wanted, chunk_rows, lock)
+            return
+        rows = int(self._backend.counters()["rows"][tables].max())
+        with Spill(folder, self._kind, rows, wanted) as spill:
+            for unread in self._unread:
+                self._sweep(unread, tables, spill, chunk_rows, lock)
+            with lock:
+                self._backend.observers.discard(self)
+                copies = self._copies().take()
+            spill.put(*copies)
+            for t in tables:
+                yield from spill.chunks(t, chunk_rows)
+
+    def _scattered(self, wanted: Found) -> bool:
+        """Return whether reading the wanted rows one by one would read more than their whole file."""
+        unread = self._unread[-1]
+        size = unread.limit * self._kind.plan.row_bytes
+        return size > SMALL_FILE and unread.count * float(wanted.mean()) * PAGE > size
+
+    def _sweep(
+        self, unread: Unread, tables: list[int], spill: Spill, chunk_rows: int, lock: Condition
+    ) -> None:
+        """Put the rows of a part that are still unread in the spill, in the order of their slots."""
+        share = max(LISTED, -(-unread.limit // SCANS))
+        for first in range(0, unread.limit, share):
+            ids, owners = self._names(unread, tables, first, min(share, unread.limit - first), lock)
+            for start in range(0, len(ids), chunk_rows):
+                at = np.flatnonzero(owners[start : start + chunk_rows] >= 0) + start
+                slots = (at + first).astype(np.int32)
+                with lock:
+                    aside = self._copies()
+                    won = unread.claim(slots)
+                    rows = unread.part.read(slots[won])
+                    copies = aside.take() if aside.count > min(chunk_rows, aside.limit // 2) else None
+                    lock.notify_all()
+                spill.put(owners[at[won]], ids[at[won]], *rows)
+                if copies is not None:
+                    spill.put(*copies)
+
+    def _names(
+        self, unread: Unread, tables: list[int], first: int, count: int, lock: Condition
+    ) -> tuple[Ids, npt.NDArray[np.int16]]:
+        """Return (ids uint64[count], tables int16[count], -1: none) of the slots from `first` on."""
+        ids, owners = np.empty(count, np.uint64), np.full(count, -1, np.int16)
+        directory = unread.part.directory
+        for t in tables:
+            rows = max(1, int(directory.counters()["rows"][t]))
+            width = max(1, min(hashes.BUCKETS, LISTED * hashes.BUCKETS // rows))
+            for bucket in range(0, hashes.BUCKETS, width):
+                last = min(bucket + width, hashes.BUCKETS) - 1
+                with lock:
+                    directory.name_slots(t, bucket, last, first, ids, owners)
+        return ids, owners
+
+    def _chunks(self, t: int, wanted: Found, chunk_rows: int, lock: Condition) -> Iterator[Chunk]:
+        """Yield the rows of table t in the wanted fixed buckets, bool[4096], each read at its place."""
         rows = max(1, int(self._backend.counters()["rows"][t]))
         width = max(1, min(hashes.BUCKETS, RANGE_CHUNKS * hashes.BUCKETS * chunk_rows // rows))
         waiting: _Places | None = None

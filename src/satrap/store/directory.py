@@ -250,6 +250,19 @@ class Directory:
                 return ids[:found], slots[:found], buckets[:found]
             room = found
 
+    def name_slots(
+        self, t: int, first: int, last: int, low: int, ids: Ids, tables: npt.NDArray[np.int16]
+    ) -> None:
+        """Write id and table of the slots low..low + len(ids) that rows in fixed buckets first..last have.
+
+        Args:
+            t: the table of the rows.
+            first, last: fixed buckets, 0..4095; rows of other buckets may be written, too.
+            low: the slot of the first entry.
+            ids, tables: uint64[n], int16[n]; entries of slots without such a row stay.
+        """
+        index.name_slots(self._index, t, first, last, low, ids, tables)
+
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""
         words = {

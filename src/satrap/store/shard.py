@@ -173,14 +173,13 @@ class Shard(GroupRequests):
         g, t = self.group_of(table)
         if chunk_rows < 1:
             raise StoreError(f"chunk_rows must be >= 1, got {chunk_rows}")
-        wanted = np.zeros(BUCKETS, np.bool_)
-        for bucket in range(BUCKETS) if buckets is None else buckets:
+        wanted = sorted(range(BUCKETS) if buckets is None else set(buckets))
+        for bucket in wanted[:1] + wanted[-1:]:
             if not 0 <= bucket < BUCKETS:
                 raise StoreError(f"there is no bucket {bucket}: they are 0..{BUCKETS - 1}")
-            wanted[bucket] = True
         with self._lock:
             cut = self.groups[g].cut([t])
-        return cut.chunks(t, wanted, chunk_rows, self._lock)
+        return cut.every_chunk(chunk_rows, self._lock, wanted)
 
     def snapshot(
         self, *, buckets: Sequence[int] = range(BUCKETS), chunk_rows: int = 16384
@@ -195,9 +194,12 @@ class Shard(GroupRequests):
         quarter of a group's rows, or 256 MiB of them if that is more; then requests wait for the reader. If
         it stalls for 10 seconds, it gets an error and the requests go on.
 
+        With a tier of more than 256 MiB on disk, all rows are sorted in a second file there before the first
+        chunk: a record and 8 bytes per row.
+
         Raises:
             StoreError: chunk_rows < 1; the store was cleared or closed meanwhile; too many rows changed
-                before they were read.
+                before they were read; there is no disk space to sort them.
         """
         self._open()
         if chunk_rows < 1:

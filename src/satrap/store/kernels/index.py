@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from satrap.store.kernels.growth import entry_for, free_place, shrink
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
@@ -492,6 +493,23 @@ def find(
     return probe_queue(index, ids, places, step, slots, missing, queued)
 
 
+@helper
+def segments(index: Index, t: int, first: int, last: int) -> tuple[int, int]:
+    """Return (first, end) of the directory's entries for fixed buckets first..last of table t."""
+    depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
+    end = ((last << depth) >> 12) + 1 if depth < 12 else (last + 1) << (depth - 12)
+    return root + ((first << depth) >> 12), root + end
+
+
+@helper
+def entry_of(index: Index, segment: int, number: int) -> np.uint64:
+    """Return the address of an entry of a segment, by its number."""
+    k = number // ENTRIES
+    page = get32(index.pages, segment * SEGMENT_PAGES + k // PAGE_BUCKETS)
+    at = np.uint64(k % PAGE_BUCKETS) * _BUCKET + np.uint64(number % ENTRIES) * _EIGHT
+    return index.entries + np.uint64(page) * _PAGE + at
+
+
 @kernel
 def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Inverse, buckets: Inverse) -> int:
     """Write ids, slots and buckets of the rows of table t in fixed buckets first..last; return how many.
@@ -499,19 +517,14 @@ def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Invers
     If the arrays are shorter than that, nothing is written beyond their end.
     """
     found, previous, salt = 0, -1, load_u64(record(index, t, SALT))
-    depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
-    for k in range(
-        (first << depth) >> 12, ((last << depth) >> 12) + 1 if depth < 12 else (last + 1) << (depth - 12)
-    ):
-        segment = get32(index.directory, root + k) >> 5
+    start, end = segments(index, t, first, last)
+    for k in range(start, end):
+        segment = get32(index.directory, k) >> 5
         if segment == previous:
             continue
         previous = segment
         for b in range(fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS * ENTRIES):
-            k = b // ENTRIES
-            page = get32(index.pages, segment * SEGMENT_PAGES + k // PAGE_BUCKETS)
-            at = np.uint64(k % PAGE_BUCKETS) * _BUCKET + np.uint64(b % ENTRIES) * _EIGHT
-            entry = index.entries + np.uint64(page) * _PAGE + at
+            entry = entry_of(index, segment, b)
             slot = load_u32(slot_at(entry))
             if slot == np.uint32(0):
                 continue
@@ -522,3 +535,25 @@ def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Invers
                     ids[found], slots[found], buckets[found] = key, np.int64(slot) - 1, bucket
                 found += 1
     return found
+
+
+@kernel
+def name_slots(
+    index: Index, t: int, first: int, last: int, low: int, ids: Ids, tables: npt.NDArray[np.int16]
+) -> None:
+    """Write the id and the table of slots from `low` on, for rows of table t in fixed buckets first..last.
+
+    Rows of neighbouring buckets may be written, too.
+    """
+    previous, n = -1, ids.shape[0]
+    start, end = segments(index, t, first, last)
+    for k in range(start, end):
+        segment = get32(index.directory, k) >> 5
+        if segment == previous:
+            continue
+        previous = segment
+        for b in range(fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS * ENTRIES):
+            entry = entry_of(index, segment, b)
+            at = np.int64(load_u32(slot_at(entry))) - 1 - low
+            if 0 <= at < n:
+                ids[at], tables[at] = load_u64(entry), t

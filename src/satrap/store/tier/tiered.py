@@ -45,7 +45,8 @@ class Tiered(RowBackend):
     def _open(self) -> None:
         self._restored = False  # rows that belong in memory are there; further rows are loaded into the file
         self.directory = self.memory.directory
-        self.parts = (*self.memory.parts, Part(self.cold.directory, self.cold.read, self.cold.live))
+        cold = self.cold
+        self.parts = (*self.memory.parts, Part(cold.directory, cold.read, cold.live, cold.file.path))
 
     def clear(self) -> None:
         """Forget every row."""
