@@ -134,8 +134,9 @@ def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str
     if keys.launcher == "local":
         return LocalLauncher()
     key = [str(Path(keys.key).absolute())] if keys.key else []
-    needs = [str(folder.path.absolute()), *key]
-    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice)
+    path = folder.path.absolute()
+    needs = [str(path), *key]
+    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice, label=path.name)
 
 
 @dataclass
