@@ -107,6 +107,7 @@ def run(
                 targets.heard(name, event)
                 cluster.do(supervisor.heard(name, event))
             targets.keep_workers(cluster.assignment.world)
+            targets.remove(supervisor.gone)
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
     if supervisor.restarts:

@@ -94,6 +94,11 @@ class Supervisor:
             return tuple(self._roles[name].address for name in names if name in self._roles)
         return tuple(role.address for role in self._all(kind))
 
+    @property
+    def gone(self) -> list[str]:
+        """Names of the shards that have ended and are not to come back: they have left, or never joined."""
+        return [name for name, role in self._roles.items() if role.aside and role.code is not None]
+
     def asked(self, request: Request) -> list[Action]:
         """Take a request of a user that concerns the shards, or the number of workers."""
         return (self._workers if request.command == "workers" else self._requests).ask(request)
