@@ -70,12 +70,18 @@ class Run:
         assert self.popen.wait(300) == 0, self.log.read_text()
 
 
+def targets(run: Run) -> list[str]:
+    """What Prometheus is told to follow."""
+    listed = json.loads((run.folder / "targets.json").read_text())
+    return sorted(one["labels"]["instance"] for one in listed)
+
+
 @pytest.mark.cluster
 def test_two_three_and_two_shards_under_training_give_the_model_of_two(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("moved", "plain")]
     for folder in folders:
         folder.mkdir()
-    with Run(folders[0]) as moved, Run(folders[1]) as plain:
+    with Run(folders[0], "cluster.metrics_port=0") as moved, Run(folders[1]) as plain:
         _move_and_compare(moved, plain)
 
 
@@ -89,6 +95,7 @@ def _move_and_compare(moved: Run, plain: Run) -> None:
     drained = shards("drain", moved.folder, 0)
     assert [one["shard"] for one in drained["shards"]] == [1, 2]
     assert eventually(lambda: len([c for c in children(moved.popen.pid) if c.startswith("shard")]) == 2)
+    assert eventually(lambda: targets(moved) == ["shard-1", "shard-2", "worker-0", "worker-1"], 30)
     balanced = shards("balance", moved.folder)
     rows = [one["rows"] for one in balanced["shards"]]
     assert max(rows) - min(rows) <= 4, rows

@@ -845,6 +845,7 @@ def test_a_shard_with_a_journal_comes_back_into_the_move() -> None:
     play = joining(replace(RULES, journal=True, snapshots=True))
     for name in ("shard 0", "shard 2"):
         play.end(name)
+        assert play.supervisor.gone == []
         play.wait()
         assert name in play.live
     play.hear("worker 0", moved())
@@ -859,10 +860,12 @@ def test_a_drained_shard_may_end() -> None:
     map = ShardMap(2).after(np.ones(4096, np.uint16), [1])
     play.hear("worker 0", RowsMoved(Moved("r", map)))
     assert play.asked == {"shard 0": Stop.RELEASE}
+    assert play.supervisor.gone == []
     play.end("shard 0", 0)
     play.settle()
     play.wait(1.0)
     assert play.over is None
+    assert play.supervisor.gone == ["shard 0"]
     assert len(play.supervisor.addresses("shard")) == 1
 
 

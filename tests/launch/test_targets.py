@@ -57,6 +57,16 @@ def test_workers_that_will_not_come_back_are_no_targets(tmp_path: Path) -> None:
     assert known == ["shard-2", "worker-0", "worker-1", "embedding-worker-3"]
 
 
+def test_a_shard_that_has_left_is_no_target(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    targets = Targets(folder)
+    for number in range(2):
+        targets.heard(f"shard {number}", MetricsServed(f"127.0.0.1:910{number}"))
+    targets.remove(["shard 1", "shard 7"])
+    known = [one["labels"]["instance"] for one in json.loads(folder.targets_file.read_text())]
+    assert known == ["shard-0"]
+
+
 def test_what_a_killed_run_has_left_is_removed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.targets_file.write_text("[]")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -19,7 +20,7 @@ from satrap.errors import ConfigError
 from satrap.events import Event, Failed, Notice, Ready, decode
 from satrap.launchers.launcher import Ended, Launched, Logged, Role
 from satrap.launchers.ray_agent import Agent, Output, Terms, Warned, priority, yielding
-from tests.cluster.runs import alive
+from tests.cluster.runs import alive, eventually
 from tests.launchers.test_launcher import SERVER
 
 # Sets its own handler: what a shell starts in the background ignores SIGINT, and so do its children.
@@ -30,7 +31,22 @@ print(1, flush=True)
 time.sleep(300)
 """
 
-TERMS = Terms("run", satrap.__version__, "/", (), "127.0.0.1", priority())
+
+class Shown:
+    """A gauge; of all of them, the values by name and labels."""
+
+    values: ClassVar[dict[tuple[str, str], float]] = {}
+
+    def __init__(self, name: str, about: str, tags: tuple[str, ...]) -> None:
+        assert about
+        self._name, self._tags = name, tags
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        assert set(tags) == set(self._tags)
+        Shown.values[self._name, ",".join(tags.values())] = value
+
+
+TERMS = Terms("run", satrap.__version__, "/", (), "127.0.0.1", priority(), "label")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +59,7 @@ def agent(role: Role, terms: Terms, address: str = "10.0.0.7") -> Agent:
     terms = replace(
         terms, run=f"run of {os.getpid()} at {time.monotonic()}" if terms.run == "run" else terms.run
     )
-    return Agent(json.dumps(asdict(role)), json.dumps(asdict(terms)), lambda: address)
+    return Agent(json.dumps(asdict(role)), json.dumps(asdict(terms)), lambda: address, Shown)
 
 
 def hear(agent: Agent, until: Callable[[list[Event]], bool], have: int = 0) -> list[Event]:
@@ -126,7 +142,7 @@ time.sleep(1.5)
 SHORT_LIVED = """
 import sys, time
 from satrap.launchers.ray_agent import Agent
-agent = Agent(sys.argv[1], sys.argv[2], lambda: "")
+agent = Agent(sys.argv[1], sys.argv[2], lambda: "", None)
 while len(said := agent.events(0, 1)) < 2:
     pass
 print(said[1], flush=True)
@@ -164,6 +180,30 @@ def test_a_signal_that_ray_blocks_reaches_the_role() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert last[-1] == Ended(-signal.SIGINT)
     assert any("KeyboardInterrupt" in event.line for event in last if isinstance(event, Logged))
+
+
+MEASURED = """
+import sys
+from satrap.events import MetricsServed, encode
+from satrap.openmetrics import Endpoint
+values = {"satrap_shard_rows": 7, "satrap_shard_requests": {"lookup": 3}}
+endpoint = Endpoint("127.0.0.1", 0, lambda: values)
+print(encode(MetricsServed(endpoint.reached)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_metrics_of_a_role_become_gauges() -> None:
+    one = agent(Role("shard 2", ["-c", MEASURED]), TERMS)
+    heard = hear(one, lambda heard: len(heard) >= 2)
+    rows = ("satrap_shard_rows", "label,shard,2")
+    assert eventually(lambda: rows in Shown.values, 30)
+    assert Shown.values[rows] == 7
+    assert Shown.values["satrap_shard_requests_total", "lookup,label,shard,2"] == 3
+    assert Shown.values["satrap_process_resident_memory_bytes", "label,shard,2"] > 1e6
+    assert all(name.startswith("satrap_") for name, _ in Shown.values)
+    one.stop("RELEASE")
+    assert hear(one, ended, len(heard))[-1] == Ended(0)
 
 
 def test_nodes_that_put_processes_last_are_told() -> None:

@@ -107,6 +107,7 @@ def run(
                 targets.heard(name, event)
                 cluster.do(supervisor.heard(name, event))
             targets.keep_workers(cluster.assignment.world)
+            targets.remove(supervisor.gone)
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
     if supervisor.restarts:
@@ -134,8 +135,9 @@ def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str
     if keys.launcher == "local":
         return LocalLauncher()
     key = [str(Path(keys.key).absolute())] if keys.key else []
-    needs = [str(folder.path.absolute()), *key]
-    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice)
+    path = folder.path.absolute()
+    needs = [str(path), *key]
+    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice, label=path.name)
 
 
 @dataclass

@@ -94,6 +94,11 @@ class Supervisor:
             return tuple(self._roles[name].address for name in names if name in self._roles)
         return tuple(role.address for role in self._all(kind))
 
+    @property
+    def gone(self) -> list[str]:
+        """Names of the shards that have ended and are not to come back: they have left, or never joined."""
+        return [name for name, role in self._roles.items() if role.aside and role.code is not None]
+
     def asked(self, request: Request) -> list[Action]:
         """Take a request of a user that concerns the shards, or the number of workers."""
         return (self._workers if request.command == "workers" else self._requests).ask(request)
@@ -257,7 +262,8 @@ class Supervisor:
         if now < self._settle_until:
             return []
         self._settle_until = None
-        error = self._errors.get(lost[0].name) or self._loss_of(lost[0])
+        used = self.restarts if self.restarts == self._keys.restarts else 0
+        error = self._errors.get(lost[0].name) or _loss_of(lost[0], used, snapshots=self._snapshots)
         if lost[0].code is None:
             error = _removal_of(lost[0])
         again = self._snapshots and self._generation >= 0 and self.restarts < self._keys.restarts
@@ -288,15 +294,6 @@ class Supervisor:
         """Return the servers that processes which run already look for at another address."""
         known = SERVERS if not self._starting else ("shard",) if self._all("embedding worker") else ()
         return [role for role in self._all(*known) if role.moved]
-
-    def _loss_of(self, lost: RoleState) -> ExchangeError:
-        why = _CONSEQUENCES[lost.kind]
-        if self.restarts and self.restarts == self._keys.restarts:
-            why = f"roles were restarted {self.restarts} times before; cluster.restarts allows no more"
-        advice = "look for its lines above; if the system killed it, it may have run out of memory"
-        if not self._snapshots:
-            advice += "; with checkpoint.every_steps a run goes on after a death"
-        return ExchangeError(f"{lost.name} {lost.ending}", where=lost.traces, why=why, fix=advice)
 
     def _may_return(self, role: RoleState) -> bool:
         """Whether a role ended for a reason that may not recur, or has moved and can be followed."""
@@ -343,6 +340,17 @@ class Supervisor:
         given_up += self._workers.give_up(why, final=True)
         stops = [StopRole(role.name, how) for role in _running(self._roles.values())]
         return [*given_up, *stops, Finish(error)]
+
+
+def _loss_of(lost: RoleState, used: int, *, snapshots: bool) -> ExchangeError:
+    """Return the error about a lost role; `used`: restarts, if no more are allowed, else 0."""
+    why = _CONSEQUENCES[lost.kind]
+    if used:
+        why = f"roles were restarted {used} times before; cluster.restarts allows no more"
+    advice = "look for its lines above; if the system killed it, it may have run out of memory"
+    if not snapshots:
+        advice += "; with checkpoint.every_steps a run goes on after a death"
+    return ExchangeError(f"{lost.name} {lost.ending}", where=lost.traces, why=why, fix=advice)
 
 
 def _too_slow(grace: float) -> InterruptedRunError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from satrap.events import Event, MetricsServed
 from satrap.launch.folder import RunFolder, write_whole
@@ -13,8 +14,8 @@ class Targets:
 
     Every process with an endpoint is a target with the labels `run`, the folder's name; `role` and `number`;
     and `instance`, both together. A process that is started again, maybe at another address, takes the place
-    of the former one, so that its series go on. One that has died stays, and shows as down. Without
-    endpoints there is no file.
+    of the former one, so that its series go on. One that has died stays, and shows as down; one that has
+    left for good is removed. Without endpoints there is no file.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -31,10 +32,12 @@ class Targets:
     def keep_workers(self, count: int) -> None:
         """Remove the workers beyond the first `count`: they have ended for good."""
         kept = {f"worker {number}" for number in range(count)}
-        gone = [name for name in self._addresses if name.startswith("worker ") and name not in kept]
-        for name in gone:
-            del self._addresses[name]
-        if gone:
+        self.remove([name for name in self._addresses if name.startswith("worker ") and name not in kept])
+
+    def remove(self, gone: Iterable[str]) -> None:
+        """Remove processes that have ended for good."""
+        known = [name for name in gone if self._addresses.pop(name, None) is not None]
+        if known:
             self._write()
 
     def _write(self) -> None:

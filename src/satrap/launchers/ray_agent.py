@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import satrap
 from satrap.errors import ConfigError, ExchangeError, SatrapError
-from satrap.events import Event, Failed, encode
+from satrap.events import Event, Failed, MetricsServed, decode, encode
 from satrap.launchers.launcher import Ended, Launched, Role, Stop
 from satrap.launchers.local_launcher import LocalLauncher
+from satrap.launchers.ray_gauges import Gauges
 
 FENCE_SECONDS = 20.0
 """Seconds for the process of an earlier actor of the same role to end: servers take up to ten."""
@@ -50,6 +52,7 @@ class Terms:
         needs: files and folders that every node must have.
         host: address on which servers listen; "": the node's.
         priority: niceness and OOM score of the launcher.
+        label: name of the run in Ray's metrics.
     """
 
     run: str
@@ -58,6 +61,7 @@ class Terms:
     needs: tuple[str, ...]
     host: str
     priority: tuple[int, int]
+    label: str
 
 
 def priority() -> tuple[int, int]:
@@ -87,9 +91,10 @@ class Agent:
         role: a `Role`, as JSON.
         terms: a `Terms`, as JSON.
         address: of this node.
+        gauge: `ray.util.metrics.Gauge`; the metrics of a role that serves them are shown as such gauges.
     """
 
-    def __init__(self, role: str, terms: str, address: Callable[[], str]) -> None:
+    def __init__(self, role: str, terms: str, address: Callable[[], str], gauge: Callable[..., Any]) -> None:
         values = json.loads(terms)
         self._terms = Terms(
             **{**values, "needs": tuple(values["needs"]), "priority": tuple(values["priority"])}
@@ -100,6 +105,9 @@ class Agent:
         self._lock = threading.Lock()
         self._local: LocalLauncher | None = None
         self._node = address()
+        kind, _, number = self._role.name.rpartition(" ")
+        labels = {"run": self._terms.label, "role": kind.replace(" ", "-"), "number": number}
+        self._gauges = Gauges(gauge, labels)
         # Ray blocks SIGINT in its workers, and the mask is inherited; by SIGINT workers are asked to save.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         try:
@@ -154,6 +162,8 @@ class Agent:
         for _, event in self._local.events(0) if self._local else ():
             if isinstance(event, Launched):
                 event = Launched(f"{event.place} on node {self._node}")
+            if isinstance(event, Output) and isinstance(served := decode(event.line), MetricsServed):
+                self._gauges.follow(served.address)
             self._said.append(encode(event))
 
     def stop(self, how: str) -> None:

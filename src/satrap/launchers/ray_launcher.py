@@ -70,6 +70,7 @@ class RayLauncher:
         folder: where roles run; every node must have it.
         needs: files and folders that every node must have.
         notice: called with a line that the user should read.
+        label: name of the run in Ray's metrics.
 
     Raises:
         ConfigError: Ray is not installed or cannot be reached, nodes are elsewhere and there is no key, or
@@ -77,7 +78,14 @@ class RayLauncher:
     """
 
     def __init__(
-        self, keys: Cluster, *, run: str, folder: str, needs: Sequence[str], notice: Callable[[str], None]
+        self,
+        keys: Cluster,
+        *,
+        run: str,
+        folder: str,
+        needs: Sequence[str],
+        notice: Callable[[str], None],
+        label: str = "",
     ) -> None:
         self._keys, self._notice = keys, notice
         self._roles: dict[str, _Placed] = {}
@@ -92,7 +100,7 @@ class RayLauncher:
         try:
             self.host = self._host()
             host = "" if keys.key else self.host
-            self._terms = Terms(run, satrap.__version__, folder, tuple(needs), host, priority())
+            self._terms = Terms(run, satrap.__version__, folder, tuple(needs), host, priority(), label)
             self._place(self._asked, self._keys.wait)
         except BaseException:
             self.close()
@@ -205,6 +213,7 @@ class RayLauncher:
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""
         from ray.util import get_node_ip_address
+        from ray.util.metrics import Gauge
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         assert role.name not in self._roles
@@ -220,7 +229,8 @@ class RayLauncher:
             max_concurrency=4,  # it stops the role while it waits for the role's events
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         )
-        agent = actor.remote(json.dumps(asdict(role)), json.dumps(asdict(self._terms)), get_node_ip_address)
+        texts = json.dumps(asdict(role)), json.dumps(asdict(self._terms))
+        agent = actor.remote(*texts, get_node_ip_address, Gauge)
         self._roles[role.name] = placed = _Placed(agent, time.monotonic())
         self._ask(placed)
 
