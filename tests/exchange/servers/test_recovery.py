@@ -19,6 +19,7 @@ from satrap.exchange import Exchange
 from satrap.exchange.servers import ShardServer
 from satrap.exchange.servers.chunks import pack_chunk
 from satrap.exchange.servers.config import ShardConfig
+from satrap.exchange.servers.jobs import Jobs
 from satrap.exchange.servers.recovery import Recovery
 from satrap.exchange.servers.service import Service
 from satrap.rpc.server.handler import Job
@@ -439,8 +440,9 @@ def test_a_reading_that_failed_is_not_repeated_where_it_would_succeed(tmp_path: 
         ):
             exchange.durability.read(place)
         assert exchange.telemetry.statistics().rows == 0
+        jobs = Jobs(exchange._shards)
         with pytest.raises(CheckpointError, match="does not answer"):  # who asks again hears the same
-            exchange._shards.check_jobs([exchange._shards.job(0, {})])
+            jobs.check([jobs.result(0, {})])
         train(exchange, steps=2, seed=2)
         before = contents(exchange)
     with ShardServer(server.address, journal=folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,8 +14,9 @@ import numpy as np
 
 from satrap.exchange.protocol import Cut, Durability, Snapshot, TableGroup
 from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
+from satrap.exchange.servers.jobs import Jobs
 from satrap.exchange.servers.rows import EXPORT_ROWS
-from satrap.exchange.servers.shards import JOB_SECONDS, Shards
+from satrap.exchange.servers.shards import Shards
 from satrap.exchange.split import Owners, Splitter
 from satrap.exchange.states import largest
 from satrap.rpc.client.call import told
@@ -46,7 +46,7 @@ class ServersDurability(Durability):
     def __init__(
         self, shards: Shards, groups: Sequence[TableGroup], splitter: Callable[[], Splitter]
     ) -> None:
-        self._shards, self._splitter = shards, splitter
+        self._shards, self._jobs, self._splitter = shards, Jobs(shards), splitter
         self._tables = [table for group in groups for table in group.tables]
         self._since: int | None = None
 
@@ -104,7 +104,7 @@ class ServersDurability(Durability):
 
         def write(storage: Storage, folder: str) -> dict[str, FileEntry]:
             place = {"number": number, "url": storage.absolute, "folder": folder}
-            results = self._shards.run_jobs(Kind.WRITE, place)
+            results = self._jobs.run(Kind.WRITE, place)
             return {name: FileEntry(**entry) for r in results for name, entry in r["files"].items()}
 
         return Cut(largest(text["counts"] for text in answers), write, None if full else {}, put_back)
@@ -130,7 +130,7 @@ class ServersDurability(Durability):
         asked = {"url": storage.absolute, "folder": folder, "shown": shown}
         self._shards.ask_all(Kind.SAVE, [pack_text(asked)])
         results = [self._saved(shard, asked) for shard in self._shards.peers]
-        self._shards.check_jobs(results)
+        self._jobs.check(results)
         files = {name: entry for r in results for name, entry in (r["files"] or {}).items()}
         if all(r["files"] is not None for r in results):
             return {name: FileEntry(**entry) for name, entry in files.items()}
@@ -140,10 +140,8 @@ class ServersDurability(Durability):
 
     def _saved(self, shard: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until a shard has written its rows, or tells why not."""
-        while not (result := self._shards.job(shard, {"save": True}))["done"]:
-            if result.get("lost"):
-                self._shards.ask(shard, Kind.SAVE, [pack_text(asked)]).result()
-            time.sleep(JOB_SECONDS)
+        while (result := self._jobs.result(shard, {"save": True})).get("lost"):
+            self._shards.ask(shard, Kind.SAVE, [pack_text(asked)]).result()
         return result
 
     def read(self, url: str, *, follow: bool = False, exact: bool = False) -> None:
@@ -151,7 +149,7 @@ class ServersDurability(Durability):
         from satrap.checkpoint.storage import Storage
 
         number = secrets.randbits(48) if follow else None
-        self._shards.run_jobs(Kind.READ, {"url": Storage(url).absolute, "number": number, "exact": exact})
+        self._jobs.run(Kind.READ, {"url": Storage(url).absolute, "number": number, "exact": exact})
         self._since = number
 
     def load(self, table: str, chunk: Chunk) -> None:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers.durability import ServersDurability
-from satrap.exchange.servers.shards import JOB_SECONDS, Shards, rehearse
+from satrap.exchange.servers.jobs import JOB_SECONDS
+from satrap.exchange.servers.shards import Shards
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
 from satrap.faults import hit
@@ -145,7 +146,7 @@ class Moves:
             self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text]))
         if addresses:
             hellos = {shard: self._rehearsal(shard, map) for shard in addresses}
-            rehearse(self._shards, addresses, hellos, epoch=map.epoch)
+            self._shards.rehearse(addresses, hellos, epoch=map.epoch)
         for shard, text in serving.items():
             while not told(self._shards.wait(self._shards.ask(shard, Kind.STATISTICS, [text])))["done"]:
                 time.sleep(JOB_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -12,17 +11,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from satrap.errors import ExchangeError, SatrapError
-from satrap.exchange.servers.snapshots import error_of, unpack_result
 from satrap.rpc.client.call import Call, told
 from satrap.rpc.client.client import ClientOptions
 from satrap.rpc.client.peer import OnAnswer, Peer
 from satrap.rpc.wire.frames import Buffer, Kind
-from satrap.rpc.wire.text import pack_hello, pack_text
+from satrap.rpc.wire.text import pack_hello
 
 T = TypeVar("T")
-
-JOB_SECONDS = 0.02
-"""Between two looks at what shards do in the background."""
 
 IN_FLIGHT = 64
 """Lookups and updates a caller may have open; one more waits for the oldest."""
@@ -132,27 +127,6 @@ class Shards:
         futures = [self.ask(shard, kind, parts) for shard in list(self.peers)]
         return [self._loop.wait(future) for future in futures]
 
-    def job(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
-        """Return how far a shard is with what it does in the background."""
-        return unpack_result(self.ask(shard, Kind.JOB, [pack_text(text)]).result())
-
-    def run_jobs(self, kind: Kind, text: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Have all shards do something that takes long; wait for all, then raise what went wrong."""
-        self.ask_all(kind, [pack_text(text)])
-        results: list[dict[str, Any]] = []
-        for shard in self.peers:
-            while not (result := self.job(shard, {}))["done"]:
-                time.sleep(JOB_SECONDS)
-            results.append(result)
-        return self.check_jobs(results)
-
-    def check_jobs(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the results of all shards' jobs, if none went wrong."""
-        for result, peer in zip(results, self.peers.values(), strict=True):
-            if "error" in result:
-                raise error_of(result["error"], peer.name)
-        return results
-
     def flush(self) -> None:
         """Wait until everything issued so far has been applied, and its answers are here.
 
@@ -175,6 +149,26 @@ class Shards:
         error = future.exception()
         if isinstance(error, SatrapError) and self.error is None:
             self.error = error
+
+    def transfer(self) -> dict[str, int]:
+        """Return payload bytes "sent" and "received", requests "resent" and "waiting"."""
+        peers = list(self.peers.values())
+        return {
+            "sent": self._loop.sent_bytes,
+            "received": self._loop.received_bytes,
+            "resent": sum(peer.resent for peer in peers),
+            "waiting": sum(peer.waiting for peer in peers),
+        }
+
+    def rehearse(
+        self, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
+    ) -> None:
+        """Have shards that will join do once what they will do then; they are not greeted, and left again.
+
+        Raises:
+            ConfigError, ExchangeError: as for `join`; nothing has changed.
+        """
+        Shards(addresses, hellos, epoch=epoch, options=self._options).close()
 
     def join(
         self, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
@@ -250,25 +244,3 @@ class Shards:
             self.error = error
         for call in list(self._calls):
             call.fail(self._ended)
-
-
-def transfer(shards: Shards) -> dict[str, int]:
-    """Return payload bytes "sent" and "received", requests "resent" and "waiting"."""
-    peers, loop = list(shards.peers.values()), shards._loop
-    return {
-        "sent": loop.sent_bytes,
-        "received": loop.received_bytes,
-        "resent": sum(peer.resent for peer in peers),
-        "waiting": sum(peer.waiting for peer in peers),
-    }
-
-
-def rehearse(
-    shards: Shards, addresses: Mapping[int, str], hellos: Mapping[int, Mapping[str, Any]], *, epoch: int
-) -> None:
-    """Have shards that will join do once what they will do then; they are not greeted, and left again.
-
-    Raises:
-        ConfigError, ExchangeError: as for `Shards.join`; nothing has changed.
-    """
-    Shards(addresses, hellos, epoch=epoch, options=shards._options).close()

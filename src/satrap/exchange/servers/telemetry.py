@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from satrap.exchange.servers.shards import Shards, transfer
+from satrap.exchange.servers.shards import Shards
 from satrap.exchange.statistics import ExchangeStatistics, ShardStatistics
 from satrap.exchange.traffic import Meter, Traffic
 from satrap.rpc.client.call import told
@@ -34,4 +34,4 @@ class ServersTelemetry:
 
     def traffic(self) -> Traffic:
         """See `Telemetry.traffic`."""
-        return self.meter.report(**transfer(self._shards))
+        return self.meter.report(**self._shards.transfer())

@@ -1,0 +1,50 @@
+"""What shards do in the background, as their client sees it: it begins jobs, and raises what failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from satrap.exchange.servers.shards import Shards
+from satrap.exchange.servers.snapshots import error_of, unpack_result
+from satrap.rpc.wire.frames import Kind
+from satrap.rpc.wire.text import pack_text
+
+JOB_SECONDS = 0.02
+"""Between two looks at what shards do in the background."""
+
+
+class Jobs:
+    """Has shards do what takes long beside serving requests.
+
+    Args:
+        shards: the shards.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    def result(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until a shard's job is "done", or "lost" with a process, and return what it says of it.
+
+        `text` names the job.
+        """
+        while not ((result := self._look(shard, text))["done"] or result.get("lost")):
+            time.sleep(JOB_SECONDS)
+        return result
+
+    def _look(self, shard: int, text: Mapping[str, Any]) -> dict[str, Any]:
+        return unpack_result(self._shards.ask(shard, Kind.JOB, [pack_text(text)]).result())
+
+    def run(self, kind: Kind, text: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Have all shards do something; wait for all, then raise what went wrong."""
+        self._shards.ask_all(kind, [pack_text(text)])
+        return self.check([self.result(shard, {}) for shard in self._shards.peers])
+
+    def check(self, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the results of all shards' jobs, if none went wrong."""
+        for result, peer in zip(results, self._shards.peers.values(), strict=True):
+            if "error" in result:
+                raise error_of(result["error"], peer.name)
+        return results
