@@ -82,7 +82,7 @@ class _Operation:
     state: Tensor | None
 
 
-class _Fakes(FakeTensorMode):
+class _Fakes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Makes tensors without memory; refuses what is done to them while nobody takes notes."""
 
     noting = False
@@ -114,7 +114,7 @@ class _Copies(TorchFunctionMode):
         return memo[id(tensor)]
 
 
-class Deferred(TorchDispatchMode):
+class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs a constructor without memory for its large tensors, and computes each of them later, by itself.
 
     Operations on tensors without memory are noted, and carried out once the tensor is wanted. Random numbers
@@ -128,7 +128,7 @@ class Deferred(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._fakes = _Fakes(allow_non_fake_inputs=True)
         self._fakes._allow_unsafe_data_ptr_access = False  # who looks for the memory gets an error
         self._notes = list[_Operation]()
@@ -246,7 +246,7 @@ class Deferred(TorchDispatchMode):
     def _memory(self, number: int) -> torch.UntypedStorage:
         size = self._memories[number].nbytes()
         if size < OWN_PAGES:
-            return torch.UntypedStorage(size)
+            return torch.UntypedStorage(size)  # type: ignore[no-untyped-call]
         # The C library would keep what is freed between parts that stay.
         return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).untyped_storage()
 
@@ -352,7 +352,7 @@ class Deferred(TorchDispatchMode):
         if isinstance(tensor, nn.Parameter):
             new = nn.Parameter(new, requires_grad=tensor.requires_grad)
         vars(new).update(_vars(tensor))
-        torch.utils.swap_tensors(tensor, new)
+        torch.utils.swap_tensors(tensor, new)  # type: ignore[no-untyped-call]
 
 
 def deferred(make: Callable[[], nn.Module], notice: Callable[[str], None] = lambda _: None) -> nn.Module:
