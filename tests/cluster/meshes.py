@@ -16,7 +16,9 @@ from torch import Tensor, nn
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh, pieces
+from satrap.dense import deferred as monkey_deferred
 from satrap.dense import divided as monkey
+from satrap.dense.deferred import deferral, deferred
 from satrap.dense.peers import for_group
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
@@ -108,7 +110,10 @@ def make_trainer(mode: str, model: str = "mine", **arguments: Any) -> tuple[Trai
         "initial_scale": 0.5,
         "threads": 1,
     }
-    trainer = Trainer(MODELS[model](), make_schema(), **grouped(**made | arguments))
+    in_parts = arguments.pop("in_parts", False)
+    network = deferred(MODELS[model]) if in_parts else MODELS[model]()
+    assert (deferral(network) is not None) == in_parts
+    trainer = Trainer(network, make_schema(), **grouped(**made | arguments))
     losses, step = list[float](), trainer.dense.step
 
     def noted(*given: Any, **named: Any) -> Any:
@@ -139,11 +144,12 @@ def exchange_of(
 def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     pieces.UNIT = task.get("unit", pieces.UNIT)
+    monkey_deferred.LARGE = 2
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
     extra |= {
         name: task[name]
-        for name in ("precision", "microbatches", "checkpoint_activations", "compile")
+        for name in ("precision", "microbatches", "checkpoint_activations", "compile", "in_parts")
         if name in task
     }
     trainer, losses = make_trainer(

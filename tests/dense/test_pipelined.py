@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,6 +29,12 @@ class OneStage(ConnectedWorkers):
 
     def broadcast(self, tensors: Any) -> None:
         return
+
+    def share(self, data: bytes) -> bytes:
+        return data
+
+    def count(self, values: Sequence[float]) -> list[float]:
+        return [self.size * value for value in values]
 
     def pipeline_group(self, device: str) -> Any:
         return None

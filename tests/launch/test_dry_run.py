@@ -9,8 +9,10 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import SatrapError
+from satrap.launch import dry_run as dry_run_module
 from satrap.launch.datasets import measured
 from satrap.launch.dry_run import dry_run
+from satrap.models import DNN
 from tests.launch.runs import RECIPE, UNBOUNDED, make_recipe
 
 SHARDS = 8
@@ -30,4 +32,16 @@ cluster: {{exchange: servers, shards: {SHARDS}}}
 """
     recipe = load(make_recipe(tmp_path, RECIPE.replace(UNBOUNDED, bounds)))
     with nullcontext() if enough else pytest.raises(SatrapError, match="memory"):
+        dry_run(recipe, measured(recipe, recipe.schema()))
+
+
+@pytest.mark.parametrize("smallest", [1, 1 << 26])
+def test_a_large_network_that_workers_divide_is_left_out(
+    smallest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own errors come from the workers then, and those of the rows from here."""
+    monkeypatch.setattr(dry_run_module, "LARGE_NETWORK", smallest)
+    monkeypatch.setattr(DNN, "forward", lambda *_: 1 / 0)
+    recipe = load(make_recipe(tmp_path), ["cluster.exchange=servers", "dense.mesh.tensor=2"])
+    with nullcontext() if smallest == 1 else pytest.raises(ZeroDivisionError):
         dry_run(recipe, measured(recipe, recipe.schema()))

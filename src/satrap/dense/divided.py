@@ -17,6 +17,7 @@ from satrap.checkpoint.saved_dense import DensePart, Region
 from satrap.dense.backend import DenseState, Stepped, in_memory
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
+from satrap.dense.deferred import common
 from satrap.dense.pieces import Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Group, Workers
@@ -60,11 +61,21 @@ class Divided(DataParallel):
         super().__init__(model, None, clip_norm, workers, precision)
         if make is not None:
             check_separable(make)
-        device = next((p.device.type for p in self.parameters), "cpu")
-        mesh = workers.device_mesh(device)
-        workers.broadcast(list(model.state_dict().values()))
-        self._know(spread(model, workers.mesh, mesh, tensor_plan(model, workers.mesh.tensor)), make)
+        plan, record = tensor_plan(model, workers.mesh.tensor), common(model, workers)
+        device = next((p.device for p in self.parameters), torch.device("cpu"))
+        mesh = workers.device_mesh((device if record is None else record.device).type)
+        self.parameters = []  # else each stays whole until all are divided
+        self._know(spread(model, workers.mesh, mesh, plan, deferred=record), make)
+        if record is not None:
+            self._equalize()
         self._reduce_next(False)
+
+    def _equalize(self) -> None:
+        """Make copies equal that several processes have computed: other processors may round differently."""
+        with self.workers.watched("first weights"):
+            for piece in self._pieces:
+                piece.equalize()
+        self.workers.broadcast(list(self.model.buffers()))
 
     def _know(self, pieces: list[Piece], make: MakeOptimizer | None) -> None:
         """Keep what this process has of the network, and make the optimizer of that."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -16,6 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from satrap.dense.backend import Sliceable, in_memory
+from satrap.dense.deferred import Deferred
 from satrap.dense.mesh import Mesh
 from satrap.dense.tensor_plan import Cut
 
@@ -80,8 +82,19 @@ class Piece:
     @property
     def first(self) -> bool:
         """Whether this process is the first of all that have the same part."""
-        axes = ["replicate"] + ["shard"] * (not self.sharded) + ["tensor"] * (self.tensor_dim is None)
-        return all(self.mesh[axis].get_local_rank() == 0 for axis in axes)
+        return all(self.mesh[axis].get_local_rank() == 0 for axis in self._copied)
+
+    @property
+    def _copied(self) -> list[str]:
+        """The axes of the mesh along which the processes have the same part."""
+        return ["replicate"] + ["shard"] * (not self.sharded) + ["tensor"] * (self.tensor_dim is None)
+
+    def equalize(self) -> None:
+        """Give all processes that have the same part that of the first of them; all processes call it."""
+        local = self.local
+        for axis in self._copied:
+            if self.mesh[axis].size() > 1:
+                dist.broadcast(local, group=self.mesh[axis].get_group(), group_src=0)
 
     def cut(self, whole: Sliceable) -> Tensor:
         """Return this process's part of something that has the shape of the whole parameter."""
@@ -129,12 +142,14 @@ def spread(
     device_mesh: DeviceMesh,
     plan: Mapping[str, Cut],
     stage: nn.Module | None = None,
+    deferred: Deferred | None = None,
 ) -> list[Piece]:
     """Divide a network in place, and return its pieces, one per parameter in the order of `parameters`.
 
     The processes of a tensor group divide linear layers; `parallelize_module` does it. Then `fully_shard`
-    divides weights by their rows, if the mesh is sharded. Weights must be equal on all processes before:
-    nothing here makes them so.
+    divides weights by their rows, if the mesh is sharded. One layer comes after another, so that a network
+    without memory gets that of its parts and of one whole layer. Weights must be equal on all processes
+    before: nothing here makes them so.
 
     Args:
         model: the network.
@@ -143,26 +158,54 @@ def spread(
         plan: linear layer -> how it is cut.
         stage: calls some of the network's modules, and has them as its own; only these are divided. Default:
             the network.
+        deferred: computes tensors that have no memory; default: all have.
     """
     stage = model if stage is None else stage
-    own = set(stage.parameters())
-    names = {name for name, p in model.named_parameters() if p in own}
-    styles = {name: _style(cut) for name, cut in plan.items() if f"{name}.weight" in names}
-    if styles:
-        parallelize_module(model, device_mesh["tensor"], styles, src_data_rank=None)
+    own = set(map(id, stage.parameters()))
+    names = {name for name, p in model.named_parameters() if id(p) in own}
+    for name, cut in plan.items():
+        if f"{name}.weight" in names:
+            _fill(deferred, model.get_submodule(name))
+            parallelize_module(model, device_mesh["tensor"], {name: _style(cut)}, src_data_rank=None)
+            _let_go(model.get_submodule(name))
     cuts = {n: (_tensor_dim(p), _local(p.detach()).shape) for n, p in model.named_parameters() if n in names}
     scalars = {p for p in stage.parameters() if p.ndim == 0}
     if mesh.shards > 1:
         dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
         for unit in [*units(stage), stage]:
+            _fill(deferred, unit)
             fully_shard(
                 unit, mesh=device_mesh[dims], reshard_after_forward=mesh.regathers, ignored_params=scalars
             )
+    _fill(deferred, stage)
     return [
         Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()
         if name in names
     ]
+
+
+def _fill(deferred: Deferred | None, module: nn.Module) -> None:
+    if deferred is not None:
+        deferred.fill(module.modules())
+
+
+def _let_go(layer: nn.Module) -> None:
+    """Copy the parts of a layer that are still views of the whole, which would keep its memory."""
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        if not isinstance(parameter, DTensor):
+            continue
+        local = parameter.to_local().detach()
+        if local.untyped_storage().nbytes() > local.numel() * local.itemsize:
+            part = DTensor.from_local(
+                local.clone(),
+                parameter.device_mesh,
+                parameter.placements,
+                run_check=False,
+                shape=parameter.shape,
+                stride=parameter.stride(),
+            )
+            setattr(layer, name, nn.Parameter(part, requires_grad=parameter.requires_grad))
 
 
 def _style(cut: Cut) -> ParallelStyle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from satrap.batch import EmbeddedBatch
 from satrap.dense.backend import LossOfBatch, Parts
 from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average
+from satrap.dense.deferred import common
 from satrap.dense.divided import Divided, check_separable
 from satrap.dense.passes import Boundary, Passes, Stage
 from satrap.dense.pieces import spread
@@ -30,7 +32,8 @@ class Pipelined(Divided):
     of its layers. With `Mesh.sharded`, its copies hold a share of its weights each; PyTorch gathers them for
     the first part of a batch, and reduces the gradients of all parts together after the last.
 
-    Until `try_out`, each process has the whole network and no optimizer.
+    Until `try_out`, each process has the whole network, or no memory for it, see `deferred`, and no
+    optimizer.
 
     Args:
         model: the network, see `stages_of`; it begins with the weights it has in process 0.
@@ -61,27 +64,33 @@ class Pipelined(Divided):
         stages, plan = stages_of(model, self._mesh), stage_cuts(model, self._mesh)
         if plan and make is not None:
             check_separable(make)
-        workers.broadcast(list(model.state_dict().values()))
+        self._record = common(model, workers)
         self._stages, self._plan, self._make = stages, plan, make
         self._names = _names(model, stages, self._number)
-        self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._device = device if self._record is None else self._record.device
         self.trainable = make is not None
 
     def try_out(self, batch: EmbeddedBatch) -> None:
         """See `Pipeline.try_out`; then this process keeps its part of its stage, and lets the rest go."""
-        found, boundaries = self._tried(batch), list[list[Boundary]]()
-        for one in found:
-            boundaries.append([Boundary.of(tensor, batch.size) for tensor in one])
+        with nullcontext() if self._record is None else self._record.reading():
+            boundaries = self._boundaries(batch)
         assert isinstance(self.workers, ConnectedWorkers)
         links, last = self._stages[self._number], self._number == self._mesh.pipeline - 1
         stage, mesh = Stage(links, last=last), self.workers.device_mesh(self._device.type)
-        self._know(spread(self.model, self._mesh, mesh, self._plan, stage), self._make)
-        own = {piece.parameter for piece in self._pieces}
+        self.parameters = []  # else each stays whole until all are divided
+        pieces = spread(self.model, self._mesh, mesh, self._plan, stage, self._record)
+        own = {piece.parameter for piece in pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter not in own:
-                    empty = parameter.detach().to("meta")
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
                     setattr(module, name, nn.Parameter(empty, requires_grad=parameter.requires_grad))
+        if self._record is not None:
+            self._record.fill(self.model.modules())  # the buffers of all stages
+        self._know(pieces, self._make)
+        if self._record is not None:
+            self._equalize()
         group = self.workers.pipeline_group(self._device.type)
         self._training, self._scoring = (
             Passes(
@@ -97,6 +106,11 @@ class Pipelined(Divided):
         )
         [logits] = boundaries[-1]
         self._shape = logits.shape
+
+    def _boundaries(self, batch: EmbeddedBatch) -> list[list[Boundary]]:
+        """Return what follows each stage; what computed it is let go."""
+        found = self._tried(batch)
+        return [[Boundary.of(tensor, batch.size) for tensor in one] for one in found]
 
     def _tried(self, batch: EmbeddedBatch) -> list[tuple[Tensor, ...]]:
         """Return what each stage makes of a batch, if that is what the network makes of it."""

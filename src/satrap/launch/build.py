@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
 from satrap.dense import Mesh, Workers, offloaded
+from satrap.dense.deferred import deferred
 from satrap.dense.stages import described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.embedding import tables_of
@@ -51,15 +53,22 @@ class Site:
     trial: bool = False  # only validation metrics are wanted: test rows stay unread, and no model is kept
 
 
-def make_trainer(recipe: Recipe, schema: Schema, site: Site = Site()) -> Trainer:
+def make_trainer(
+    recipe: Recipe,
+    schema: Schema,
+    site: Site = Site(),
+    notice: Callable[[str], None] = lambda _: None,
+    network: torch.nn.Module | None = None,
+) -> Trainer:
     """Return the untrained trainer of a recipe and a measured schema.
 
-    A ConfigError about the model or the device names the recipe's line.
+    `notice` is called with a line of text if the network cannot begin in parts. `network` is one to train in
+    place of the recipe's. A ConfigError about the model or the device names the recipe's line.
     """
     sections = recipe.sections
     training = sections.training
-    model = make_model(recipe, schema)
-    workers = site.workers
+    workers, make = site.workers, partial(make_model, recipe, schema)
+    model = network or (make() if workers.mesh.whole else deferred(make, notice))
     if number := workers.data.rank * workers.pipeline.size + workers.pipeline.rank:
         # Equal weights, but not equal dropout.
         torch.manual_seed(training.seed + number * WORKER_SEEDS)
@@ -216,14 +225,15 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
         return ""
     if mesh.pipeline > 1:
         place = ("dense",) if mesh.stages else ("dense", "mesh")
-        model = make_model(recipe, schema)
+        model = deferred(partial(make_model, recipe, schema))
         stages, plan = (
             recipe.located(place, stages_of, model, mesh),
             recipe.located(place, stage_cuts, model, mesh),
         )
         said = f"mesh: {mesh}; stages: {described(stages)}"
     else:
-        plan = recipe.located(("dense", "mesh"), tensor_plan, make_model(recipe, schema), mesh.tensor)
+        model = deferred(partial(make_model, recipe, schema))
+        plan = recipe.located(("dense", "mesh"), tensor_plan, model, mesh.tensor)
         said = f"mesh: {mesh}"
     cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
     return said + (cuts if plan else "")

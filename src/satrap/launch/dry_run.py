@@ -1,19 +1,28 @@
 """One step of a recipe in this process, before other processes are started for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
+import torch
+from torch import Tensor, nn
+
+from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.config import Recipe
+from satrap.dense.deferred import deferred
 from satrap.exchange import Exchange
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardServer
-from satrap.launch.build import Site, make_trainer, store_of, wire_of
+from satrap.launch.build import Site, make_model, make_trainer, mesh_of, store_of, wire_of
 from satrap.launch.datasets import PARTS, open_part
 from satrap.own_code import blaming
 from satrap.schema import Schema, Table
 
 TRIAL_ROWS = 8
 """Samples of the step."""
+
+LARGE_NETWORK = 1 << 26
+"""Parameters of a divided network from which on it is not tried out here."""
 
 COMPILING = "note: compiling for this machine, up to a minute; later runs find the machine code"
 COMPILE_SECONDS = 600.0
@@ -24,8 +33,8 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
     """Take one step over a shard in this process, with a few rows.
 
     This finds errors in the input while the recipe's lines are known. It also compiles the kernels once,
-    instead of in every process while others wait for it. Tables start without the rows of files, which may
-    not fit here.
+    instead of in every process while others wait for it. Tables start without the rows of files, and a
+    divided network of `LARGE_NETWORK` parameters or more is left out: they may not fit here.
     """
     parts = {part: open_part(recipe, schema, part) for part in PARTS}
     assert parts["train"] is not None
@@ -44,11 +53,38 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
                 options=ClientOptions(deadline=COMPILE_SECONDS, heartbeat=60.0),
             )
 
-        with closing(make_trainer(recipe, schema, Site(exchange=exchange, device="cpu"))) as trainer:
+        site, network = Site(exchange=exchange, device="cpu"), _in_place_of_large(recipe, schema)
+        with closing(make_trainer(recipe, schema, site, network=network)) as trainer:
             with blaming("your own code failed"):
                 trainer.fit(rows, steps=1)
                 next(trainer.predict(rows), None)
             list(trainer.exchange.durability.snapshot())
+
+
+def _in_place_of_large(recipe: Recipe, schema: Schema) -> nn.Module | None:
+    """Return a network that stands for one that workers divide and that may not fit here; None: it may."""
+    if mesh_of(recipe).whole:
+        return None
+    model = deferred(partial(make_model, recipe, schema))
+    if sum(parameter.numel() for parameter in model.parameters()) < LARGE_NETWORK:
+        return None
+    return _StandIn(schema.outputs, getattr(model, "embedding_dims", None))
+
+
+class _StandIn(nn.Module):
+    """Uses the embeddings of a network, and computes nothing."""
+
+    def __init__(self, outputs: int, dims: Mapping[str, int] | None) -> None:
+        super().__init__()
+        if dims is not None:
+            self.embedding_dims = dict(dims)
+        self.scale = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        """Return zeros, float32[size, outputs]."""
+        rows = [one.values if isinstance(one, JaggedRows) else one for one in batch.embeddings.values()]
+        total = torch.stack([one.sum() for one in rows]).sum() if rows else torch.zeros(())
+        return (self.scale * total).expand(batch.size, -1)
 
 
 def _without_rows(recipe: Recipe) -> Recipe:

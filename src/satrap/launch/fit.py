@@ -42,7 +42,7 @@ def fit(
     open_share = site.data or partial(open_part, recipe, schema, worker=share.rank, workers=share.size)
     parts = {part: None if site.trial and part == "test" else open_share(part) for part in PARTS}
     assert parts["train"] is not None
-    trainer = make_trainer(recipe, schema, site)
+    trainer = make_trainer(recipe, schema, site, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
     if resume and workers.rank == 0:

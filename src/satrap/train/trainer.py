@@ -16,6 +16,7 @@ from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.series import newest
 from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compiled import compile_blocks
+from satrap.dense.deferred import deferral
 from satrap.dense.recompute import checkpoint_activations
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
@@ -402,7 +403,10 @@ def _prepared(model: nn.Module, options: TrainingOptions, device: torch.device) 
     check_parts(model, options.microbatches)
     if options.checkpoint_activations:
         checkpoint_activations(model)
-    model.to(device)
+    if record := deferral(model):
+        record.move(model, device)
+    else:
+        model.to(device)
     if options.compile:
         compile_blocks(model, device)
     return model

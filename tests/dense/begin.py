@@ -1,0 +1,47 @@
+"""A process that begins with its part of a network, or with all of it; it prints what memory that took."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from satrap.dense import ConnectedWorkers, Mesh
+from satrap.dense.deferred import deferred
+from satrap.dense.divided import Divided
+
+
+def network(width: int) -> nn.Module:
+    """Eight square layers."""
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(8)))
+
+
+def peak() -> int:
+    """The most bytes that this process has had in memory."""
+    [line] = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+
+def main() -> None:
+    store, rank, shape, width, how = sys.argv[1:]
+    mesh = Mesh(**json.loads(shape))
+    workers = ConnectedWorkers(store, int(rank), mesh.size, mesh=mesh, deadline=200)
+    # What the first network of a process takes for itself.
+    Divided(deferred(lambda: network(300)), lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    model = network(int(width)) if how == "whole" else deferred(lambda: network(int(width)))
+    dense = Divided(model, lambda p: torch.optim.SGD(p, lr=0.1), None, workers)
+    took = peak() - before
+    print(json.dumps([took, sum(p.numel() * 4 for p in dense._locals)]), flush=True)
+    workers.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
