@@ -116,6 +116,8 @@ class Directory:
         limit: most slots there can be.
         parts: the memory of the index, for `image`.
         discard: given (table, ids uint64[n]), forgets these; their slots are free.
+        name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int16[n]), writes id
+            and table of the n slots from `slot` on that rows in these buckets have; maybe of others, too.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Directory:
             tables=address(self._records), counts=address(self._counts), policy=self._policy, **addresses
         )
         self.discard = partial(index.discard, self._index)
+        self.name_slots = partial(index.name_slots, self._index)
         if not growth.open_tables(self._index):
             raise StoreError(f"no memory for the index of {self._tables} tables")
 
@@ -249,19 +252,6 @@ class Directory:
             if found <= room:
                 return ids[:found], slots[:found], buckets[:found]
             room = found
-
-    def name_slots(
-        self, t: int, first: int, last: int, low: int, ids: Ids, tables: npt.NDArray[np.int16]
-    ) -> None:
-        """Write id and table of the slots low..low + len(ids) that rows in fixed buckets first..last have.
-
-        Args:
-            t: the table of the rows.
-            first, last: fixed buckets, 0..4095; rows of other buckets may be written, too.
-            low: the slot of the first entry.
-            ids, tables: uint64[n], int16[n]; entries of slots without such a row stay.
-        """
-        index.name_slots(self._index, t, first, last, low, ids, tables)
 
     def counters(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return int64[tables] each: rows, created, evicted, refused, second_probes."""

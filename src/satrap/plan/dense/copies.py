@@ -15,7 +15,7 @@ from satrap.dense.recompute import checkpoint_activations
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
-from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
+from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
 from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.parts import check_parts
@@ -34,16 +34,17 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
     with FakeTensorMode():
         model, live, sums = network.make(), Live(), list[int]()
         whole = set(model.parameters())
-        started = sum(map(size_of, whole))  # each process begins with the whole network
+        largest = largest_layer(model)
         cut_layers(model, tensor_plan(model, mesh.tensor), mesh.tensor, sums.append)
         check_parts(model, network.microbatches)
         if network.checkpoint_activations:
             checkpoint_activations(model)
         live.know([*model.parameters(), *model.buffers()])
-        live.begin(started)
         sharding = Sharding(model, mesh, live) if mesh.shards > 1 else None
         live.hold("parameters", sum(map(size_of, model.buffers())))
         trained = hold_weights(model.parameters(), mesh, live)
+        if not mesh.whole:
+            live.begin(largest)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         shapes = [parameter.shape for parameter in trained]
         if network.compression is not None and mesh.whole and mesh.data > 1:

@@ -40,10 +40,10 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._sum > self._largest:
             self._largest, self.most = self._sum, +self.now
 
-    def begin(self, whole: int) -> None:
-        """Count the whole weights that each process has before it keeps its part of them."""
-        self.hold("parameters", whole)
-        self.hold("parameters", -whole)
+    def begin(self, layer: int) -> None:
+        """Count the largest layer beside all parts: computed and divided, it is there twice."""
+        self.hold("parameters", 2 * layer)
+        self.hold("parameters", -2 * layer)
 
     def call(self, tensor: Tensor, kind: str) -> None:
         """Count a tensor that is alive as another kind."""

@@ -131,6 +131,11 @@ def all_reduce(count: float, size: int) -> float:
     return 2 * (size - 1) / size * count
 
 
+def largest_layer(model: nn.Module) -> int:
+    """Return the bytes of the module with the most weights of its own: what must be whole at a time."""
+    return max(sum(map(size_of, layer.parameters(recurse=False))) for layer in model.modules())
+
+
 def size_of(tensor: Tensor) -> int:
     """Return the bytes of a tensor's numbers."""
     return tensor.numel() * tensor.element_size()

@@ -13,7 +13,7 @@ from satrap.dense.passes import Boundary, Stage
 from satrap.dense.stages import compute, stage_cuts, stages_of, tensors
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
-from satrap.plan.dense.network import Need, Network, Rates, all_reduce, size_of
+from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
 from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.microbatches import MicroBatches
@@ -39,7 +39,7 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
         model, live = network.make(), Live()
         stages = stages_of(model, mesh)
         boundaries = _boundaries(network, [[s for link in stage for s in link.steps] for stage in stages])
-        started, sums = sum(map(size_of, model.parameters())), list[int]()
+        largest, sums = largest_layer(model), list[int]()
         stage = Called(Stage(stages[number], last=number == mesh.pipeline - 1))
         whole, inside = set(stage.parameters()), set(stage.modules())
         cuts = {
@@ -47,10 +47,10 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
         }
         cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
-        live.begin(started)
         sharding = Sharding(stage, mesh, live) if mesh.shards > 1 else None
         live.hold("parameters", sum(map(size_of, model.buffers())))
         trained = hold_weights(stage.parameters(), mesh, live)
+        live.begin(largest)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         part = -(-network.inputs.size // mesh.parts)
         sides = [_bytes(boundaries[n], part) for n in (number - 1, number)]
