@@ -116,8 +116,8 @@ class Directory:
         limit: most slots there can be.
         parts: the memory of the index, for `image`.
         discard: given (table, ids uint64[n]), forgets these; their slots are free.
-        name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int16[n]), writes id
-            and table of the n slots from `slot` on that rows in these buckets have; maybe of others, too.
+        name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int16[n]), writes
+            ids and tables of the n slots from `slot` on whose rows are in these buckets; maybe others, too.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class Unread:
 
     @property
     def count(self) -> int:
-        """Number of slots below the limit that were not read or copied yet, give or take seven."""
+        """Number of slots below the limit that were not read or copied yet, or up to eight more."""
         pieces = range(0, len(self._marks), _PIECE)
         read = sum(int(np.unpackbits(self._marks[i : i + _PIECE]).sum(dtype=np.int64)) for i in pieces)
         return 8 * len(self._marks) - read
