@@ -42,5 +42,5 @@ def test_kinds_holds_and_what_is_known() -> None:
     assert live.most["gradients"] == 40
     weight.grad = None
     assert live.now["gradients"] == 0
-    live.begin(2500)
+    live.begin(5000)
     assert (live.most["parameters"], live.now["parameters"]) == (5000, 0)

@@ -41,9 +41,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._largest, self.most = self._sum, +self.now
 
     def begin(self, layer: int) -> None:
-        """Count the largest layer beside all parts: computed and divided, it is there twice."""
-        self.hold("parameters", 2 * layer)
-        self.hold("parameters", -2 * layer)
+        """Count the largest layer beside all parts: a layer is whole until it is divided."""
+        self.hold("parameters", layer)
+        self.hold("parameters", -layer)
 
     def call(self, tensor: Tensor, kind: str) -> None:
         """Count a tensor that is alive as another kind."""
