@@ -78,7 +78,8 @@ def network(workers: int) -> tuple[float, float]:
             raise ExchangeError(
                 "a process that measures the network has ended", fix="try again, or give the speeds"
             ) from error
-    return (workers - 1) * (LARGE - SMALL) / max(large - small, 1e-9), small
+    # On a busy machine the small one may have taken longer; of the large one, bytes take a quarter at least.
+    return (workers - 1) * (LARGE - SMALL) / max(large - small, large / 4), small
 
 
 def probe(store: str, rank: int, size: int) -> tuple[float, float]:
