@@ -85,6 +85,7 @@ def test_a_cluster_that_is_taken_is_waited_for_if_asked(nodes: Nodes) -> None:
     release.join()
     [line] = said
     assert line.endswith("(worker: 2 of 6 fit, each asks for 1 CPU); waiting up to 60 s")
+    assert nodes.free() == 8  # the next test counts on it
 
 
 def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None:

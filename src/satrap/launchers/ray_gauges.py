@@ -6,6 +6,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any
 
 READ_SECONDS = 5.0
@@ -55,6 +56,6 @@ class Gauges:
             try:
                 with urllib.request.urlopen(f"http://{address}/metrics", timeout=READ_SECONDS) as answer:
                     self.show(answer.read().decode())
-            except OSError:
-                pass  # a role that is busy or has ended is noticed elsewhere
+            except (OSError, HTTPException, ValueError):
+                pass  # a role that is busy, or ends while it answers, is noticed elsewhere
             time.sleep(READ_SECONDS)
