@@ -15,6 +15,7 @@ from torch import nn
 from satrap import models
 from satrap.dense import deferred as deferral_module
 from satrap.dense.deferred import deferral, deferred, fill_all
+from satrap.errors import ConfigError
 from satrap.models.layers import mlp
 from satrap.schema import Categorical, Numeric, Schema
 
@@ -260,3 +261,28 @@ def test_shipped_models_get_the_bytes_of_the_constructor(name: str, monkeypatch:
     assert without_memory(model) > 0
     fill_all(model)
     assert bits(model) == bits(expected)
+
+
+@torch.library.custom_op("satrap_tests::secret_noise", mutates_args=())
+def secret_noise(like: torch.Tensor) -> torch.Tensor:
+    """Draws without saying so."""
+    return torch.rand(like.shape)
+
+
+@secret_noise.register_fake
+def _(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(like.shape)
+
+
+class Secret(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(secret_noise(torch.ones(WIDE, WIDE)))
+
+
+def test_an_operation_that_draws_in_secret_is_an_error_before_training() -> None:
+    model = deferred(Secret)
+    assert deferral(model) is not None
+    with pytest.raises(ConfigError, match="has drawn random numbers without saying so") as caught:
+        fill_all(model)
+    assert "train without dense.mesh" in str(caught.value)

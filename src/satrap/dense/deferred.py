@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from satrap.dense.workers import Workers
-from satrap.errors import SatrapError
+from satrap.errors import ConfigError, SatrapError
 
 LARGE = 1 << 16
 """Numbers from which on a new tensor gets no memory."""
@@ -158,7 +158,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not kinds and not self._reading and not _is_random(func):
             try:
                 found = self._faked(func, args, named)
-            except (RuntimeError, NotImplementedError):  # what it returns depends on numbers
+            except RuntimeError:  # what it returns depends on numbers
                 pass
             else:
                 return self._note(func, args, named, found, None)
@@ -290,7 +290,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let a block compute with the network: an operation has the weights that it needs, while it runs."""
         self._reading = True
         try:
-            with self:
+            with _explained(), self:
                 yield
         finally:
             self._reading = False
@@ -334,12 +334,17 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 tensor.data = tensor.data.to(device)
 
     def fill(self, modules: Iterable[nn.Module]) -> None:
-        """Give the parameters and buffers of some modules memory, and their first values."""
+        """Give the parameters and buffers of some modules memory, and their first values.
+
+        Raises:
+            ConfigError: an operation of the constructor did not do again what it did at first.
+        """
         self._forget()
-        for module in modules:
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                if isinstance(tensor, FakeTensor):
-                    self._fill(tensor)
+        with _explained():
+            for module in modules:
+                for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                    if isinstance(tensor, FakeTensor):
+                        self._fill(tensor)
 
     def _forget(self) -> None:
         """Drop weak references to tensors, which can be exchanged only without."""
@@ -454,6 +459,20 @@ def _state(func: Any, named: Mapping[str, Any]) -> Tensor | None:
 def _unseeded(named: Mapping[str, Any]) -> dict[str, None]:
     """Return named arguments without a generator: its state is kept in place of it."""
     return {"generator": None} if "generator" in named else {}
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what is found only after the constructor into an error for the user."""
+    try:
+        yield
+    except NotDeferrableError as error:
+        raise ConfigError(
+            f"the network cannot begin in parts: {error}",
+            where="dense.mesh",
+            why="its weights would begin with other numbers than in one process",
+            fix="let the model's constructor use PyTorch's own operations, or train without dense.mesh",
+        ) from error
 
 
 @contextmanager
