@@ -193,9 +193,9 @@ class Cut(RowEvents):
 
     def _names(
         self, unread: Unread, tables: list[int], first: int, count: int, lock: Condition
-    ) -> tuple[Ids, npt.NDArray[np.int16]]:
-        """Return (ids uint64[count], tables int16[count], -1: none) of the slots from `first` on."""
-        ids, owners = np.empty(count, np.uint64), np.full(count, -1, np.int16)
+    ) -> tuple[Ids, Inverse]:
+        """Return (ids uint64[count], tables int32[count], -1: none) of the slots from `first` on."""
+        ids, owners = np.empty(count, np.uint64), np.full(count, -1, np.int32)
         directory = unread.part.directory
         for t in tables:
             rows = max(1, int(directory.counters()["rows"][t]))

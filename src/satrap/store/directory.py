@@ -116,7 +116,7 @@ class Directory:
         limit: most slots there can be.
         parts: the memory of the index, for `image`.
         discard: given (table, ids uint64[n]), forgets these; their slots are free.
-        name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int16[n]), writes
+        name_slots: given (table, first and last fixed bucket, slot, ids uint64[n], tables int32[n]), writes
             ids and tables of the n slots from `slot` on whose rows are in these buckets; maybe others, too.
     """
 

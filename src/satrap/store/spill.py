@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from satrap.errors import StoreError
 from satrap.store import hashes
@@ -77,8 +76,8 @@ class Spill:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def put(self, tables: npt.NDArray[Any], ids: Ids, weights: Floats, state: Floats) -> None:
-        """Take rows: tables int[n] by position, ids uint64[n], weights and state float32[n, ...]."""
+    def put(self, tables: Inverse, ids: Ids, weights: Floats, state: Floats) -> None:
+        """Take rows: tables int32[n] by position, ids uint64[n], weights and state float32[n, ...]."""
         slab = Slab(self._kind, len(ids), self._workers)
         slab.write(ids, slab.slots, np.ascontiguousarray(weights), state)
         records = slab.records(slab.slots)

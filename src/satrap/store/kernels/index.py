@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-import numpy.typing as npt
 
 from satrap.store.kernels.growth import entry_for, free_place, shrink
 from satrap.store.kernels.hashing import BUCKET_SHIFT, mix
@@ -494,11 +495,16 @@ def find(
 
 
 @helper
-def segments(index: Index, t: int, first: int, last: int) -> tuple[int, int]:
-    """Return (first, end) of the directory's entries for fixed buckets first..last of table t."""
-    depth, root = load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
-    end = ((last << depth) >> 12) + 1 if depth < 12 else (last + 1) << (depth - 12)
-    return root + ((first << depth) >> 12), root + end
+def segments_of(index: Index, t: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield (segment, entries) of each segment of table t that holds some of fixed buckets first..last."""
+    previous, depth, root = -1, load_i64(record(index, t, DEPTH)), load_i64(record(index, t, ROOT))
+    for k in range(
+        (first << depth) >> 12, ((last << depth) >> 12) + 1 if depth < 12 else (last + 1) << (depth - 12)
+    ):
+        segment = get32(index.directory, root + k) >> 5
+        if segment != previous:
+            yield segment, fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS * ENTRIES
+        previous = segment
 
 
 @helper
@@ -516,15 +522,10 @@ def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Invers
 
     If the arrays are shorter than that, nothing is written beyond their end.
     """
-    found, previous, salt = 0, -1, load_u64(record(index, t, SALT))
-    start, end = segments(index, t, first, last)
-    for k in range(start, end):
-        segment = get32(index.directory, k) >> 5
-        if segment == previous:
-            continue
-        previous = segment
-        for b in range(fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS * ENTRIES):
-            entry = entry_of(index, segment, b)
+    found, salt = 0, load_u64(record(index, t, SALT))
+    for segment, entries in segments_of(index, t, first, last):
+        for e in range(entries):
+            entry = entry_of(index, segment, e)
             slot = load_u32(slot_at(entry))
             if slot == np.uint32(0):
                 continue
@@ -538,22 +539,15 @@ def collect(index: Index, t: int, first: int, last: int, ids: Ids, slots: Invers
 
 
 @kernel
-def name_slots(
-    index: Index, t: int, first: int, last: int, low: int, ids: Ids, tables: npt.NDArray[np.int16]
-) -> None:
+def name_slots(index: Index, t: int, first: int, last: int, low: int, ids: Ids, tables: Inverse) -> None:
     """Write the id and the table of slots from `low` on, for rows of table t in fixed buckets first..last.
 
     Rows of neighbouring buckets may be written, too.
     """
-    previous, n = -1, ids.shape[0]
-    start, end = segments(index, t, first, last)
-    for k in range(start, end):
-        segment = get32(index.directory, k) >> 5
-        if segment == previous:
-            continue
-        previous = segment
-        for b in range(fact(index, segment, SEGMENT_COUNT) * PAGE_BUCKETS * ENTRIES):
-            entry = entry_of(index, segment, b)
+    n = ids.shape[0]
+    for segment, entries in segments_of(index, t, first, last):
+        for e in range(entries):
+            entry = entry_of(index, segment, e)
             at = np.int64(load_u32(slot_at(entry))) - 1 - low
             if 0 <= at < n:
                 ids[at], tables[at] = load_u64(entry), t
