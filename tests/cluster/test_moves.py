@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def shards(command: str, *arguments: object) -> dict[str, Any]:
 
 
 class Run:
-    """A run of a fixed number of steps; `sets` are settings of its recipe beside `base`."""
+    """A run of a fixed number of steps; `sets` are settings beside `base`, `variables` its environment."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Run:
         base: Sequence[str] = SETTINGS,
         text: str = SYNC,
         rows: pd.DataFrame | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder / "run"
         options = [part for each in [*base, *sets] for part in ("--set", each)]
@@ -53,7 +54,7 @@ class Run:
         command += ["--resume"] if resume else []
         self.log = folder / "log"
         with self.log.open("w") as log:
-            self.popen = subprocess.Popen(command, stdout=log, stderr=log)
+            self.popen = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
 
     def __enter__(self) -> Run:
         return self
@@ -146,5 +147,5 @@ def test_a_run_that_is_killed_and_resumed_has_the_shards_of_its_last_move(tmp_pa
         assert [one["shard"] for one in listed["shards"]] == [0, 1, 2]
         assert listed["epoch"] > 2
         assert sum(one["rows"] for one in listed["shards"]) > 20
-        drained = shards("drain", 2, again.folder)
+        drained = shards("drain", again.folder, 2)
         assert [one["shard"] for one in drained["shards"]] == [0, 1]

@@ -1,0 +1,110 @@
+"""A process is killed inside a move of rows, at a named point: what the run learns does not depend on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.digests import differences, digest
+from tests.cli.command import SATRAP, Answer
+from tests.cluster.points import Point
+from tests.cluster.runs import children, eventually
+from tests.cluster.test_moves import Run, shards
+
+pytestmark = pytest.mark.cluster
+
+SETTINGS = ["training.epochs=40", "checkpoint.every_steps=50", "cluster.deadline=600", "cluster.restarts=1"]
+JOURNAL = "checkpoint.durability=journal"
+AGAIN = "all workers start again from"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a run without moves has learnt."""
+    with Run(tmp_path_factory.mktemp("undisturbed"), *SETTINGS) as run:
+        run.ended()
+        return digest(str(run.folder / "model"))
+
+
+def add_and_kill(run: Run, point: Point, role: str, *, visit: int = 1) -> Answer:
+    """Have a shard join, kill a role of the run at a point, and return the answer of `satrap shards add`.
+
+    Workers stand still until the shard is ready, so that the run need not be long.
+    """
+    assert run.training()
+    workers = [pid for name, pid in children(run.popen.pid).items() if name.startswith("worker")]
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    command = [SATRAP, "shards", "add", run.folder, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        ordered = eventually((run.folder / "requests" / "order.json").exists)
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        assert ordered, run.log.read_text()
+
+        def killed() -> bool:
+            assert run.popen.poll() is None, run.log.read_text()
+            return point.kill(children(run.popen.pid).get(role), visit=visit)
+
+        assert eventually(killed), run.log.read_text()
+        out, err = asked.communicate()
+    return Answer(asked.returncode, out, err)
+
+
+@pytest.mark.parametrize(
+    ("point", "role"),
+    [
+        ("shard.export", "shard 0"),
+        ("shard.load", "shard 2"),
+        ("shard.map", "shard 1"),
+        ("shard.map", "shard 2"),
+    ],
+)
+def test_a_shard_with_a_journal_comes_back_into_the_move(
+    tmp_path: Path, undisturbed: dict[str, str], point: str, role: str
+) -> None:
+    """A source and a target, as rows are read and loaded, and as the map changes."""
+    where = Point(tmp_path, point)
+    with Run(tmp_path, *SETTINGS, JOURNAL, variables=where.variables) as run:
+        added = add_and_kill(run, where, role)
+        assert added.code == 0, (added.err, run.log.read_text())
+        assert [one["shard"] for one in json.loads(added.out)["shards"]] == [0, 1, 2]
+        run.ended()
+        said = run.log.read_text()
+        assert f"[{role}] was killed by SIGKILL; training waits for it" in said
+        assert AGAIN not in said
+        assert differences(digest(str(run.folder / "model")), undisturbed) == []
+
+
+@pytest.mark.parametrize(
+    ("point", "role", "visit"),
+    [
+        ("shard.export", "shard 0", 1),
+        ("shard.load", "shard 2", 1),
+        ("move.copied", "worker 0", 1),
+        ("move.mapped", "worker 0", 2),
+        ("move.adopt", "worker 0", 2),
+        ("move.adopt", "worker 1", 2),
+    ],
+)
+def test_workers_and_shards_without_a_journal_begin_anew_and_the_move_can_be_asked_for_again(
+    tmp_path: Path, undisturbed: dict[str, str], point: str, role: str, visit: int
+) -> None:
+    """Rank 0, which coordinates the move, and another one; in the first portion, and in the second."""
+    where = Point(tmp_path, point)
+    with Run(tmp_path, *SETTINGS, variables=where.variables) as run:
+        added = add_and_kill(run, where, role, visit=visit)
+        assert "not all rows were moved: all workers start again" in added.err, run.log.read_text()
+        again = shards("add", run.folder)
+        assert [one["shard"] for one in again["shards"]] == [0, 1, 2]
+        run.ended()
+        said = run.log.read_text()
+        assert re.search(rf"{role}\]? was killed by SIGKILL", said)
+        assert said.count(AGAIN) == 1
+        assert differences(digest(str(run.folder / "model")), undisturbed) == []
