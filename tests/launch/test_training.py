@@ -21,9 +21,9 @@ STOPPED_WHILE_MEASURING = """
 import os, signal, sys
 from satrap import launch
 from satrap.config import load
-from satrap.launch import training
+from satrap.launch import beginning
 
-training.measured = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+beginning.measured = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
 try:
     launch.train(load(sys.argv[1]), sys.argv[2])
 except launch.InterruptedRunError as error:

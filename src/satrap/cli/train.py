@@ -67,25 +67,35 @@ def train(
     if until_done:
         if recipe is None or output is None or resume:
             raise click.UsageError("--until-done goes with a RECIPE and --output DIR, and without --resume")
-        from satrap.launch.resume import begun
-
-        found = begun(load(recipe, overrides), output)
+        found = _begun(load(recipe, overrides), output)
         if found is None:
-            click.echo(f"the run in {output} is complete")
             return 0
         resume = found
     if recipe is None and not (resume and output):
         raise click.UsageError("name a RECIPE, or a run to continue: --output DIR --resume")
     file = recipe or str(Path(str(output)) / "recipe.yaml")
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
+    from satrap.launch.by_torchrun import speaks
+
     outcome = run(loaded, output, resume=resume)
     if outcome.result.stopped == "stopped":
         return int(until_done)
-    about = outcome.folder.recipe().sections.about
-    for model, auc in about.published.items():
-        click.echo(f"published  {model}: test AUC {auc:.4f}")
-    click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
+    if speaks(loaded):
+        about = outcome.folder.recipe().sections.about
+        for model, auc in about.published.items():
+            click.echo(f"published  {model}: test AUC {auc:.4f}")
+        click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
     return 0
+
+
+def _begun(recipe: Recipe, output: str) -> bool | None:
+    """Return whether a run left a snapshot; None, after saying so: it is complete."""
+    from satrap.launch.by_torchrun import has_begun, speaks
+
+    found = has_begun(recipe, output)
+    if found is None and speaks(recipe):
+        click.echo(f"the run in {output} is complete")
+    return found
 
 
 def _detached(
@@ -121,11 +131,14 @@ def run(recipe: Recipe | None, output: str | None, *, name: str = "", resume: bo
     """
     click.echo("loading PyTorch", err=True)  # seconds, or more when the disk has not read it yet
     from satrap import launch
+    from satrap.launch.by_torchrun import speaks
     from satrap.report import ProgressLine
     from satrap.words import metrics_line
 
     with ProgressLine() as line:
         outcome = launch.train(recipe, output, name=name, resume=resume, observers=[line], notice=line.say)
+    if not speaks(recipe):
+        return outcome
     for part, metrics in (("validation", outcome.result.metrics), ("test", outcome.test)):
         if metrics:
             click.echo(f"{part:<10} {metrics_line(metrics)}")

@@ -85,12 +85,9 @@ def run(
     snapshots = plan.every_steps is not None
     supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
     shutil.rmtree(folder.journals, ignore_errors=True)  # from an earlier attempt: this one starts afresh
-    where, plain = str(folder.path.absolute()), schema.to_dict()
-    placement = asdict(placement_of(recipe, folder, notice))
     identity = Identity.of(folder.identity_file)
-    key = "" if keys.key is None else str(Path(keys.key).absolute())
-    assignment = Assignment(where, plain, 0, keys.workers, "", (), key=key, run=identity.run)
-    assignment = replace(assignment, resume=resume, placement=placement, trial=trial)
+    assignment = assigned(recipe, schema, folder, identity, notice)
+    assignment = replace(assignment, resume=resume, trial=trial)
     interrupts: list[int] = []
     launcher, mailbox = _launcher(recipe, identity.run, folder, notice), Mailbox(folder.requests)
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -115,6 +112,18 @@ def run(
         folder.write_metrics({**outcome.metrics, **again})
     shutil.rmtree(folder.journals, ignore_errors=True)
     return outcome
+
+
+def assigned(
+    recipe: Recipe, schema: Schema, folder: RunFolder, identity: Identity, notice: Callable[[str], None]
+) -> Assignment:
+    """Return what all workers of a run are told, as worker 0; addresses of other processes are left out."""
+    keys, where = recipe.sections.cluster, str(folder.path.absolute())
+    key = "" if keys.key is None else str(Path(keys.key).absolute())
+    placement = asdict(placement_of(recipe, folder, notice))
+    return Assignment(
+        where, schema.to_dict(), 0, keys.workers, "", (), key=key, run=identity.run, placement=placement
+    )
 
 
 def _requests(

@@ -89,16 +89,24 @@ def begun(recipe: Recipe, output: str) -> bool | None:
     What a run that died before its first snapshot left in the folder is removed.
     """
     folder = RunFolder(Path(output))
+    if complete(recipe, folder):
+        return None
     if folder.recipe_file.exists():
-        kept = load(folder.recipe_file)
         if folder.stopped in COMPLETE:
-            same = as_asked(kept_code.adopt(recipe, folder.path), folder).resolved() == kept.resolved()
-            return None if same else True
-        recipe = kept
+            return True
+        recipe = load(folder.recipe_file)
     if Series(folder.snapshots(recipe)).latest() is not None:
         return True
     folder.remove()
     return False
+
+
+def complete(recipe: Recipe, folder: RunFolder) -> bool:
+    """Return whether the run in a folder has nothing left to do by a recipe."""
+    if folder.stopped not in COMPLETE or not folder.recipe_file.exists():
+        return False
+    kept = load(folder.recipe_file).resolved()
+    return as_asked(kept_code.adopt(recipe, folder.path), folder).resolved() == kept
 
 
 def nothing_to_resume(where: str) -> ConfigError:

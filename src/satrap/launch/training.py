@@ -1,27 +1,21 @@
 """From a recipe to a run folder, wherever the run happens."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
 from satrap import machine_code
 from satrap.config import Recipe
-from satrap.launch import cluster, kept_code
-from satrap.launch.build import Site, pretrained_rows
-from satrap.launch.datasets import changed_files, measured
+from satrap.launch import by_torchrun, cluster
+from satrap.launch.beginning import opened, prepared
+from satrap.launch.build import Site
+from satrap.launch.by_torchrun import launched_by_torchrun
 from satrap.launch.dry_run import COMPILING
 from satrap.launch.fit import fit
 from satrap.launch.folder import RunFolder
 from satrap.launch.outcome import InterruptedRunError, Outcome
-from satrap.launch.resume import (
-    checkpointing,
-    refuse_mixing,
-    reopen,
-    resuming,
-    signal_handlers,
-    stop_at_signals,
-)
+from satrap.launch.resume import signal_handlers, stop_at_signals
 from satrap.launch.targets import Targets
 from satrap.train import Observer
 
@@ -57,13 +51,21 @@ def train(
         InterruptedRunError: Ctrl-C, or SIGTERM before the first step.
 
     Whatever is raised, a new run that measured and saved nothing leaves no folder behind.
+
+    Processes that `torchrun` has started are the workers of one run, and all call this, see `by_torchrun`.
     """
-    if resume:
-        folder, recipe = reopen(recipe, output, name)
-    else:
-        assert recipe is not None
-        folder = RunFolder.claim(recipe, output, name=name)
-        recipe = kept_code.adopt(recipe, folder.path)
+    if (launched := launched_by_torchrun(recipe)) is not None:
+        return by_torchrun.train(
+            launched,
+            recipe,
+            output,
+            resume=resume,
+            name=name,
+            trial=trial,
+            observers=observers,
+            notice=notice,
+        )
+    folder, recipe = opened(recipe, output, resume=resume, name=name)
     machine_code.announce(lambda: notice(COMPILING))
     try:
         return _trained(recipe, folder, resume, trial, observers, notice)
@@ -84,17 +86,7 @@ def _trained(
     notice: Callable[[str], None],
 ) -> Outcome:
     """Train in this process, or in others; for the arguments see `train`."""
-    for line in _changes(recipe, folder):
-        notice(line)
-    for line in [] if resume else _pretrained(recipe):
-        notice(line)
-    notice(_beginning(recipe))
-    schema = measured(recipe, recipe.schema())
-    plan = checkpointing(recipe, folder, notice)
-    if resume:
-        notice(resuming(plan))
-    else:
-        refuse_mixing(recipe, plan)
+    schema, plan = prepared(recipe, folder, resume, notice)
     if recipe.sections.cluster.exchange != "local":
         return cluster.run(
             recipe, schema, folder, plan, resume, trial=trial, observers=observers, notice=notice
@@ -110,28 +102,3 @@ def _trained(
             started=watch,
             resume=resume,
         )
-
-
-def _beginning(recipe: Recipe) -> str:
-    """Return a line that says what is started."""
-    cluster, names = recipe.sections.cluster, []
-    if cluster.exchange != "local":
-        counts = {"shard": cluster.servers, "loader": cluster.loaders}
-        counts |= {"embedding worker": cluster.embedding_workers, "worker": cluster.workers}
-        names = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
-    there = f"; shards at {', '.join(cluster.addresses)}" if cluster.addresses else ""
-    return f"starting {recipe.sections.training.mode}: {', '.join(names) or 'one process'}{there}"
-
-
-def _pretrained(recipe: Recipe) -> Iterator[str]:
-    """Check the rows that tables start with; yield a line for each table."""
-    for name, rows in pretrained_rows(recipe).items():
-        own = recipe.sections.tables[name]
-        yield f"table {name}: {rows:,} rows from {own.rows}{', frozen' if own.frozen else ''}"
-
-
-def _changes(recipe: Recipe, folder: RunFolder) -> Iterator[str]:
-    """Yield a line for each file that is not the one the run or its recipe was made for."""
-    yield from kept_code.changed(folder.path)
-    for file in changed_files(recipe):
-        yield f"note: {file} is not the file the figures in the recipe are for (its md5 differs)"

@@ -3,10 +3,9 @@
 import json
 import os
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from satrap.launch.worker_requests import check_devices
 from satrap.rpc import read_key
 from satrap.schema import Schema, Table
 from satrap.store import StoreConfig
+from satrap.torchrun import address_towards
 from satrap.train import Trainer
 from satrap.train.place import WRITING_SECONDS, torch_ranks
 
@@ -67,22 +67,41 @@ class Assignment:
         return json.dumps(asdict(self))
 
 
+def assignment_of(plain: Mapping[str, Any]) -> Assignment:
+    """Return an assignment that was plain data."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()}
+    return Assignment(**values)
+
+
 def connect(recipe: Recipe, assignment: Assignment) -> Site:
-    """Return the shards and the other workers of an assignment."""
-    sections = recipe.sections
-    cluster, training = sections.cluster, sections.training
-    workers, device = Workers(), _device(recipe, assignment)
-    if assignment.world > 1:
+    """Return the shards and the other workers of an assignment; they are on one machine, or Ray's."""
+    workers, rank, world = Workers(), assignment.rank, assignment.world
+    if world > 1:
         workers = ConnectedWorkers(
             assignment.store,
-            assignment.rank,
-            assignment.world,
-            host=_address_towards(assignment.store),
-            device=device,
-            deadline=cluster.deadline,
+            rank,
+            world,
+            host=address_towards(assignment.store),
+            device=device_of(recipe, rank, world),
+            deadline=recipe.sections.cluster.deadline,
             wire=wire_of(recipe),
             mesh=mesh_of(recipe),
         )
+    return site_of(recipe, assignment, workers, rank, world)
+
+
+def site_of(recipe: Recipe, assignment: Assignment, workers: Workers, local_rank: int, local: int) -> Site:
+    """Return where a worker trains: its shards, its data, its device and threads.
+
+    Args:
+        recipe: of the run.
+        assignment: of the worker.
+        workers: all workers, seen from it.
+        local_rank: its number among the workers of its machine.
+        local: number of workers of its machine.
+    """
+    sections = recipe.sections
+    cluster, training = sections.cluster, sections.training
 
     def exchange(tables: Sequence[Table]) -> Exchange:
         share, store, wire = workers.data, store_of(recipe), wire_of(recipe)
@@ -125,25 +144,16 @@ def connect(recipe: Recipe, assignment: Assignment) -> Site:
         )
 
     data = _data(recipe, assignment, workers.data)
-    threads, trial = _threads(recipe, assignment), assignment.trial
+    device, trial = device_of(recipe, local_rank, local), assignment.trial
+    threads = _threads(recipe, local) if assignment.world > 1 else None
     return Site(workers, for_group(workers.peers, exchange), device, threads, data, trial=trial)
 
 
-def _threads(recipe: Recipe, assignment: Assignment) -> int | None:
-    """Return with how many threads this worker computes; None: as PyTorch decides."""
-    if assignment.world == 1:
-        return None
+def _threads(recipe: Recipe, local: int) -> int:
+    """Return with how many threads each of the workers of a machine computes."""
     cluster = recipe.sections.cluster
-    local = cluster.launcher == "local"
-    return max(1, (os.cpu_count() or 1) // assignment.world if local else int(cluster.resources.worker.cpu))
-
-
-def _address_towards(store: str) -> str:
-    """Return the address of this machine on the way to HOST:PORT; loopback, if that is here."""
-    host, _, port = store.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect((host, int(port)))  # sends nothing
-        return str(way.getsockname()[0])
+    cores = cluster.resources.worker.cpu if cluster.launcher == "ray" else (os.cpu_count() or 1) // local
+    return max(1, int(cores))
 
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
@@ -198,14 +208,14 @@ def _client_options(recipe: Recipe, assignment: Assignment) -> ClientOptions:
     return ClientOptions(key=key, deadline=recipe.sections.cluster.deadline)
 
 
-def _device(recipe: Recipe, assignment: Assignment) -> str:
-    """Return the device of this worker; several workers on `cuda` each get their own, as from Ray."""
+def device_of(recipe: Recipe, local_rank: int, local: int) -> str:
+    """Return the device of a worker; several workers of a machine on `cuda` each get their own."""
     device = recipe.sections.training.device
-    if device != "cuda" or assignment.world == 1 or recipe.sections.cluster.launcher == "ray":
+    if device != "cuda" or local == 1 or recipe.sections.cluster.launcher == "ray":
         return device
-    check_devices(recipe, assignment.world)
-    torch.cuda.set_device(assignment.rank)
-    return f"cuda:{assignment.rank}"
+    check_devices(recipe, local)
+    torch.cuda.set_device(local_rank)
+    return f"cuda:{local_rank}"
 
 
 def work(assignment: Assignment, report: Report) -> None:
@@ -255,9 +265,8 @@ def main() -> int:
     report = Outlet().send
     line = sys.stdin.readline()
     threading.Thread(target=end_with_launcher, daemon=True).start()
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(line).items()}
     try:
-        work(Assignment(**values), report)
+        work(assignment_of(json.loads(line)), report)
     except KeyboardInterrupt:
         return INTERRUPTED
     except SatrapError as error:

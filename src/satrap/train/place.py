@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
 
 from satrap.dense import ConnectedWorkers, Mesh, Workers
+from satrap.dense.attempt import attempt
+from satrap.dense.connected import START_SECONDS
 from satrap.dense.peers import for_group
-from satrap.environment import variables
-from satrap.errors import ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange, Placement
 from satrap.exchange.collective.torch_ranks import TorchRanks
 from satrap.exchange.servers import Wire
 from satrap.schema import Table
 from satrap.store import StoreConfig
+from satrap.torchrun import Torchrun, address_towards
 from satrap.train.desk import Desk
+
+_c10d: Any = dist
+"""Parts of `torch.distributed` that its type annotations leave out."""
 
 WRITING_SECONDS = 7 * 86_400.0
 """How long a rank may take to write its rows; one that dies meanwhile is noticed at once."""
@@ -84,21 +91,10 @@ class Place:
             ConfigError: variables of `torchrun` are missing or no numbers; see also `ConnectedWorkers`.
             ExchangeError: the other processes did not come.
         """
-        place = _torchrun(variables())
-        if place is None:
+        launched = Torchrun.from_environment()
+        if launched is None:
             return cls(threads=threads)
-        address, port, rank, size, prefix = place
-        workers = ConnectedWorkers(
-            f"{address}:{port}",
-            rank,
-            size,
-            host=_own_host(address, port),
-            device=device,
-            deadline=deadline,
-            prefix=prefix,
-            wire=wire,
-            mesh=mesh,
-        )
+        workers = connected(launched, device=device, deadline=deadline, wire=wire, mesh=mesh)
 
         def exchange(tables: Sequence[Table]) -> Exchange:
             ranks, aside = (torch_ranks(workers, seconds) for seconds in (deadline, WRITING_SECONDS))
@@ -109,32 +105,30 @@ class Place:
         return cls(for_group(workers.peers, exchange), workers, threads)
 
 
+def connected(
+    launched: Torchrun, *, device: str, deadline: float, wire: Wire, mesh: Mesh | None
+) -> ConnectedWorkers:
+    """Return a process that `torchrun` has started as one of several workers, see `ConnectedWorkers`."""
+    name, _, port = launched.store.rpartition(":")
+    limit = timedelta(seconds=START_SECONDS)
+    kept = _c10d.PrefixStore(
+        f"satrap/{launched.run}", _c10d.TCPStore(name, int(port), None, False, limit, wait_for_workers=False)
+    )
+    this = attempt(kept, launched.rank, launched.size, START_SECONDS)
+    return ConnectedWorkers(
+        launched.store,
+        launched.rank,
+        launched.size,
+        host=address_towards(launched.store),
+        device=device,
+        deadline=deadline,
+        prefix=f"satrap/{launched.run}/{this}",
+        wire=wire,
+        mesh=mesh,
+    )
+
+
 def torch_ranks(workers: ConnectedWorkers, deadline: float) -> TorchRanks:
     """Return the processes that hold rows together: the first of each group of peers, which call this."""
     among = workers.mesh.axes(0)["data"] if workers.mesh.peers > 1 else None
     return TorchRanks(deadline, workers.silent, among)
-
-
-def _own_host(address: str, port: int) -> str:
-    """Return this machine's address as another one sees it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:  # sends nothing
-        route.connect((address, port))
-        found: str = route.getsockname()[0]
-    return found
-
-
-def _torchrun(given: Mapping[str, str]) -> tuple[str, int, int, int, str] | None:
-    """Return address and port of the store, rank, size and a prefix for keys; None: there is one process."""
-    try:
-        size = int(given.get("WORLD_SIZE", "1"))
-        if size == 1:
-            return None
-        address, port, rank = given["MASTER_ADDR"], int(given["MASTER_PORT"]), int(given["RANK"])
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"the environment names several processes, but not how they find each other: {error}",
-            why="WORLD_SIZE, RANK, MASTER_ADDR and MASTER_PORT belong together",
-            fix="start the program with torchrun, or remove these variables",
-        ) from error
-    attempt = (given.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
-    return address, port, rank, size, "/".join(("satrap", *attempt))
