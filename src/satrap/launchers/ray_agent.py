@@ -23,6 +23,9 @@ from satrap.launchers.ray_gauges import Gauges
 FENCE_SECONDS = 20.0
 """Seconds for the process of an earlier actor of the same role to end: servers take up to ten."""
 
+_LOOK_SECONDS = 0.5
+"""Between two looks whether the role's process has ended; what it says is passed on at once."""
+
 _TICK = 0.1
 _SCORE = Path("/proc/self/oom_score_adj")
 
@@ -149,17 +152,16 @@ class Agent:
         The launcher may ask again for events of which the answer was lost.
         """
         limit = time.monotonic() + seconds
-        while True:
-            with self._lock:
-                self._hear()
-                del self._said[: max(have - self._count, 0)]
-                self._count = max(self._count, have)
+        with self._lock:
+            del self._said[: max(have - self._count, 0)]
+            self._count = max(self._count, have)
+            while True:
+                self._hear(0.0 if self._said else _LOOK_SECONDS)
                 if self._said or time.monotonic() > limit:
                     return list(self._said)
-            time.sleep(_TICK)
 
-    def _hear(self) -> None:
-        for _, event in self._local.events(0) if self._local else ():
+    def _hear(self, seconds: float) -> None:
+        for _, event in self._local.events(seconds) if self._local else ():
             if isinstance(event, Launched):
                 event = Launched(f"{event.place} on node {self._node}")
             if isinstance(event, Output) and isinstance(served := decode(event.line), MetricsServed):
