@@ -115,3 +115,53 @@ def test_what_cannot_be_divided_is_an_error_before_anything_starts(
     assert caught.value.what == what
     assert caught.value.where == f"--set {(mesh or settings)[-1].split('=')[0]}"
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_a_run_goes_on_over_another_mesh_and_in_one_process(tmp_path: Path) -> None:
+    """As the user's page says: change the mesh and resume; what is left to learn is learnt the same."""
+    path = make_recipe(tmp_path, rows=frame(801))
+    common = [
+        "training.mode=sync",
+        "checkpoint.every_steps=5",
+        "training.patience=null",
+        "data.global_batch=true",
+        "data.shuffle=false",
+    ]
+    one = launch.train(load(path, [*common, "training.epochs=3"]), str(tmp_path / "one"))
+    tensor = [*common, *SERVERS, "dense.mesh.tensor=2", "dense.layout={deep.0: column, head: row}"]
+    said = list[str]()
+    launch.train(load(path, [*tensor, "training.epochs=1"]), str(tmp_path / "run"), notice=said.append)
+    assert "mesh: 1 data x 2 tensor = 2 workers; divided layers: deep.0 (column), head (row)" in said
+    shares = [*common, *SERVERS, "dense.mesh.data=2", "dense.sharded=true", "training.epochs=2"]
+    launch.train(load(path, shares), str(tmp_path / "run"), resume=True)
+    alone = launch.train(load(path, [*common, "training.epochs=3"]), str(tmp_path / "run"), resume=True)
+    assert alone.result.samples == one.result.samples
+    assert alone.test == pytest.approx(one.test, abs=1e-5)
+    assert_near(saved(tmp_path / "run"), saved(tmp_path / "one"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "match"),
+    [
+        ("{deep.7: column}", "names 'deep.7', which is no linear layer"),
+        ("{deep.0: column, head: column}", "divide the 1 outputs of head"),
+        ("{deep.0: diagonal}", "dense.layout"),
+    ],
+)
+def test_a_wrong_layout_is_refused_with_its_line(tmp_path: Path, layout: str, match: str) -> None:
+    path = make_recipe(tmp_path, rows=frame(200))
+    with pytest.raises(ConfigError, match=match) as caught:
+        launch.train(
+            load(path, [*SERVERS, "dense.mesh.tensor=2", f"dense.layout={layout}"]), str(tmp_path / "run")
+        )
+    assert "dense.layout" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_network_computes_may_not_change_in_a_resume(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, rows=frame(200))
+    launch.train(load(path, ["checkpoint.every_steps=1", "training.epochs=1"]), str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"dense\.precision differs"):
+        launch.train(load(path, ["dense.precision=bfloat16"]), str(tmp_path / "run"), resume=True)

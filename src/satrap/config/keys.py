@@ -326,6 +326,10 @@ class Dense(Keys):
     stages: list[str] = Field(default_factory=list)
     """With `mesh.pipeline`: names of the modules with which the second and all later stages begin; default:
     stages with parameters as equal in number as can be."""
+    layout: dict[str, Literal["column", "row", "alone"]] = Field(default_factory=dict)
+    """With `mesh.tensor`: how linear layers are divided, by name, as in `{"blocks.*.up": column,
+    "blocks.*.down": row}`: column (outputs, which stay divided), row (inputs, which a column before has
+    divided), alone (whole inputs and outputs). Default: as the model says, or pairs of its stacks."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
     with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:

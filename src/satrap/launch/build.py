@@ -171,6 +171,13 @@ def pretrained_rows(recipe: Recipe) -> dict[str, int]:
 
 def make_model(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     """Return the untrained network of a recipe: the same weights in every process."""
+    model = _own_or_shipped(recipe, schema)
+    if layout := recipe.sections.dense.layout:
+        setattr(model, "tensor_plan", layout)  # noqa: B010 - in place of the model's own, if it has one
+    return model
+
+
+def _own_or_shipped(recipe: Recipe, schema: Schema) -> torch.nn.Module:
     sections = recipe.sections
     torch.manual_seed(sections.training.seed)
     name, arguments = sections.model.name, sections.model.model_extra or {}
@@ -224,7 +231,7 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
     if mesh.whole:
         return ""
     if mesh.pipeline > 1:
-        place = ("dense",) if mesh.stages else ("dense", "mesh")
+        place = ("dense",) if mesh.stages else _place_of_plan(recipe)
         model = deferred(partial(make_model, recipe, schema))
         stages, plan = (
             recipe.located(place, stages_of, model, mesh),
@@ -233,10 +240,14 @@ def described_mesh(recipe: Recipe, schema: Schema) -> str:
         said = f"mesh: {mesh}; stages: {described(stages)}"
     else:
         model = deferred(partial(make_model, recipe, schema))
-        plan = recipe.located(("dense", "mesh"), tensor_plan, model, mesh.tensor)
+        plan = recipe.located(_place_of_plan(recipe), tensor_plan, model, mesh.tensor)
         said = f"mesh: {mesh}"
     cuts = f"; divided layers: {', '.join(f'{name} ({cut})' for name, cut in plan.items())}"
     return said + (cuts if plan else "")
+
+
+def _place_of_plan(recipe: Recipe) -> tuple[str, str]:
+    return ("dense", "layout" if recipe.sections.dense.layout else "mesh")
 
 
 def pools(recipe: Recipe) -> bool:

@@ -28,10 +28,25 @@ KEPT = 2
 COMPLETE = ("epochs", "steps", "patience")
 """Why a run ended that has nothing left to do."""
 
+SPREADS = (
+    "mesh",
+    "sharded",
+    "shard_size",
+    "microbatches",
+    "schedule",
+    "stages",
+    "layout",
+    "checkpoint_activations",
+    "offload",
+    "compile",
+)
+"""Keys of `dense` that say where and in which order the network computes, but not what."""
+
 MAY_CHANGE = (
     ("training", "epochs"),
     ("training", "steps"),
     ("training", "threads"),
+    *(("dense", key) for key in SPREADS),
     ("checkpoint",),
     ("cluster",),
     ("about",),
