@@ -12,7 +12,7 @@ from satrap.exchange.shard_map import Owners
 Counts = npt.NDArray[np.int64]
 
 COARSE = 1 / 128
-"""Part of a share from which on a bucket is dealt by itself, to whom has least; lighter ones go by neighbours."""
+"""Part of a share from which on a bucket is dealt by itself, to who has least; others go with neighbours."""
 
 
 def balanced(owners: Owners, weights: Counts, members: Sequence[int]) -> Owners:

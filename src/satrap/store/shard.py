@@ -250,7 +250,7 @@ class Shard(GroupRequests):
             return sum(moving.discard(group, mask) for group in self.groups)
 
     def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
-        """Return the number of rows of each group in each fixed bucket, int64[groups, 4096], without a tier's.
+        """Return how many rows of each group are in each fixed bucket, int64[groups, 4096], none of a tier.
 
         Args:
             buckets: count the rows of these (default all); it is 0 for all others. The time it takes grows

@@ -130,7 +130,10 @@ class Moves:
         See `uses.Uses`. What a bucket's shards before have counted is in it, whoever owns the bucket now.
         """
         answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"uses": True})])
-        return np.sum([np.frombuffer(parts[0], np.float64, BUCKETS) for parts in answers], axis=0)
+        found = np.zeros(BUCKETS)
+        for parts in answers:
+            found += np.frombuffer(parts[0], np.float64, BUCKETS)
+        return found
 
     def _census(self, buckets: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return, by shard, what `handover.census` says of some buckets."""
