@@ -30,9 +30,9 @@ def balanced(owners: Owners, weights: Counts, members: Sequence[int]) -> Owners:
     """
     parts, found = weights * len(weights) + 1, owners.copy()
     loads = {shard: int(parts[owners == shard].sum()) for shard in members}
-    level, mean = _level(parts, len(members)), float(parts.mean())
-    heavy = np.flatnonzero(parts > max(COARSE * parts.sum() / len(members), 4 * mean))
-    for bucket in heavy[np.argsort(-parts[heavy], kind="stable")]:
+    level, mean = _level(parts, len(members)), parts.sum() / max(1, np.count_nonzero(weights))
+    heavy = parts > max(COARSE * parts.sum() / len(members), 4 * mean)
+    for bucket in sorted(np.flatnonzero(heavy), key=lambda bucket: -parts[bucket]):
         weight, owner = int(parts[bucket]), int(found[bucket])
         least = min(members, key=lambda shard: loads[shard])
         if owner in loads:
@@ -43,12 +43,11 @@ def balanced(owners: Owners, weights: Counts, members: Sequence[int]) -> Owners:
         found[bucket] = least
     free = np.isin(found, list(members), invert=True)
     for shard in members:
-        for bucket in np.flatnonzero(found == shard)[::-1]:
-            if loads[shard] - level < mean:
+        for bucket in np.flatnonzero((found == shard) & ~heavy)[::-1]:
+            if loads[shard] - level < parts[bucket]:
                 break
-            if parts[bucket] <= loads[shard] - level:
-                free[bucket] = True
-                loads[shard] -= int(parts[bucket])
+            free[bucket] = True
+            loads[shard] -= int(parts[bucket])
     _deal(np.flatnonzero(free), parts, found, loads)
     return found
 

@@ -163,7 +163,7 @@ class Course:
         weights = by[order.by]()
         goal = balanced(old.owners, weights, self._members)
         worth = WORTH if order.by == "traffic" else 0.0
-        if self._members != old.members or gain(old.owners, goal, weights, self._members) >= worth:
+        if self._members != old.members or gain(old.owners, goal, weights, self._members) > worth:
             self._goal = goal
 
     def _traffic(self) -> Weights:
@@ -186,8 +186,9 @@ class Course:
     @property
     def idle(self) -> bool:
         """Whether nothing has to move, and nobody joins or leaves."""
-        same = self._members == self._old.members and (self._goal == self._old.owners).all()
-        return bool(self.prepared and same)
+        if not self.prepared or self._members != self._old.members:
+            return False
+        return bool((self._goal == self._old.owners).all())
 
     @property
     def failure(self) -> SatrapError | None:
