@@ -66,29 +66,26 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     shard, results = Shard(asked.dim), {}
-    uses = shard.service._rows.uses if hasattr(shard.service._rows, "uses") else None
-    count = None if uses is None else uses.count
+    uses = shard.service._rows.uses
+    count = uses.count
     random = np.random.default_rng(1)
     for ids in asked.ids:
         batches = [random.choice(ROWS, ids, replace=False).astype(np.uint64) for _ in range(8)]
-        steps = max(8, 400_000 // ids)
+        steps = min(500, max(8, 400_000 // ids))
         for batch in batches:
             shard.step(batch)
         found = {"counting": [], "without": []}
         for _ in range(asked.repeats):
             for name, times in found.items():
-                if uses is not None:
-                    uses.count = count if name == "counting" else lambda *_: None  # type: ignore[method-assign]
+                uses.count = count if name == "counting" else lambda *_: None  # type: ignore[method-assign]
                 times.append(statistics.median(shard.step(batches[i % 8]) for i in range(steps)))
         each = {name: min(times) * 1e6 for name, times in found.items()}
-        alone = []
-        if uses is not None:
-            splits = np.array([0, ids], np.int64)
-            for i in range(steps):
-                begun = time.perf_counter()
-                count(0, batches[i % 8], splits)
-                alone.append(time.perf_counter() - begun)
-        each["count_alone"] = statistics.median(alone) * 1e6 if alone else None
+        alone, splits = [], np.array([0, ids], np.int64)
+        for i in range(steps):
+            begun = time.perf_counter()
+            count(0, batches[i % 8], splits)
+            alone.append(time.perf_counter() - begun)
+        each["count_alone"] = statistics.median(alone) * 1e6
         results[str(ids)] = {f"{name}_us": value for name, value in each.items()}
         print(ids, results[str(ids)], flush=True)
     if asked.write:

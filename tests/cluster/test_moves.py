@@ -124,7 +124,8 @@ def test_where_one_shard_has_the_hot_rows_traffic_gets_even_and_the_model_stays(
     folders = [tmp_path / name for name in ("moved", "plain")]
     for folder in folders:
         folder.mkdir()
-    with Run(folders[0], rows=hot()) as moved, Run(folders[1], rows=hot()) as plain:
+    moved, plain = (Run(folder, "training.epochs=150", rows=hot()) for folder in folders)
+    with moved, plain:
         assert moved.training()
         before = [one["traffic"] for one in shards("list", moved.folder)["shards"]]
         assert before[0] > 0.65
