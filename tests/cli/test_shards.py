@@ -14,8 +14,15 @@ from satrap.launch.mailbox import Mailbox, Request
 from tests.cli.command import Answer, satrap
 
 SHARDS = [
-    {"shard": 0, "address": "127.0.0.1:40001", "buckets": 2048, "rows": 33960, "bytes": 9637184},
-    {"shard": 2, "address": "127.0.0.1:40002", "buckets": 2048, "rows": 1, "bytes": 2},
+    {
+        "shard": 0,
+        "address": "127.0.0.1:40001",
+        "buckets": 2048,
+        "rows": 33960,
+        "bytes": 9637184,
+        "traffic": 0.9751,
+    },
+    {"shard": 2, "address": "127.0.0.1:40002", "buckets": 2048, "rows": 1, "bytes": 2, "traffic": None},
 ]
 
 
@@ -47,25 +54,31 @@ def test_the_shards_are_shown_in_a_table(tmp_path: Path) -> None:
     answer, request = asked(tmp_path, {"epoch": 1, "shards": SHARDS}, "list", tmp_path)
     assert (answer.code, request.command) == (0, "list")
     assert answer.out.splitlines() == [
-        "shard  address                buckets          rows             bytes",
-        "    0  127.0.0.1:40001          2,048        33,960         9,637,184",
-        "    2  127.0.0.1:40002          2,048             1                 2",
+        "shard  address                buckets          rows             bytes  traffic",
+        "    0  127.0.0.1:40001          2,048        33,960         9,637,184    97.5%",
+        "    2  127.0.0.1:40002          2,048             1                 2        -",
     ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "request_"),
-    [(["add"], ("add", -1)), (["drain", 1], ("drain", 1)), (["balance"], ("balance", -1))],
+    [
+        (["add"], ("add", -1, "rows")),
+        (["drain", 1], ("drain", 1, "rows")),
+        (["balance"], ("balance", -1, "rows")),
+        (["balance", "--by", "bytes"], ("balance", -1, "bytes")),
+        (["balance", "--by", "traffic"], ("balance", -1, "traffic")),
+    ],
 )
 def test_each_command_asks_for_what_it_says(
-    tmp_path: Path, arguments: list[object], request_: tuple[str, int]
+    tmp_path: Path, arguments: list[object], request_: tuple[str, int, str]
 ) -> None:
     said = {"said": "3 rows moved", "shards": SHARDS}
-    command, *number = arguments
-    answer, request = asked(tmp_path, said, command, tmp_path, *number)
-    assert (request.command, request.number) == request_
+    command, *rest = arguments
+    answer, request = asked(tmp_path, said, command, tmp_path, *rest)
+    assert (request.command, request.number, request.by) == request_
     assert answer.out.startswith("3 rows moved\n")
-    plain, _ = asked(tmp_path, said, command, tmp_path, *number, "--json")
+    plain, _ = asked(tmp_path, said, command, tmp_path, *rest, "--json")
     assert json.loads(plain.out) == said
 
 
@@ -77,3 +90,16 @@ def test_a_refusal_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_a_folder_in_which_nothing_trains_is_refused(tmp_path: Path) -> None:
     satrap("shards", "list", tmp_path).assert_refused("no run that could be asked", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["balance", "--by", "heat"], "'heat' is not one of 'rows', 'bytes', 'traffic'"),
+        (["list", "--by", "rows"], "No such option"),
+    ],
+)
+def test_what_shards_cannot_be_balanced_by_is_refused(tmp_path: Path, arguments: list[str], why: str) -> None:
+    answer = satrap("shards", *arguments, tmp_path)
+    assert answer.code == 2
+    assert why in answer.err

@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from satrap.data.hashing import hash_ids
+from satrap.store import BUCKETS, bucket_of
 from tests.chaos.digests import differences, digest
 from tests.cli.command import SATRAP, satrap
 from tests.cluster.runs import alive, children, eventually
-from tests.launch.runs import RECIPE, make_recipe
+from tests.launch.runs import RECIPE, frame, make_recipe
 
 SYNC = RECIPE.replace("hybrid, staleness: 2, staleness_warmup: 0, epochs: 2", "sync, epochs: 400")
 SETTINGS = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=2", "training.patience=null"]
@@ -102,6 +105,42 @@ def _move_and_compare(moved: Run, plain: Run) -> None:
     assert max(rows) - min(rows) <= 4, rows
     for run in (moved, plain):
         run.ended()
+    ends = [digest(str(run.folder / "model")) for run in (moved, plain)]
+    assert differences(*ends) == []
+
+
+def hot() -> pd.DataFrame:
+    """Clicks of users and items of which most are in buckets of the first of two shards."""
+    random, rows = np.random.default_rng(5), frame()
+    for table in ("user", "item"):
+        values = pd.Series([f"{table}{i}" for i in range(80)])
+        first = bucket_of(table, hash_ids(values)) < BUCKETS // 2
+        chances = np.where(first, 0.85 / first.sum(), 0.15 / (~first).sum())
+        rows[table] = random.choice(values, len(rows), p=chances)
+    return rows
+
+
+@pytest.mark.cluster
+def test_where_one_shard_has_the_hot_rows_traffic_gets_even_and_the_model_stays(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("moved", "plain")]
+    for folder in folders:
+        folder.mkdir()
+    moved, plain = (Run(folder, "training.epochs=150", rows=hot()) for folder in folders)
+    with moved, plain:
+        assert moved.training()
+        before = [one["traffic"] for one in shards("list", moved.folder)["shards"]]
+        assert before[0] > 0.65
+        assert sum(before) == pytest.approx(1)
+        even = shards("balance", moved.folder, "--by", "traffic")
+        assert even["rows"] > 0
+        assert abs(even["shards"][0]["traffic"] - 0.5) < 0.03, even
+        again = shards("balance", moved.folder, "--by", "traffic")
+        assert again["buckets"] <= 4, again
+        size = shards("balance", moved.folder, "--by", "bytes")
+        rows = [one["rows"] for one in size["shards"]]
+        assert max(rows) - min(rows) <= 4, rows  # they are all of one size
+        for run in (moved, plain):
+            run.ended()
     ends = [digest(str(run.folder / "model")) for run in (moved, plain)]
     assert differences(*ends) == []
 

@@ -55,11 +55,25 @@ def test_without_a_run_at_work_nobody_is_asked_and_nobody_waits_for_ever(tmp_pat
             pass
 
 
+def test_a_request_of_another_version_is_refused_and_one_that_asks_for_less_is_taken(tmp_path: Path) -> None:
+    user, run = Mailbox(tmp_path), Mailbox(tmp_path)
+    with run.open():
+        old = {"id": "old", "command": "balance", "number": -1}
+        (tmp_path / "old.ask.json").write_text(json.dumps(old))
+        (tmp_path / "new.ask.json").write_text(json.dumps({**old, "id": "new", "pace": "slow"}))
+        assert list(run.requests()) == [Request("old", "balance")]
+        with pytest.raises(ConfigError, match="another version of satrap"):
+            user.answer("new")
+        assert user.answer("old") is None
+        user.ask("balance", by="bytes")
+        assert [request.by for request in run.requests()] == ["bytes"]
+
+
 def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> None:
     box, reports = Mailbox(tmp_path), list[Event]()
     desk = FolderDesk(box, reports.append)
     assert desk.order() is None
-    order = Order("a", (1,), {2: "h:5"}, 7)
+    order = Order("a", (1,), {2: "h:5"}, 7, by="traffic")
     box.give(order)
     assert desk.order() == desk.order() == order
     desk.answer(Moved("a", ShardMap(2)))
@@ -73,12 +87,12 @@ def test_workers_find_an_order_until_they_have_answered_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("error", [None, StoreError("no room", fix="more")])
 def test_what_has_become_of_an_order_survives_the_way_to_the_launcher(error: StoreError | None) -> None:
     map = ShardMap(2).after(np.arange(4096) // 100 % 3, [0, 1, 2])
-    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, 3, 1.5, error))
+    told = RowsMoved(Moved("a", map, {0: 5, 2: 6}, {0: 50, 2: 60}, 4, 40, 9, 0.5, 3, 1.5, error, {0: 0.25}))
     found: Any = decode(encode(told))
     assert isinstance(found, RowsMoved)
     assert (found.moved.map, found.moved.rows, found.moved.bytes) == (map, {0: 5, 2: 6}, {0: 50, 2: 60})
     assert str(found.moved.error) == str(error)
-    assert found.moved.seconds == 0.5
+    assert (found.moved.seconds, found.moved.traffic) == (0.5, {0: 0.25})
 
 
 def test_a_resumed_run_has_the_map_of_its_last_move_under_an_epoch_of_its_own(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ class Play:
         self.roles = {f"shard {n}": RoleState(f"shard {n}", f"h:{n}") for n in range(2)}
         self.now = 0.0
 
-    def ask(self, command: str, shard: int = -1) -> list[Action]:
-        refused = self.requests.ask(Request(command, command, shard))
+    def ask(self, command: str, shard: int = -1, by: str = "rows") -> list[Action]:
+        refused = self.requests.ask(Request(command, command, shard, by))
         return refused or self.decide()
 
     def decide(self, seconds: float = 0.1) -> list[Action]:
@@ -149,6 +149,29 @@ def test_what_is_under_way_is_given_up_with_the_workers_and_the_rest_with_the_ru
 def test_impossible_requests_are_refused(command: str, shard: int, what: str) -> None:
     [error] = replies(Play().ask(command, shard))
     assert what in str(error)
+
+
+@pytest.mark.parametrize(("command", "by"), [("balance", "heat"), ("drain", "traffic"), ("balance", "")])
+def test_a_measure_that_is_not_known_or_not_meant_for_the_request_is_refused(command: str, by: str) -> None:
+    [error] = replies(Play().ask(command, 0, by))
+    assert f"rows cannot move by {by!r}" in str(error)
+    assert "rows, bytes, traffic" in str(error)
+
+
+@pytest.mark.parametrize("by", ["rows", "bytes", "traffic"])
+def test_the_measure_comes_with_the_order_and_a_balance_without_gain_says_so_and_keeps_no_map(
+    by: str,
+) -> None:
+    play = Play()
+    assert play.ask("balance", by=by) == [GiveOrder(Order("balance", epoch=2, by=by))]
+    traffic = {0: 0.75, 1: 0.25}
+    done = play.requests.answered(Moved("balance", play.requests.map, traffic=traffic), play.roles)
+    assert not [action for action in done if isinstance(action, KeepMap)]
+    [answer] = replies(done)
+    assert f"nothing to gain, no other owners of whole buckets make the {by} of shards" in answer["said"]
+    assert [one["traffic"] for one in answer["shards"]] == [0.75, 0.25]
+    assert (answer["rows"], answer["buckets"]) == (0, 0)
+    assert play.ask("list") == [GiveOrder(Order("list", survey=True, epoch=3))]
 
 
 def test_a_run_that_cannot_says_why() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from satrap.batch import Batch
 from satrap.dense import Workers
+from satrap.store import BUCKETS, bucket_of
 from satrap.train import moves
 from satrap.train.desk import Desk, Moved, Order
 from tests.contract.parties import threads
 from tests.dense.threads import together
-from tests.train.plain import Batches, make_batches
+from tests.train.plain import VOCABULARY, Batches, make_batches
 from tests.train.test_workers import Answer, connecting, contents, make_trainer
 
 STEPS = 70
@@ -36,7 +38,9 @@ class Wishes(Desk):
         self.looks = 0
 
 
-def run(world: int, wishes: Wishes | None, **arguments: Any) -> tuple[Answer, list[str]]:
+def run(
+    world: int, wishes: Wishes | None, *, hot: bool = False, **arguments: Any
+) -> tuple[Answer, list[str]]:
     """Train over two shards, or those that the wishes ask for; return what rank 0 ended with."""
     with threads(3) as servers:
         addresses = [server.address for server in servers]
@@ -52,7 +56,8 @@ def run(world: int, wishes: Wishes | None, **arguments: Any) -> tuple[Answer, li
                 if workers.rank == rank:
                     trainer = make_trainer(exchange=connect, workers=workers, desk=desk, **arguments)
                 workers.meet("built")
-            result = trainer.fit(Batches(make_batches(STEPS, seed=workers.rank)), epochs=1)
+            batches = make_batches(STEPS, seed=workers.rank)
+            result = trainer.fit(Batches(list(map(heated, batches)) if hot else batches), epochs=1)
             workers.meet("trained")
             rows = contents(trainer) if workers.rank == 0 else {}
             workers.meet("read")
@@ -60,6 +65,16 @@ def run(world: int, wishes: Wishes | None, **arguments: Any) -> tuple[Answer, li
             return Answer(trainer, result, rows)
 
         return together(world, work)[0], addresses
+
+
+def heated(batch: Batch) -> Batch:
+    """Return a batch of which nearly all users and items are in buckets of the first of two shards."""
+    for table in ("user", "item"):
+        every = np.arange(VOCABULARY, dtype=np.uint64)
+        own = every[bucket_of(table, every) < BUCKETS // 2]
+        ids = batch.ids[table].values
+        ids[3:] = own[ids[3:] % np.uint64(len(own))]
+    return batch
 
 
 @pytest.fixture
@@ -104,3 +119,23 @@ def test_a_training_with_moves_ends_with_the_bytes_of_one_without(
     for table, columns in plain.rows.items():
         for mine, theirs in zip(moved.rows[table], columns, strict=True):
             assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_portions: None) -> None:
+    orders = [Order("look", survey=True), Order("even", by="traffic"), Order("twice", by="traffic")]
+    wishes = Wishes([*orders, Order("size", by="bytes")], after=0 if world > 1 else 10)
+    moved, _ = run(world, wishes, hot=True, mode="sync")
+    plain, _ = run(world, None, hot=True, mode="sync")
+    look, even, twice, size = wishes.answers[:4]
+    assert [answer.error for answer in wishes.answers] == [None] * 4
+    for answer in wishes.answers:
+        assert answer.traffic.keys() == {0, 1}
+        assert sum(answer.traffic.values()) == pytest.approx(1)
+    assert look.traffic[0] > 0.6
+    assert even.traffic[0] == pytest.approx(0.5, abs=0.02)
+    assert even.carried > 0
+    assert (twice.map, twice.pauses, twice.carried) == (even.map, 0, 0)
+    assert size.map.epoch > even.map.epoch
+    assert abs(size.rows[0] - size.rows[1]) <= 3  # all rows of this model are of one size
+    assert moved.digest == plain.digest

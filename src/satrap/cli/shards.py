@@ -23,7 +23,10 @@ def shards() -> None:
 @json_option
 @debug_option
 def list_(run: str, as_json: bool) -> None:
-    """Show address, buckets, rows and bytes of each shard."""
+    """Show address, buckets, rows, bytes and part of the traffic of each shard.
+
+    Traffic is how often rows were used in the last minutes; what is older than five counts half or less.
+    """
     _ask(run, "list", as_json=as_json)
 
 
@@ -48,16 +51,23 @@ def drain(run: str, number: int, as_json: bool) -> None:
 
 @shards.command()
 @run
+@click.option(
+    "--by",
+    type=click.Choice(["rows", "bytes", "traffic"]),
+    default="rows",
+    show_default=True,
+    help="What is to be even: rows, their bytes, or how often they were used in the last minutes.",
+)
 @json_option
 @debug_option
-def balance(run: str, as_json: bool) -> None:
-    """Move rows so that all shards have equally many."""
-    _ask(run, "balance", as_json=as_json)
+def balance(run: str, by: str, as_json: bool) -> None:
+    """Move rows so that all shards have equally many, or as many bytes, or as much to do."""
+    _ask(run, "balance", by=by, as_json=as_json)
 
 
-def _ask(run: str, command: str, number: int = -1, *, as_json: bool) -> None:
+def _ask(run: str, command: str, number: int = -1, by: str = "rows", *, as_json: bool) -> None:
     """Ask, wait for the answer, and show it."""
-    answer = ask(run, command, number, as_json=as_json)
+    answer = ask(run, command, number, by, as_json=as_json)
     if answer is None:
         return
     if "said" in answer:
@@ -67,8 +77,9 @@ def _ask(run: str, command: str, number: int = -1, *, as_json: bool) -> None:
 
 
 def _table(shards: list[dict[str, Any]]) -> list[str]:
-    lines = [f"{'shard':>5}  {'address':<22}{'buckets':>8}{'rows':>14}{'bytes':>18}"]
+    lines = [f"{'shard':>5}  {'address':<22}{'buckets':>8}{'rows':>14}{'bytes':>18}{'traffic':>9}"]
     for one in shards:
         numbers = f"{one['buckets']:>8,}{one['rows']:>14,}{one['bytes']:>18,}"
+        numbers += f"{one['traffic']:>9.1%}" if one.get("traffic") is not None else f"{'-':>9}"
         lines.append(f"{one['shard']:>5}  {one['address']:<22}{numbers}")
     return lines

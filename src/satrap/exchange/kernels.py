@@ -240,3 +240,22 @@ def split(
                 grouped[place] = ids[i]
                 positions[place] = i
                 bounds[each, t + 1] = place + 1
+
+
+@kernel
+def count_buckets(
+    ids: npt.NDArray[np.uint64],
+    splits: npt.NDArray[np.int64],
+    salts: npt.NDArray[np.uint64],
+    counts: npt.NDArray[np.float64],
+) -> None:
+    """Add 1 to the count of the bucket of each id.
+
+    Args:
+        ids, splits: ids by table, as in a request.
+        salts: hash salt per table.
+        counts: float64[buckets].
+    """
+    for t in range(len(salts)):
+        for i in range(splits[t], splits[t + 1]):
+            counts[mix(ids[i] ^ salts[t]) >> BUCKET_SHIFT] += 1.0

@@ -78,7 +78,7 @@ class RowsMoved(Event):
     def of(cls, values: dict[str, Any]) -> Self:
         """Return it from plain data."""
         plain = values["moved"]
-        for name in ("rows", "bytes"):
+        for name in ("rows", "bytes", "traffic"):
             plain[name] = {int(shard): count for shard, count in plain[name].items()}
         error = None if plain["error"] is None else error_of(plain["error"])
         return cls(Moved(**{**plain, "map": ShardMap.from_dict(plain["map"]), "error": error}))

@@ -32,12 +32,14 @@ LOOK_SECONDS = 0.2
 class Request:
     """What a user wants of a run: `command` is list, add, drain or balance of shards, or workers.
 
-    `number` is the shard to drain, or how many workers there are to be.
+    `number` is the shard to drain, or how many workers there are to be. `by` is what to balance by, see
+    `Order`.
     """
 
     id: str
     command: str
     number: int = -1
+    by: str = "rows"
 
 
 class Mailbox:
@@ -54,7 +56,7 @@ class Mailbox:
 
     # -- of who asks
 
-    def ask(self, command: str, number: int = -1) -> str:
+    def ask(self, command: str, number: int = -1, by: str = "rows") -> str:
         """Put a request in; return its id.
 
         Raises:
@@ -68,7 +70,7 @@ class Mailbox:
                 fix="give the folder of such a run; to change a stopped one, resume it with another "
                 "cluster.shards or cluster.workers",
             )
-        request = Request(secrets.token_hex(4), command, number)
+        request = Request(secrets.token_hex(4), command, number, by)
         write_durably(self.folder / f"{request.id}.ask.json", asdict(request))
         return request.id
 
@@ -124,15 +126,18 @@ class Mailbox:
             self.folder.rmdir()
 
     def requests(self) -> Iterator[Request]:
-        """Yield new requests, and remove their files."""
+        """Yield new requests, and remove their files; refuse those that another version has written."""
         if time.monotonic() - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = time.monotonic()
         for file in sorted(self.folder.glob("*.ask.json")):
+            request, id = None, file.name.removesuffix(".ask.json")
             try:
                 request = Request(**json.loads(file.read_text(encoding="utf-8")))
             except (ValueError, TypeError):
-                request = None
+                why = "the command is of another version of satrap than the run"
+                fix = "ask with the version that the run was started with"
+                self.reply(id, ConfigError("the run does not understand the request", why=why, fix=fix))
             file.unlink(missing_ok=True)
             if request is not None:
                 yield request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from satrap.config import Recipe
 from satrap.errors import ConfigError, ExchangeError, SatrapError
@@ -11,7 +11,7 @@ from satrap.exchange.shard_map import ShardMap
 from satrap.launch.actions import Action, GiveOrder, KeepMap, Reply, RoleState, Say, StartServer, StopRole
 from satrap.launch.mailbox import Request
 from satrap.launchers.launcher import Stop
-from satrap.train.desk import Moved, Order
+from satrap.train.desk import MEASURES, Measure, Moved, Order
 
 READY_SECONDS = 120.0
 """Seconds for servers to start: a busy machine may need long to import their packages."""
@@ -76,6 +76,9 @@ class ShardRequests:
             return ConfigError(what, why=why, fix="resume the run with another cluster.shards")
         if request.command not in ("list", "add", "drain", "balance"):
             return ConfigError(f"there is no request {request.command!r} to shards")
+        if request.by not in (MEASURES if request.command == "balance" else MEASURES[:1]):
+            what = f"shards {request.command}: rows cannot move by {request.by!r}"
+            return ConfigError(what, fix=f"balance by one of {', '.join(MEASURES)}")
         members = self.map.members
         if request.command != "drain" or (request.number in members and len(members) > 1):
             return None
@@ -123,7 +126,8 @@ class ShardRequests:
         assert request is not None
         self._epoch += 1
         leave = (request.number,) if request.command == "drain" else ()
-        return [GiveOrder(Order(request.id, leave, join, self._epoch, request.command == "list"))]
+        survey, by = request.command == "list", cast(Measure, request.by)
+        return [GiveOrder(Order(request.id, leave, join, self._epoch, survey, by))]
 
     def answered(self, moved: Moved, roles: Roles) -> list[Action]:
         """Take what the workers say has become of their order."""
@@ -135,20 +139,16 @@ class ShardRequests:
             return [*actions, *self._stopped_halfway(request, moved), *self._end(moved.error, roles)]
         if request.command == "list":
             return [*actions, *self._end(None, roles, self._listed(moved, roles))]
-        self.map, self._epoch = moved.map, max(self._epoch, moved.map.epoch)
+        before, self.map = self.map.epoch, moved.map
+        self._epoch = max(self._epoch, moved.map.epoch)
         if request.command == "drain":
             left = roles[f"shard {request.number}"]
             left.aside = True
             actions.append(StopRole(left.name, Stop.RELEASE))
-        about = _about(request, moved)
-        times = "once" if moved.pauses == 1 else f"{moved.pauses} times"
-        said = (
-            f"shards {request.command}: {moved.carried:,} rows of {moved.buckets:,} buckets moved; training "
-            f"paused {times}, for {moved.seconds:.3f} s at most and {moved.paused:.3f} s in all; shards now: "
-            f"{', '.join(map(str, moved.map.members))}"
-        )
+        about, said = _about(request, moved), _said(request, moved)
         answer = {"said": said, **about, **self._listed(moved, roles)}
-        return [*actions, KeepMap(self.map, about), Say(said), *self._end(None, roles, answer)]
+        kept = [KeepMap(self.map, about)] if self.map.epoch > before else []
+        return [*actions, *kept, Say(said), *self._end(None, roles, answer)]
 
     def _stopped_halfway(self, request: Request, moved: Moved) -> list[Action]:
         """Keep the map of what was moved before something went wrong; shards that have rows by it stay."""
@@ -171,6 +171,7 @@ class ShardRequests:
                     "buckets": int((owners == number).sum()),
                     "rows": moved.rows.get(number, 0),
                     "bytes": moved.bytes.get(number, 0),
+                    "traffic": moved.traffic.get(number),
                 }
                 for number in moved.map.members
             ],
@@ -199,6 +200,20 @@ class ShardRequests:
         while final and self._waiting:
             actions.append(Reply(self._waiting.popleft().id, error))
         return actions
+
+
+def _said(request: Request, moved: Moved) -> str:
+    if not moved.pauses:
+        return (
+            f"shards {request.command}: nothing to gain, no other owners of whole buckets make the "
+            f"{request.by} of shards more even"
+        )
+    times = "once" if moved.pauses == 1 else f"{moved.pauses} times"
+    return (
+        f"shards {request.command}: {moved.carried:,} rows of {moved.buckets:,} buckets moved; training "
+        f"paused {times}, for {moved.seconds:.3f} s at most and {moved.paused:.3f} s in all; shards now: "
+        f"{', '.join(map(str, moved.map.members))}"
+    )
 
 
 def _about(request: Request, moved: Moved) -> dict[str, Any]:

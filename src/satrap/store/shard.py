@@ -250,7 +250,7 @@ class Shard(GroupRequests):
             return sum(moving.discard(group, mask) for group in self.groups)
 
     def rows_by_bucket(self, buckets: Sequence[int] = range(BUCKETS)) -> Offsets:
-        """Return the number of rows in each fixed bucket, int64[4096]; those of a tier are not counted.
+        """Return how many rows of each group are in each fixed bucket, int64[groups, 4096], none of a tier.
 
         Args:
             buckets: count the rows of these (default all); it is 0 for all others. The time it takes grows
@@ -259,10 +259,7 @@ class Shard(GroupRequests):
         self._open()
         wanted = mask_of(buckets)
         with self._lock:
-            counts: Offsets = np.zeros(BUCKETS, np.int64)
-            for group in self.groups:
-                counts += moving.rows_by_bucket(group, wanted)
-            return counts
+            return np.stack([moving.rows_by_bucket(group, wanted) for group in self.groups])
 
     def clear(self) -> None:
         """Forget every row and its state; all counters but `rows` continue."""

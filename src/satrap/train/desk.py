@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from satrap.errors import SatrapError
 from satrap.exchange.shard_map import ShardMap
+
+Measure = Literal["rows", "bytes", "traffic"]
+"""What shards can be balanced by."""
+MEASURES: tuple[str, ...] = get_args(Measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,9 @@ class Order:
         leave: numbers of shards that give all their buckets away and leave.
         join: HOST:PORT of shards that take part from now on, by number.
         epoch: of the map that there will be.
-        survey: True: nothing is to move; only tell how many rows each shard has.
+        survey: True: nothing is to move; only tell what each shard has.
+        by: what is to be even among the shards: their rows, the bytes of their rows' weights and optimizer
+            state, or how often their rows were used lately.
     """
 
     id: str
@@ -27,6 +33,7 @@ class Order:
     join: Mapping[int, str] = field(default_factory=dict)
     epoch: int = 0
     survey: bool = False
+    by: Measure = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class Moved:
         pauses: how often training paused.
         paused: seconds of all pauses together.
         error: why not all rows have moved; None: they have. `map` says whether some have.
+        traffic: part of all uses of rows lately, of each shard's rows, by number; empty: there were none.
     """
 
     id: str
@@ -56,6 +64,7 @@ class Moved:
     pauses: int = 0
     paused: float = 0.0
     error: SatrapError | None = None
+    traffic: Mapping[int, float] = field(default_factory=dict)
 
 
 class Desk(Protocol):

@@ -10,14 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from satrap.errors import ConfigError, SatrapError, error_of, error_values
-from satrap.exchange.balance import balanced, towards
+from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, error_values
+from satrap.exchange.balance import balanced, gain, towards
 from satrap.exchange.servers.moves import Movable, Moves
 from satrap.exchange.shard_map import ShardMap
 from satrap.train.desk import Desk, Moved, Order
 from satrap.train.snapshots import Snapshots
 from satrap.train.state import TrainingState
+
+Weights = npt.NDArray[np.int64]
 
 EVERY = 16
 """Steps between two looks at what is asked for, if there are several workers: they must look at the same."""
@@ -27,6 +30,11 @@ CARRY_SECONDS = 0.02
 """How long carrying a portion may take; the next one is made larger or smaller accordingly."""
 PAUSED = 1 / 16
 """Part of the time for which training may stand still while a move is under way."""
+WORTH = 0.02
+"""Part of a share by which the busiest shard must have less to do, or no bucket moves: traffic is never the
+same twice, and a balance of chance would move rows for nothing."""
+_PARTS = 2.0**40
+"""In how many parts the traffic of all buckets is divided."""
 
 
 class Mover:
@@ -74,17 +82,23 @@ class Mover:
         """Take the next order, if none is under way; answer one that cannot be carried out."""
         order = desk.order() if self._course is None else None
         if order is not None and order.survey:
-            desk.answer(Moved(order.id, self._moves.map, *self._sizes()))
+            desk.answer(Moved(order.id, self._moves.map, **self._sizes()))
         elif order is not None:
             self._course = Course(order, self._moves, steps)
         if self._course is not None and (error := self._course.failure) is not None:
             self._end(desk, self._course, error)
+        elif self._course is not None and self._course.idle:
+            self._end(desk, self._course, None)
 
-    def _sizes(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return rows and bytes of each shard."""
+    def _sizes(self) -> dict[str, Any]:
+        """Return rows, bytes and traffic of each shard, by name in `Moved`."""
         shards = [(one.shard, one) for one in self._exchange.telemetry.statistics().shards]
         known = [(number, one) for number, one in shards if number is not None]
-        return {number: one.rows for number, one in known}, {number: one.bytes for number, one in known}
+        rows = {number: one.rows for number, one in known}
+        size = {number: one.bytes for number, one in known}
+        uses, owners = self._moves.uses_by_bucket(), self._moves.map.owners
+        parts = {number: float(uses[owners == number].sum() / uses.sum()) for number in rows if uses.any()}
+        return {"rows": rows, "bytes": size, "traffic": parts}
 
     def _carry_out(self, course: Course | None) -> None:
         """Carry a portion once no update is under way: join, carry, adopt, each on all workers."""
@@ -114,13 +128,13 @@ class Mover:
 
     def _end(self, desk: Desk, course: Course, error: SatrapError | None) -> None:
         self._course = None
-        desk.answer(Moved(course.order.id, self._moves.map, *self._sizes(), **course.told(), error=error))
+        desk.answer(Moved(course.order.id, self._moves.map, **self._sizes(), **course.told(), error=error))
 
 
 class Course:
     """A move that is under way, as rank 0 sees it.
 
-    Beside the training, shards rehearse, and the rows of each bucket are counted.
+    Beside the training, shards rehearse, and it is counted what each bucket has.
 
     Args:
         order: what is asked for.
@@ -144,13 +158,37 @@ class Course:
         old, order = self._old, self.order
         everyone = sorted({*old.members, *order.join})
         self._moves.rehearse(old.after(old.owners, everyone, epoch=order.epoch), order.join)
-        self._counts = np.sum(list(self._moves.rows_by_bucket().values()), axis=0)
-        self._goal = balanced(old.owners, self._counts, self._members)
+        self._counts, size = self._moves.rows_by_bucket()
+        by = {"rows": lambda: self._counts, "bytes": lambda: size, "traffic": self._traffic}
+        weights = by[order.by]()
+        goal = balanced(old.owners, weights, self._members)
+        worth = WORTH if order.by == "traffic" else 0.0
+        if self._members != old.members or gain(old.owners, goal, weights, self._members) > worth:
+            self._goal = goal
+
+    def _traffic(self) -> Weights:
+        """Return weights in proportion to how often the rows of each bucket were used lately, int64[4096]."""
+        uses = self._moves.uses_by_bucket()
+        if not uses.any():
+            raise ExchangeError(
+                "the shards cannot be balanced by traffic",
+                why="no rows have been used since they began to count",
+                fix="ask again once the run has trained for a while",
+            )
+        parts: Weights = np.rint(uses * (_PARTS / uses.sum())).astype(np.int64)
+        return parts
 
     @property
     def prepared(self) -> bool:
         """Whether the first portion may be carried."""
         return self._prepared.done()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has to move, and nobody joins or leaves."""
+        if not self.prepared or self._members != self._old.members:
+            return False
+        return bool((self._goal == self._old.owners).all())
 
     @property
     def failure(self) -> SatrapError | None:

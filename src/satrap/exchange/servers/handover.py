@@ -65,8 +65,15 @@ def buckets_of(asked: Mapping[str, Any]) -> Sequence[int]:
 
 
 def census(store: Shard, buckets: Sequence[int]) -> dict[str, Any]:
-    """Return the "rows" in each of some buckets, in their order, and the "counts" of the store's updates."""
-    return {"counts": counts_of(store), "rows": store.rows_by_bucket(buckets)[list(buckets)].tolist()}
+    """Count what is in some buckets.
+
+    Returns:
+        The "rows" in each of them, in their order, the "bytes" of weights and optimizer state of these rows,
+        and the "counts" of the store's updates.
+    """
+    rows = store.rows_by_bucket(buckets)[:, list(buckets)]
+    size = np.array([group.row_bytes for group in store.groups]) @ rows
+    return {"counts": counts_of(store), "rows": rows.sum(axis=0).tolist(), "bytes": size.tolist()}
 
 
 def map_change(config: ShardConfig, store: Shard, asked: Mapping[str, Any]) -> Callable[[], ShardConfig]:

@@ -16,6 +16,7 @@ from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers.durability import ServersDurability
 from satrap.exchange.servers.jobs import JOB_SECONDS
 from satrap.exchange.servers.shards import Shards
+from satrap.exchange.servers.uses import Counts as Uses
 from satrap.exchange.shard_map import ShardMap
 from satrap.exchange.states import largest
 from satrap.faults import hit
@@ -109,19 +110,33 @@ class Moves:
         """The map of now."""
         return self._map()
 
-    def rows_by_bucket(self) -> dict[int, Counts]:
-        """Return, by shard, the number of rows in each bucket, int64[4096]; any thread may call it.
+    def rows_by_bucket(self) -> tuple[Counts, Counts]:
+        """Return the rows in each bucket, and their bytes, int64[4096] each; any thread may call it.
 
-        Shards count some buckets at a time, so that lookups wait for little.
+        Bytes are those of weights and optimizer state. Shards count some buckets at a time, so that lookups
+        wait for little.
         """
-        found = {shard: np.zeros(BUCKETS, np.int64) for shard in self._shards.peers}
+        rows, size = np.zeros((2, BUCKETS), np.int64)
         for first in range(0, BUCKETS, COUNTED):
-            for shard, about in self._census(range(first, first + COUNTED)).items():
-                found[shard][first : first + COUNTED] = about["rows"]
+            some = slice(first, first + COUNTED)
+            for about in self._census(range(BUCKETS)[some]).values():
+                rows[some] += about["rows"]
+                size[some] += about["bytes"]
+        return rows, size
+
+    def uses_by_bucket(self) -> Uses:
+        """Return how often rows of each bucket were used lately, float64[4096]; any thread may call it.
+
+        See `uses.Uses`. What a bucket's shards before have counted is in it, whoever owns the bucket now.
+        """
+        answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"uses": True})])
+        found = np.zeros(BUCKETS)
+        for parts in answers:
+            found += np.frombuffer(parts[0], np.float64, BUCKETS)
         return found
 
     def _census(self, buckets: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """Return, by shard, its "rows" in each of some buckets, and the "counts" of its updates."""
+        """Return, by shard, what `handover.census` says of some buckets."""
         shards = list(self._shards.peers)
         runs = [[run.start, run.stop] for run in runs_of(buckets)]
         answers = self._shards.ask_all(Kind.STATISTICS, [pack_text({"buckets": runs})])

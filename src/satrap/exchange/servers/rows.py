@@ -16,6 +16,7 @@ from satrap.exchange.servers.chunks import pack_chunk, unpack_chunk
 from satrap.exchange.servers.found import FoundRows
 from satrap.exchange.servers.sections import NO_ROWS, Section, pack, unpack
 from satrap.exchange.servers.steps import GroupUpdate, Share, StepBoard, member_of, merge
+from satrap.exchange.servers.uses import Uses
 from satrap.exchange.servers.wire import CODES, from_wire, to_wire
 from satrap.faults import hit
 from satrap.rpc.server.handler import Work
@@ -42,11 +43,13 @@ class RowRequests:
 
     Attributes:
         updates: shares that were applied.
+        uses: counts a row once for each step and worker: when its gradient comes, or where rows are frozen,
+            when it is asked for. What is only read does not count, nor what is read ahead from a disk.
     """
 
     def __init__(self, store: Shard, board: StepBoard, max_bytes: int) -> None:
         self.store, self._board, self._max_bytes = store, board, max_bytes
-        self.updates = 0
+        self.updates, self.uses = 0, Uses([group.tables for group in store.groups])
         self._found = FoundRows()
         self._exports: dict[int, Iterator[Chunk]] = {}
         self._scratch = np.empty(0, np.float32)
@@ -83,7 +86,9 @@ class RowRequests:
                 rows = self._buffer(s.count, dim)
             if create:
                 _, slots = self.store.lookup_slots(s.group, s.ids, s.splits, rows)
-                if not self.store.groups[s.group].frozen:  # no update will name them
+                if self.store.groups[s.group].frozen:  # no update will name them
+                    self.uses.count(s.group, s.ids, s.splits)
+                else:
                     found.append((s.ids, s.splits, slots))
             else:
                 self.store.peek_group(s.group, s.ids, s.splits, rows)
@@ -105,6 +110,8 @@ class RowRequests:
         for s in sections:
             assert s.ids is not None
             rows = np.hstack(self.store.fetch_group(s.group, s.ids, s.splits))
+            if self.store.groups[s.group].frozen:
+                self.uses.count(s.group, s.ids, s.splits)
             code, count = CODES["float32"], np.array([0, s.count], np.int64)
             answer.append(Section(s.group, count, None, code, rows.shape[1], 1.0, to_wire(rows, code)))
         updates = [self.store.groups[s.group].updates for s in sections]
@@ -122,20 +129,25 @@ class RowRequests:
         pieces = np.split(whole.reshape(-1), np.cumsum(sizes)[:-1]) if sizes else []
         share = Share([_gradients(s, p) for s, p in zip(sections, pieces, strict=True)], header.lr_scale)
         self._check_gradients(share)
-        return Work(partial(self._push if session.gated else self._apply_own, session, header, share))
+        return Work(partial(self._update, session, header, share))
+
+    def _update(self, session: Session, header: Header, share: Share) -> list[Buffer]:
+        (self._push if session.gated else self._apply_own)(session, header, share)
+        for u in share.updates:
+            self.uses.count(u.group, u.ids, u.splits)
+        return []
 
     def _check_gradients(self, share: Share) -> None:
         """Refuse all groups if one cannot be applied."""
         self.store.check_gradients([u.group for u in share.updates], [u.gradients for u in share.updates])
 
-    def _apply_own(self, session: Session, _: Header, share: Share) -> list[Buffer]:
+    def _apply_own(self, session: Session, _: Header, share: Share) -> None:
         named = [(u.group, u.ids, u.splits) for u in share.updates]
         self._apply(share, self._found.take(session.client, named))
         member_of(session).updates += 1
         self.updates += 1
-        return []
 
-    def _push(self, session: Session, header: Header, share: Share) -> list[Buffer]:
+    def _push(self, session: Session, header: Header, share: Share) -> None:
         """Add a share to the open step of `sync`; the last one completes it."""
         shares = self._board.offer(session.rank, header.step, share)
         member = member_of(session)
@@ -145,7 +157,6 @@ class RowRequests:
             merged = Share(merge(shares), shares[0].lr_scale)
             self._check_gradients(merged)  # finite numbers may have a sum that is not
             self._apply(merged, [None] * len(merged.updates))
-        return []
 
     def _apply(self, share: Share, found: Sequence[Slots | None]) -> None:
         scale = share.lr_scale

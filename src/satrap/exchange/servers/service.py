@@ -201,6 +201,8 @@ class Service(SerialHandler):
                 about = unpack_text(only(parts)) if parts else {}
                 if "rehearsal" in about:
                     return _telling(partial(_rehearse_beside, self, about))
+                if about.get("uses") is True:
+                    return Work(lambda: [self._rows.uses.lately().data])
                 if about:
                     return _telling(partial(census, store, buckets_of(about)))
                 return Work(lambda: [pack_text(asdict(self.statistics()))])
@@ -220,6 +222,9 @@ class Service(SerialHandler):
         raise FrameError(f"a request of unknown kind {kind}")
 
     def _configure(self, config: ShardConfig) -> None:
+        assert self.config is not None
+        if set(self.config.map.members) - set(config.map.members):
+            self._rows.uses.clear()  # those counted by a shard that has left are gone: all begin anew
         self.config = config
         hit("shard.map")
         self._rows.forget(lambda _: True)  # an export that a failed move began would keep rows as they were

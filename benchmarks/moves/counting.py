@@ -1,0 +1,96 @@
+"""What it costs a shard to count the uses of its rows, by request and by id. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import satrap
+from benchmarks.record import write
+from satrap.exchange.servers.config import ShardConfig, tables_to_dicts
+from satrap.exchange.servers.sections import Section, pack
+from satrap.exchange.servers.service import Service
+from satrap.exchange.servers.wire import CODES
+from satrap.exchange.shard_map import ShardMap
+from satrap.rpc.server.handler import Job
+from satrap.rpc.server.session import Session
+from satrap.rpc.server.turns import execute
+from satrap.rpc.wire.frames import FAILURE, Header, Kind
+from satrap.rpc.wire.text import pack_text
+from satrap.store import StoreConfig
+
+ROWS = 1_000_000
+
+
+class Shard:
+    """A shard without sockets that serves steps of one worker: a lookup, then the update of its rows."""
+
+    def __init__(self, dim: int) -> None:
+        table = satrap.Table("user", dim=dim, optimizer=satrap.optim.Adagrad(lr=0.01))
+        config = ShardConfig(tables_to_dicts([table]), StoreConfig(1), 0, ShardMap(1))
+        about = {"forward": "float16", "rank": 0, "world": 1, "mode": "hybrid", "ordered": False}
+        self.service, self.session, self.number = Service(), Session(1, None), 0
+        self.dim = dim
+        self.do(Kind.HELLO, [pack_text(config.to_dict() | about | {"run": secrets.token_hex(4)})])
+
+    def do(self, kind: Kind, parts: Sequence[object]) -> float:
+        """Execute a request; return the seconds it took."""
+        header = Header(kind, 1, 1, self.number)
+        self.number += 1
+        begun = time.perf_counter()
+        answer = execute(self.service, Job(self.session, header, parts, 0, 0.0))
+        seconds = time.perf_counter() - begun
+        assert answer.header.kind != FAILURE
+        return seconds
+
+    def step(self, ids: np.ndarray) -> float:
+        """Return the seconds of a step of distinct ids, uint64[n]."""
+        splits = np.array([0, len(ids)], np.int64)
+        code, zeros = CODES["bfloat16"], np.zeros(len(ids) * self.dim * 2, np.uint8)
+        lookup = self.do(Kind.LOOKUP, pack([Section(0, splits, ids)]))
+        return lookup + self.do(Kind.UPDATE, pack([Section(0, splits, ids, code, self.dim, 1.0, zeros)]))
+
+
+def main() -> None:
+    """Measure and print; with --write also keep the result."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ids", type=int, nargs="+", default=[10, 1_000, 10_000, 100_000])
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    shard, results = Shard(asked.dim), {}
+    uses = shard.service._rows.uses
+    count = uses.count
+    random = np.random.default_rng(1)
+    for ids in asked.ids:
+        batches = [random.choice(ROWS, ids, replace=False).astype(np.uint64) for _ in range(8)]
+        steps = min(500, max(8, 400_000 // ids))
+        for batch in batches:
+            shard.step(batch)
+        found = {"counting": [], "without": []}
+        for _ in range(asked.repeats):
+            for name, times in found.items():
+                uses.count = count if name == "counting" else lambda *_: None  # type: ignore[method-assign]
+                times.append(statistics.median(shard.step(batches[i % 8]) for i in range(steps)))
+        each = {name: min(times) * 1e6 for name, times in found.items()}
+        alone, splits = [], np.array([0, ids], np.int64)
+        for i in range(steps):
+            begun = time.perf_counter()
+            count(0, batches[i % 8], splits)
+            alone.append(time.perf_counter() - begun)
+        each["count_alone"] = statistics.median(alone) * 1e6
+        results[str(ids)] = {f"{name}_us": value for name, value in each.items()}
+        print(ids, results[str(ids)], flush=True)
+    if asked.write:
+        write(Path(__file__).parent / "results", vars(asked), results)
+
+
+if __name__ == "__main__":
+    main()
