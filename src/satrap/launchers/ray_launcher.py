@@ -107,7 +107,8 @@ class RayLauncher:
             raise
 
     def _connect(self) -> None:
-        address, options = self._keys.address, {}
+        address = self._keys.address
+        options: dict[str, Any] = {}
         if address is None:
             asks = total(self._asked.values())
             custom = {name: n for name, n in asks.items() if name not in ("CPU", "GPU", "memory")}
