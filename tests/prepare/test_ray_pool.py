@@ -14,6 +14,9 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.prepare import prepare
+from satrap.prepare.manifest import View
+from satrap.prepare.parts import Run
+from satrap.prepare.prepare import node_worker
 from satrap.prepare.ray_pool import DEATHS, results
 from tests.cli.command import SATRAP
 from tests.cluster.runs import alive, eventually
@@ -86,6 +89,37 @@ def test_errors_say_what_happened_on_which_node(nodes: Nodes) -> None:
         done(["gone"])
     assert gone.value.where == f"node {here}"
     assert nodes.free() == 8
+
+
+@pytest.mark.parametrize(
+    ("folder", "facts", "gone", "what", "where"),
+    [
+        ("elsewhere", {}, False, "the output folder is not the same there", "elsewhere"),
+        (
+            ".",
+            {"size": 1, "version": "1", "rows": True},
+            False,
+            "the input is another file there",
+            "rows.csv",
+        ),
+        (".", {}, True, "the file does not exist", "rows.csv"),
+    ],
+)
+def test_a_node_that_sees_other_files_is_named_with_the_file(
+    nodes: Nodes, tmp_path: Path, folder: str, facts: dict[str, Any], gone: bool, what: str, where: str
+) -> None:
+    raw = make(tmp_path, 10)
+    if gone:
+        (tmp_path / "rows.csv").unlink()
+    (tmp_path / "mark").touch()
+    view = View((tmp_path / folder).absolute(), "mark", {}, {str(tmp_path / "rows.csv"): facts})
+    tasks = iter([Run("train", 0, 0, None, None)])
+    with pytest.raises((ConfigError, DataError)) as caught:
+        list(
+            results(node_worker, (raw.source, 1, view), tasks, left, address="auto", workers=1, notice=print)
+        )
+    assert what in caught.value.what
+    assert f"{tmp_path / where}, on node {nodes.ray.util.get_node_ip_address()}" in caught.value.where
 
 
 def recipe(folder: Path) -> Path:
