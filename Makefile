@@ -50,7 +50,7 @@ test-gpu: setup
 # Runs on a Ray cluster of several nodes, all on this machine; needs a network once, for Ray.
 test-ray: setup
 	@$(PIP) --editable ".[dev,ray]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers tests/prepare
 
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup

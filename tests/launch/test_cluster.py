@@ -20,7 +20,9 @@ from safetensors.numpy import load_file
 from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError, DataError, ExchangeError
+from satrap.exchange.shard_map import ShardMap
 from satrap.launch.cluster import _Cluster
+from satrap.launch.mailbox import MapLog
 from satrap.launch.worker import Assignment
 from satrap.rpc import create_key
 from satrap.train import Observer, Progress
@@ -105,7 +107,8 @@ def test_ray_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError) as caught:
         launch.train(load(make_recipe(tmp_path), [*SERVERS, "cluster.launcher=ray"]), str(tmp_path / "run"))
-    assert caught.value.what == "cluster.launcher is ray, but Ray is not installed"
+    assert caught.value.what == "Ray is not installed"
+    assert caught.value.where == "cluster.launcher"
     assert "pip install 'satrap[ray]'" in caught.value.fix
     assert not (tmp_path / "run").exists()
 
@@ -352,5 +355,8 @@ def test_embedding_workers_change_nothing_but_who_pools(
 def test_one_worker_alone_meets_nobody() -> None:
     nothing: Any = None
     alone = Assignment("run", {}, 0, 1, "", ())
-    cluster = _Cluster(nothing, nothing, nothing, alone, nothing, nothing, (), *[nothing] * 4)
+    maps = MapLog(Path(), 1, ShardMap(1), [])
+    cluster = _Cluster(
+        nothing, nothing, nothing, alone, nothing, nothing, (), nothing, nothing, maps, nothing
+    )
     assert cluster._meeting_point() == ""

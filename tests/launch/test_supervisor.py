@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from satrap.config.cluster import Cluster
-from satrap.errors import CheckpointError, DataError, ExchangeError, SatrapError, TrainingError
+from satrap.errors import CheckpointError, ConfigError, DataError, ExchangeError, SatrapError, TrainingError
 from satrap.events import Event, Failed, Notice, Ready, Recovering
 from satrap.exchange.shard_map import ShardMap
-from satrap.launch.actions import ChangeWorkers, MakeRoom, Reply
+from satrap.launch.actions import ChangeWorkers, MakeRoom, MakeShardRoom, Reply
 from satrap.launch.events import Finished, RowsMoved, Stepped, Trained
 from satrap.launch.mailbox import Request
 from satrap.launch.outcome import InterruptedRunError
@@ -102,7 +102,7 @@ class Play:
                     self.servers.append(action)
                     kept = "" if name in self.moves else address
                     self.begin(name, Ready(kept or f"127.0.0.1:{self.pids}"))
-                case MakeRoom() | ChangeWorkers() | Reply():
+                case MakeRoom() | MakeShardRoom() | ChangeWorkers() | Reply():
                     self.about_workers(action)
                 case StartWorkers():
                     self.groups.append(action)
@@ -125,10 +125,12 @@ class Play:
         else:
             self.told.append(action.event)
 
-    def about_workers(self, action: MakeRoom | ChangeWorkers | Reply) -> None:
+    def about_workers(self, action: MakeRoom | MakeShardRoom | ChangeWorkers | Reply) -> None:
         match action:
             case MakeRoom():
                 self.do(self.supervisor.has_room(self.full))
+            case MakeShardRoom():
+                self.do(self.supervisor.shard_has_room(self.full))
             case ChangeWorkers(workers):
                 self.workers = workers
             case Reply(_, answer):
@@ -804,6 +806,20 @@ def joining(rules: Rules) -> Play:
     assert list(play.live)[-1] == "shard 2"
     play.wait()
     return play
+
+
+def test_a_shard_that_has_no_room_does_not_join() -> None:
+    play = Play(RULES)
+    play.step(50)
+    play.full = ConfigError("the Ray cluster has no room")
+    play.do(play.supervisor.asked(Request("r", "add")))
+    play.wait()
+    assert play.answers == [play.full]
+    assert "shard 2" not in play.live
+    play.full = None
+    play.do(play.supervisor.asked(Request("s", "add")))
+    play.wait()
+    assert "shard 2" in play.live
 
 
 def moved() -> RowsMoved:

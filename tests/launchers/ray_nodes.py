@@ -81,21 +81,26 @@ class Nodes:
 
     def roles(self) -> list[Role]:
         """Return the processes of roles that run now."""
-        raylets = {
-            node.all_processes["raylet"][0].process.pid: node for node in self.cluster.list_all_nodes()
-        }
-        parents = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        found = []
+        raylets, parents, found = self._raylets(), _parents(), []
         for pid, agent in sorted(parents.items()):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-                kind = "worker" if "satrap.launch" in words else next(filter(ROLES.__contains__, words), None)
-                if kind and parents.get(agent) in raylets:
-                    found.append(Role(kind, pid, agent, raylets[parents[agent]]))
+            words = _words(pid)
+            kind = "worker" if "satrap.launch" in words else next(filter(ROLES.__contains__, words), None)
+            if kind and parents.get(agent) in raylets:
+                found.append(Role(kind, pid, agent, raylets[parents[agent]]))
         return found
+
+    def actors(self, name: str) -> list[tuple[int, Any]]:
+        """Return process and node of the actors of a class."""
+        raylets = self._raylets()
+        parents = sorted(_parents().items())
+        return [
+            (pid, raylets[parent])
+            for pid, parent in parents
+            if parent in raylets and _words(pid)[0].startswith(f"ray::{name}")
+        ]
+
+    def _raylets(self) -> dict[int, Any]:
+        return {node.all_processes["raylet"][0].process.pid: node for node in self.cluster.list_all_nodes()}
 
     def remove(self, node: Any) -> None:
         """Kill a node."""
@@ -105,3 +110,18 @@ class Nodes:
         with contextlib.ExitStack() as stack:
             stack.callback(self.cluster.shutdown)
             stack.callback(self.ray.shutdown)
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _words(pid: int) -> list[str]:
+    """Return the command of a process; an empty word if it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return [""]

@@ -96,16 +96,16 @@ def test_more_roles_get_room_of_their_own_and_give_it_back(nodes: Nodes) -> None
         return float(nodes.ray.available_resources().get("CPU", 0.0))
 
     with closing(launcher(workers(5), [])) as made:
-        made.reserve(workers(7))
+        made.reserve(workers(7), [])
         assert eventually(lambda: free() == 1, 20)
         with pytest.raises(ConfigError, match=r"has no room now .*\n.*worker: "):
-            made.reserve(workers(10))
+            made.reserve(workers(10), [])
         assert eventually(lambda: free() == 1, 20)
-        made.release(workers(6))
+        made.release(workers(6), [])
         assert eventually(lambda: free() == 2, 20)
-        made.release(workers(2))  # those of the beginning share a group
+        made.release(workers(2), [])  # those of the beginning share a group
         assert eventually(lambda: free() == 3, 20)
-        made.reserve(workers(6))
+        made.reserve(workers(6), [])
         assert eventually(lambda: free() == 2, 20)
     assert nodes.free() == 8
 

@@ -30,6 +30,8 @@ def test_each_role_asks_for_what_its_kind_does() -> None:
     assert found["loader 0"] == {"CPU": 1}
     assert found["worker 1"] == {"CPU": 2, "GPU": 1}
     assert asked(Cluster(exchange="collective", workers=2)).keys() == {"worker 0", "worker 1"}
+    assert list(asked(KEYS, [4, 1]))[:3] == ["shard 1", "shard 4", "loader 0"]
+    assert asked(Cluster(exchange="collective"), [0]).keys() == {"worker 0"}
     assert total(found.values()) == {"CPU": 8, "memory": 12 * GIB, "disk": 3, "GPU": 2}
 
 

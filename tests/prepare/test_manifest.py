@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,3 +71,26 @@ def test_other_settings_are_refused(tmp_path):
     opened(tmp_path)
     with pytest.raises(ConfigError, match="part_bytes differs"):
         opened(tmp_path, settings={"version": 1, "part_bytes": 5})
+
+
+def test_another_view_of_the_files_is_refused(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    manifest = opened(here)
+    view = manifest.view()
+    view.check({"version": 1}, INPUTS)
+    with pytest.raises(ConfigError, match="the output folder is not the same there"):
+        replace(view, folder=there).check({"version": 1}, INPUTS)
+    with pytest.raises(ConfigError, match="version is 2, and here 1"):
+        view.check({"version": 2}, INPUTS)
+    for other, what in (
+        ({"/a.csv": {**INPUTS["/a.csv"], "version": "2"}}, "another file there"),
+        ({}, "other files there"),
+        ({**INPUTS, "/b.csv": INPUTS["/a.csv"]}, "other files there"),
+    ):
+        with pytest.raises(DataError, match=what) as caught:
+            view.check({"version": 1}, other)
+        assert caught.value.where == ("/b.csv" if len(other) == 2 else "/a.csv")
+    manifest.tidy()
+    assert [path.name for path in here.iterdir()] == [MANIFEST]

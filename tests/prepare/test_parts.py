@@ -5,7 +5,7 @@ import pytest
 from satrap.data import CsvOptions
 from satrap.data.csv import BLOCK_BYTES
 from satrap.data.dataset import open_source
-from satrap.prepare.parts import Part, Run, runs
+from satrap.prepare.parts import Part, Run, after, runs
 
 LIMIT = 2 * BLOCK_BYTES
 LINE = b"word," * 20 + b"\n"
@@ -65,3 +65,14 @@ def test_compressed_text_is_one_run(tmp_path):
     path.write_bytes(gzip.compress(LINE * ROWS))
     gz = open_source(str(path), csv=CsvOptions(columns=[str(i) for i in range(21)]))
     assert all_runs(gz, {}, split=True) == [Run("train", 0, 0, None, None)]
+
+
+def test_what_is_left_of_a_run_is_the_run_without_its_first_part(source):
+    found = all_runs(source, {}, split=True)
+    assert len(found) >= 3
+    left = Run("train", 0, 0, None, None)
+    for run in found[:-1]:
+        left = after(left, part(run, run.stop))
+        assert left == Run("train", 0, run.number + 1, run.stop, None)
+    assert after(left, part(found[-1], None)) is None
+    assert after(found[1], part(found[1], found[1].stop)) is None

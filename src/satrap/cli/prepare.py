@@ -25,12 +25,25 @@ if TYPE_CHECKING:
     help="About how many files to write; default one for each 256 MiB.",
 )
 @click.option(
-    "--processes", type=click.IntRange(1), metavar="P", help="Parts written at a time; default the cores."
+    "--processes",
+    type=click.IntRange(1),
+    metavar="P",
+    help="Parts written at a time; default the cores, of this machine or of the Ray cluster.",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Write the parts on the nodes of a Ray cluster: HOST:PORT, or auto for that of this machine.",
 )
 @set_option
 @debug_option
 def prepare(
-    recipe: str, output: str, files: int | None, processes: int | None, overrides: tuple[str, ...]
+    recipe: str,
+    output: str,
+    files: int | None,
+    processes: int | None,
+    ray: str | None,
+    overrides: tuple[str, ...],
 ) -> None:
     """Write the rows of RECIPE as Parquet files of ids and numbers, which are read faster.
 
@@ -42,10 +55,13 @@ def prepare(
     loaded = load(recipe, overrides)
     from satrap.prepare import prepare as write
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes is None and ray is None:
+        processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         with _Line() as line:
-            done = write(loaded, output, files=files, processes=processes or cores, progress=line)
+            done = write(
+                loaded, output, files=files, processes=processes, ray=ray, progress=line, notice=line.say
+            )
     except KeyboardInterrupt:
         click.echo("interrupted; the same command goes on", err=True)
         sys.exit(1)
@@ -75,6 +91,11 @@ class _Line:
         if now.total:
             text = f"{min(1.0, now.read / now.total):4.0%}  {text}"
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        self.__exit__()
+        click.echo(text, err=True)
 
     def __enter__(self) -> _Line:
         return self

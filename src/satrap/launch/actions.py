@@ -90,6 +90,13 @@ class MakeRoom:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeShardRoom:
+    """Reserve what one more shard needs; `Supervisor.shard_has_room`."""
+
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeWorkers:
     """From now on the run has so many workers."""
 
@@ -115,6 +122,7 @@ Action = (
     | GiveOrder
     | KeepMap
     | MakeRoom
+    | MakeShardRoom
     | ChangeWorkers
     | Reply
 )

@@ -25,6 +25,7 @@ from satrap.launch.actions import (
     GiveOrder,
     KeepMap,
     MakeRoom,
+    MakeShardRoom,
     Reply,
     Say,
     StartServer,
@@ -89,7 +90,7 @@ def run(
     assignment = assigned(recipe, schema, folder, identity, notice)
     assignment = replace(assignment, resume=resume, trial=trial)
     interrupts: list[int] = []
-    launcher, mailbox = _launcher(recipe, identity.run, folder, notice), Mailbox(folder.requests)
+    launcher, mailbox = _launcher(recipe, identity.run, folder, maps, notice), Mailbox(folder.requests)
     signals = (signal.SIGINT, signal.SIGTERM)
     handlers = signal_handlers(dict.fromkeys(signals, lambda number, _: interrupts.append(number)))
     with handlers, closing(launcher), mailbox.open(), closing(Targets(folder)) as targets:
@@ -105,6 +106,7 @@ def run(
                 cluster.do(supervisor.heard(name, event))
             targets.keep_workers(cluster.assignment.world)
             targets.remove(supervisor.gone)
+            cluster.give_back()
     assert supervisor.trained is not None
     outcome = Outcome(folder, supervisor.trained.result, supervisor.trained.test)
     if supervisor.restarts:
@@ -138,7 +140,9 @@ def _requests(
     return ShardRequests(maps.map, fixed=fixed, foreign=foreign), maps
 
 
-def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str], None]) -> Launcher:
+def _launcher(
+    recipe: Recipe, run: str, folder: RunFolder, maps: MapLog, notice: Callable[[str], None]
+) -> Launcher:
     """Return what the recipe calls `cluster.launcher`; that of Ray connects, and reserves resources."""
     keys = recipe.sections.cluster
     if keys.launcher == "local":
@@ -146,7 +150,10 @@ def _launcher(recipe: Recipe, run: str, folder: RunFolder, notice: Callable[[str
     key = [str(Path(keys.key).absolute())] if keys.key else []
     path = folder.path.absolute()
     needs = [str(path), *key]
-    return RayLauncher(keys, run=run, folder=str(Path.cwd()), needs=needs, notice=notice, label=path.name)
+    where, shards = str(Path.cwd()), maps.map.members
+    return RayLauncher(
+        keys, run=run, folder=where, needs=needs, notice=notice, label=path.name, shards=shards
+    )
 
 
 @dataclass
@@ -170,6 +177,17 @@ class _Cluster:
     begun: Cluster
     store: Any = None  # lives as long as workers may meet there
 
+    def __post_init__(self) -> None:
+        self._room = self.begun  # whose roles have room, but for the shards
+        self._shards = set(self.maps.map.members)  # numbers of those that have room
+
+    def give_back(self) -> None:
+        """Give back the room of shards that have left and ended."""
+        gone = {int(name.rpartition(" ")[2]) for name in self.supervisor.gone}
+        if gone & self._shards:
+            self._shards -= gone
+            self.launcher.release(self._room, self._shards)
+
     def do(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order; raise the SatrapError or KeyboardInterrupt that ends the run."""
         for action in actions:
@@ -183,7 +201,7 @@ class _Cluster:
                 case FindSnapshot():
                     step = Series(self.folder.snapshots(self.recipe)).latest()
                     self.do(self.supervisor.restart_workers(step))
-                case GiveOrder() | KeepMap() | MakeRoom() | ChangeWorkers() | Reply():
+                case GiveOrder() | KeepMap() | MakeRoom() | MakeShardRoom() | ChangeWorkers() | Reply():
                     self._about_requests(action)
                 case Say(text):
                     self.notice(text)
@@ -198,10 +216,19 @@ class _Cluster:
 
     def _make_room(self, workers: int) -> SatrapError | None:
         try:
-            wanted = with_workers(self.recipe, workers, self.begun.workers)
-            self.launcher.reserve(wanted.sections.cluster)
+            wanted = with_workers(self.recipe, workers, self.begun.workers).sections.cluster
+            self.launcher.reserve(wanted, self._shards)
         except SatrapError as error:
             return error
+        self._room = wanted
+        return None
+
+    def _make_shard_room(self, shard: int) -> SatrapError | None:
+        try:
+            self.launcher.reserve(self._room, {*self._shards, shard})
+        except SatrapError as error:
+            return error
+        self._shards.add(shard)
         return None
 
     def _change_workers(self, workers: int) -> None:
@@ -211,7 +238,9 @@ class _Cluster:
         placement = asdict(placement_of(self.recipe, self.folder, self.notice))
         self.assignment = replace(self.assignment, world=workers, placement=placement)
 
-    def _about_requests(self, action: GiveOrder | KeepMap | MakeRoom | ChangeWorkers | Reply) -> None:
+    def _about_requests(
+        self, action: GiveOrder | KeepMap | MakeRoom | MakeShardRoom | ChangeWorkers | Reply
+    ) -> None:
         match action:
             case GiveOrder(None):
                 self.mailbox.withdraw()
@@ -221,6 +250,8 @@ class _Cluster:
                 self.maps.keep(map, entry)
             case MakeRoom(workers):
                 self.do(self.supervisor.has_room(self._make_room(workers)))
+            case MakeShardRoom(shard):
+                self.do(self.supervisor.shard_has_room(self._make_shard_room(shard)))
             case ChangeWorkers(workers):
                 self._change_workers(workers)
             case Reply(request, answer):
@@ -256,7 +287,8 @@ class _Cluster:
             self.folder.history_file.unlink(missing_ok=True)
         assignment, addresses = self.assignment, self.supervisor.addresses
         generation = self.identity.next()
-        self.launcher.release(self.recipe.sections.cluster)
+        self._room = self.recipe.sections.cluster
+        self.launcher.release(self._room, self._shards)
         for rank, store in enumerate([self._meeting_point()] * assignment.world):
             line = replace(
                 assignment,

@@ -8,7 +8,17 @@ from typing import Any, cast
 from satrap.config import Recipe
 from satrap.errors import ConfigError, ExchangeError, SatrapError
 from satrap.exchange.shard_map import ShardMap
-from satrap.launch.actions import Action, GiveOrder, KeepMap, Reply, RoleState, Say, StartServer, StopRole
+from satrap.launch.actions import (
+    Action,
+    GiveOrder,
+    KeepMap,
+    MakeShardRoom,
+    Reply,
+    RoleState,
+    Say,
+    StartServer,
+    StopRole,
+)
 from satrap.launch.mailbox import Request
 from satrap.launchers.launcher import Stop
 from satrap.train.desk import MEASURES, Measure, Moved, Order
@@ -32,7 +42,6 @@ def obstacles(recipe: Recipe) -> tuple[str, str]:
     }
     starts = {
         "it did not start its shards (cluster.addresses)": bool(cluster.addresses),
-        "Ray has reserved room for the shards it began with": cluster.launcher == "ray",
     }
     first = (next((why for why, holds in each.items() if holds), "") for each in (moves, starts))
     return next(first), next(first)
@@ -117,6 +126,14 @@ class ShardRequests:
         taken = {name for name, role in roles.items() if role.code is None}
         number = next(n for n in range(4096) if n not in self.map.members and f"shard {n}" not in taken)
         self._joining, self._until = f"shard {number}", now + READY_SECONDS
+        return [MakeShardRoom(number)]
+
+    def has_room(self, error: SatrapError | None, roles: Roles) -> list[Action]:
+        """Take why the shard that is to join has no room, None if it has."""
+        if error is not None:
+            request, self._now, self._until = self._now, None, None
+            assert request is not None
+            return [Reply(request.id, error)]
         roles[self._joining] = RoleState(self._joining)
         roles[self._joining].aside = True
         return [Say(f"[{self._joining}] is started and will join"), StartServer(self._joining, fresh=True)]

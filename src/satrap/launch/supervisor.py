@@ -107,6 +107,10 @@ class Supervisor:
         """Take why so many workers as somebody wants could not train, None if they could."""
         return self._workers.has_room(error, _running(self._all("worker")))
 
+    def shard_has_room(self, error: SatrapError | None) -> list[Action]:
+        """Take why one more shard, which is to join, has no room, None if it has."""
+        return self._requests.has_room(error, self._roles)
+
     def _all(self, *kinds: str) -> list[RoleState]:
         roles = [role for role in self._roles.values() if not role.aside]
         return [role for kind in kinds for role in roles if role.kind == kind]
@@ -333,9 +337,8 @@ class Supervisor:
         return [*servers, _said(error, step, lost, self._count())]
 
     def _finish(self, error: BaseException | None) -> list[Action]:
-        self.finished = True
+        self.finished, why = True, "the run has ended"
         how = Stop.RELEASE if error is None else Stop.KILL
-        why = "the run has ended"
         given_up = self._requests.give_up(why, self._roles, final=True)
         given_up += self._workers.give_up(why, final=True)
         stops = [StopRole(role.name, how) for role in _running(self._roles.values())]

@@ -1,6 +1,6 @@
 """The interface of a launcher, which starts the processes of a run on one machine or many."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -55,11 +55,14 @@ class Launcher(Protocol):
     def host(self) -> str:
         """An address of this machine that roles reach."""
 
-    def reserve(self, keys: Cluster) -> None:
-        """Reserve what those roles need that `keys` have more; `ConfigError` if there is no room for them."""
+    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
+        """Reserve what those roles need that `keys` have more; `ConfigError` if there is no room for them.
 
-    def release(self, keys: Cluster) -> None:
-        """Give back, as far as possible, what roles have reserved that `keys` do not have."""
+        Shards have the numbers in `shards`, whatever `keys` say.
+        """
+
+    def release(self, keys: Cluster, shards: Collection[int]) -> None:
+        """Give back, as far as possible, what other roles than those of `reserve` have reserved."""
 
     def start(self, role: Role) -> None:
         """Start a role; one of the same name must have ended."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import IO
 
 from satrap.config.cluster import Cluster
@@ -48,10 +48,10 @@ class LocalLauncher:
         self._readers: dict[str, list[threading.Thread]] = {}
         self._heard: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
 
-    def reserve(self, keys: Cluster) -> None:
+    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
         """Do nothing: nobody counts what roles of this machine use."""
 
-    def release(self, keys: Cluster) -> None:
+    def release(self, keys: Cluster, shards: Collection[int]) -> None:
         """Do nothing."""
 
     def start(self, role: Role) -> None:

@@ -18,24 +18,23 @@ CONNECT_SECONDS = 5.0
 """Seconds for the head of a cluster to accept a connection."""
 
 
-def ray_module() -> Any:
-    """Return the package `ray`; raise `ConfigError` if it is not installed."""
+def ray_module(where: str = "cluster.launcher") -> Any:
+    """Return the package `ray`; raise `ConfigError` if it is not installed, and `where` asks for it."""
     try:
         import ray
     except ImportError as error:
         raise ConfigError(
-            "cluster.launcher is ray, but Ray is not installed",
-            where="cluster.launcher",
-            fix="pip install 'satrap[ray]', or set cluster.launcher to local",
+            "Ray is not installed", where=where, fix=f"pip install 'satrap[ray]', or do without {where}"
         ) from error
     return ray
 
 
-def join(address: str | None, **options: Any) -> None:
+def join(address: str | None, *, where: str = "cluster.address", **options: Any) -> None:
     """Join the cluster at an address, or start a Ray of this machine; raise `ConfigError` if that fails.
 
     Args:
         address: HOST:PORT, "auto" for the cluster of this machine, or None: start one.
+        where: what names the address, for errors.
         options: further arguments of `ray.init`.
     """
     ray = ray_module()
@@ -51,7 +50,7 @@ def join(address: str | None, **options: Any) -> None:
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigError(
             f"cannot reach the Ray cluster at {address}" if address else "Ray does not start",
-            where="cluster.address",
+            where=where,
             why=last_line(error),
             fix="check the address, and RAY_AUTH_TOKEN_PATH if the cluster asks for a token",
         ) from error

@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -71,6 +71,7 @@ class RayLauncher:
         needs: files and folders that every node must have.
         notice: called with a line that the user should read.
         label: name of the run in Ray's metrics.
+        shards: numbers of the shards; default: those of `keys`.
 
     Raises:
         ConfigError: Ray is not installed or cannot be reached, nodes are elsewhere and there is no key, or
@@ -86,10 +87,11 @@ class RayLauncher:
         needs: Sequence[str],
         notice: Callable[[str], None],
         label: str = "",
+        shards: Collection[int] | None = None,
     ) -> None:
         self._keys, self._notice = keys, notice
         self._roles: dict[str, _Placed] = {}
-        self._asked = asked(keys)
+        self._asked = asked(keys, shards)
         self._places: dict[str, tuple[Any, int]] = {}  # of each role: a placement group, number of its bundle
         self._warned: set[str] = set()
         self._ours = False
@@ -107,7 +109,8 @@ class RayLauncher:
             raise
 
     def _connect(self) -> None:
-        address, options = self._keys.address, {}
+        address = self._keys.address
+        options: dict[str, Any] = {}
         if address is None:
             asks = total(self._asked.values())
             custom = {name: n for name, n in asks.items() if name not in ("CPU", "GPU", "memory")}
@@ -138,13 +141,13 @@ class RayLauncher:
     def _nodes(self) -> list[Mapping[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
-    def reserve(self, keys: Cluster) -> None:
+    def reserve(self, keys: Cluster, shards: Collection[int]) -> None:
         """Reserve a placement group of its own for each role that `keys` have more, or for none of them.
 
         Raises:
             ConfigError: the cluster has no room now; `cluster.wait` counts at the beginning only.
         """
-        more = {name: amounts for name, amounts in asked(keys).items() if name not in self._places}
+        more = {name: amounts for name, amounts in asked(keys, shards).items() if name not in self._places}
         try:
             for name, amounts in more.items():
                 self._place({name: amounts}, 0.0)
@@ -153,9 +156,9 @@ class RayLauncher:
             raise
         self._asked |= more
 
-    def release(self, keys: Cluster) -> None:
+    def release(self, keys: Cluster, shards: Collection[int]) -> None:
         """Give back what was reserved for roles that came later; a group of several stays as it is."""
-        self._give_back(self._places.keys() - asked(keys).keys())
+        self._give_back(self._places.keys() - asked(keys, shards).keys())
 
     def _give_back(self, names: Iterable[str]) -> None:
         for name in [name for name in names if name in self._places]:

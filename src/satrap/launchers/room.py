@@ -1,31 +1,33 @@
 """What the roles of a run ask of a cluster, and which of them have no room there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from satrap.config.cluster import Cluster
+from satrap.config.cluster import Cluster, Resources
 from satrap.words import size
 
 Amounts = Mapping[str, float]
 """Resource -> amount, by the names that Ray has for them: CPU, GPU, memory (bytes), or your own."""
 
 
-def asked(keys: Cluster) -> dict[str, Amounts]:
+def asked(keys: Cluster, shards: Collection[int] | None = None) -> dict[str, Amounts]:
     """Return what each role asks for, by the role's name, in the order in which roles are started.
 
-    A shard server asks for `memory` only if the recipe says so.
+    A shard server asks for `memory` only if the recipe says so. `shards` are their numbers, if the run
+    starts any; default: those of the recipe.
     """
-    kinds = (
-        ("shard", keys.servers, keys.resources.shard),
-        ("loader", keys.loaders, keys.resources.loader),
-        ("embedding worker", keys.embedding_workers, keys.resources.embedding_worker),
-        ("worker", keys.workers, keys.resources.worker),
+    numbers = range(keys.servers) if shards is None or not keys.servers else sorted(shards)
+    kinds: tuple[tuple[str, Collection[int], Resources], ...] = (
+        ("shard", numbers, keys.resources.shard),
+        ("loader", range(keys.loaders), keys.resources.loader),
+        ("embedding worker", range(keys.embedding_workers), keys.resources.embedding_worker),
+        ("worker", range(keys.workers), keys.resources.worker),
     )
     found: dict[str, Amounts] = {}
-    for kind, count, one in kinds:
+    for kind, those, one in kinds:
         amounts = {"CPU": one.cpu, "GPU": one.gpu, "memory": float(one.memory or 0), **one.custom}
         positive = {name: amount for name, amount in amounts.items() if amount}
-        found |= {f"{kind} {number}": positive for number in range(count)}
+        found |= {f"{kind} {number}": positive for number in those}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,47 @@ from satrap.prepare.parts import TEMPORARY, Part
 MANIFEST = "manifest.json"
 VERSION = 1
 """Of the layout of prepared folders; another one is not continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a process sees of the files, to be compared on other machines; `mark` is a file in `folder`."""
+
+    folder: Path
+    mark: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+    def check(self, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+        """Raise an error if the folder, or what is to be written or read, is not the same here.
+
+        Raises:
+            ConfigError: the folder, or something that decides the bytes, is another one.
+            DataError: an input is missing, or is another file.
+        """
+        if not (self.folder / self.mark).exists():
+            raise ConfigError(
+                "the output folder is not the same there",
+                where=str(self.folder),
+                why="parts are written there, and named here",
+                fix="put --output on storage that all nodes have at the same place",
+            )
+        for name in {**self.inputs, **inputs}:
+            if self.inputs.get(name) != inputs.get(name):
+                raise DataError(
+                    "the input is another file there, by size or time of change"
+                    if name in inputs and name in self.inputs
+                    else "the inputs are other files there",
+                    where=name,
+                    why="parts of different files would be mixed",
+                    fix="put the inputs on storage that all nodes have at the same place",
+                )
+        for key, value in self.settings.items():
+            if settings.get(key) != value:
+                raise ConfigError(
+                    f"other files would be written there: {key} is {settings.get(key)}, and here {value}",
+                    fix="install the same versions on all nodes",
+                )
 
 
 @dataclass(slots=True)
@@ -42,8 +84,7 @@ class Manifest:
             ConfigError: the folder was made with other settings, or holds something else.
         """
         path = self.folder / MANIFEST
-        for left in self.folder.glob(f"*{TEMPORARY}"):
-            left.unlink()
+        self.tidy()
         if not path.exists():
             if any(entry.name != LOCK for entry in self.folder.iterdir()):
                 raise ConfigError(
@@ -65,6 +106,17 @@ class Manifest:
                     fix=again,
                 )
         self.parts = [Part(**part) for part in found["parts"]]
+
+    def tidy(self) -> None:
+        """Remove the files of processes that have died, or were given up."""
+        for left in self.folder.glob(f"*{TEMPORARY}"):
+            left.unlink()
+
+    def view(self) -> View:
+        """Return what others must see, too; `tidy` ends it."""
+        mark = f"view-{secrets.token_hex(8)}{TEMPORARY}"
+        (self.folder / mark).touch()
+        return View(self.folder.absolute(), mark, self.settings, self.inputs)
 
     def check(self, before: Mapping[str, Any], again: str) -> None:
         """Raise `DataError` if the inputs are not those in `before`; `again` says what to do."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,17 @@ def runs(
             return
 
 
+def after(run: Run, part: Part) -> Run | None:
+    """Return what is left of a run after one of its parts; None: nothing."""
+    return None if part.stop == run.stop else replace(run, number=part.number + 1, start=part.stop)
+
+
 class _Writer:
     """Writes the tables of one part to a temporary file, in row groups that depend on the tables alone."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        # Two processes may write the same part: one may have outlived its killed parent for a moment.
-        self.path = folder / f"{name}.{os.getpid()}{TEMPORARY}"
+        # Two processes may write the same part, or two machines: one of them may have been given up.
+        self.path = folder / f"{name}.{secrets.token_hex(8)}{TEMPORARY}"
         self.rows = 0
         self._held: list[pa.Table] = []
         self._writer: Any = None

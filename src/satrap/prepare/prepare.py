@@ -19,10 +19,10 @@ from satrap.data.source import FileSource
 from satrap.errors import DataError
 from satrap.launch.datasets import CSV_KEYS, PARTS, open_whole
 from satrap.launch.folder import locked
+from satrap.prepare import pool, ray_pool
 from satrap.prepare.layout import Layout, layout
-from satrap.prepare.manifest import VERSION, Manifest
-from satrap.prepare.parts import Part, Run, runs, write
-from satrap.prepare.pool import results
+from satrap.prepare.manifest import VERSION, Manifest, View
+from satrap.prepare.parts import Part, Run, after, runs, write
 from satrap.prepare.recipe import RECIPE, write_recipe
 
 PART_BYTES = 256 << 20
@@ -57,8 +57,10 @@ def prepare(
     folder: str | Path,
     *,
     files: int | None = None,
-    processes: int = 1,
+    processes: int | None = None,
+    ray: str | None = None,
     progress: Callable[[Progress], object] = lambda _: None,
+    notice: Callable[[str], object] = lambda _: None,
 ) -> Prepared:
     """Write the rows of a recipe's files to `folder` as Parquet files of ids and numbers, with a recipe.
 
@@ -69,12 +71,17 @@ def prepare(
         recipe: with `data.train`, and `validation` and `test` if it has them.
         folder: a new folder, or one that an earlier call was writing.
         files: about how many files to write; default one for each 256 MiB of an input file.
-        processes: how many write parts at the same time, >= 1.
+        processes: how many write parts at the same time, >= 1; default 1, on Ray the cluster's processors.
+        ray: address of a Ray cluster whose nodes write the parts, HOST:PORT or "auto"; default: this machine.
+            All nodes must see the same files, and the same `folder`.
         progress: called for each file that is written.
+        notice: called with a line that the user should read.
 
     Raises:
-        DataError: data that training would refuse, with file and row; an input that has changed.
-        ConfigError: a folder that holds something else.
+        DataError: data that training would refuse, with file and row; an input that has changed, or that a
+            node does not see.
+        ConfigError: a folder that holds something else, or that a node does not see; a Ray cluster that
+            cannot be reached, or has no room.
     """
     folder = Path(folder)
     plan = _layout(recipe)
@@ -86,12 +93,15 @@ def prepare(
     with locked(folder, "satrap prepare"):
         manifest = Manifest(folder, _settings(recipe, plan, data, limit), inputs)
         manifest.open()
-        arguments = (recipe.source, limit, str(folder))
-        for temporary, part in results(
-            worker, arguments, _left(data, manifest, limit, split=processes > 1), processes
-        ):
+        left = _left(data, manifest, limit, split=ray is not None or (processes or 1) > 1)
+        if ray is None:
+            found = pool.results(worker, (recipe.source, limit, str(folder)), left, processes or 1)
+        else:
+            found = _on_ray(recipe, limit, manifest, left, ray, processes, notice)
+        for temporary, part in found:
             manifest.add(temporary, part)
             progress(_progress(manifest.parts, None if packed else total))
+        manifest.tidy()
         Manifest(folder, manifest.settings, _inputs(recipe, data)).check(
             inputs, f"remove {folder} and prepare again, while nothing writes the inputs"
         )
@@ -100,6 +110,26 @@ def prepare(
     parts = manifest.parts
     return Prepared(
         folder / RECIPE, len(parts), sum(p.rows for p in parts), total, sum(p.size for p in parts)
+    )
+
+
+def _on_ray(
+    recipe: Recipe,
+    limit: int,
+    manifest: Manifest,
+    left: Iterator[Run],
+    address: str,
+    workers: int | None,
+    notice: Callable[[str], object],
+) -> Iterator[tuple[Path, Part]]:
+    return ray_pool.results(
+        node_worker,
+        (recipe.source, limit, manifest.view()),
+        left,
+        lambda run, written: after(run, written[1]),
+        address=address,
+        workers=workers,
+        notice=notice,
     )
 
 
@@ -113,6 +143,15 @@ def worker(source: Source, limit: int, folder: str) -> Callable[[Run], Iterator[
     plan = _layout(recipe)
     data = _open(recipe, plan)
     return lambda run: write(data[run.key], plan, run, limit, Path(folder))
+
+
+def node_worker(source: Source, limit: int, view: View) -> Callable[[Run], Iterator[tuple[Path, Part]]]:
+    """Do as `worker` on a node; raise `DataError` or `ConfigError` unless that sees the same files."""
+    recipe = checked(source)
+    plan = _layout(recipe)
+    data = _open(recipe, plan)
+    view.check(_settings(recipe, plan, data, limit), _inputs(recipe, data))
+    return lambda run: write(data[run.key], plan, run, limit, view.folder)
 
 
 def _layout(recipe: Recipe) -> Layout:

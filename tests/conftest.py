@@ -1,4 +1,4 @@
-"""The Ray cluster that tests of this folder share."""
+"""The Ray cluster that tests share."""
 
 from __future__ import annotations
 
