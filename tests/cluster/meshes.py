@@ -62,10 +62,10 @@ class Stacked(nn.Module):
 
     tensor_plan: ClassVar = {"enter": "alone", "blocks.*": "alone"}
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int = 3) -> None:
         super().__init__()
         self.enter = nn.Linear(25, 16)
-        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(blocks))
         self.head = nn.Linear(16, 1)
 
     def chain(self) -> list[Any]:
@@ -82,7 +82,7 @@ class Stacked(nn.Module):
         return self.head(first + x)
 
 
-MODELS = {"mine": Mine, "stacked": Stacked}
+MODELS: dict[str, Callable[[], nn.Module]] = {"mine": Mine, "stacked": Stacked, "deep": partial(Stacked, 6)}
 
 
 def share(rank: int, size: int) -> list[Batch]:
@@ -180,10 +180,10 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    store, rank, mesh, tasks = sys.argv[1:]
+    store, rank, mesh, tasks, *deadline = sys.argv[1:]
     given = json.loads(mesh)
     shape = Mesh(**{**given, "stages": tuple(given["stages"])})
-    workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=60)
+    workers = ConnectedWorkers(store, int(rank), shape.size, mesh=shape, deadline=float([*deadline, 60][0]))
     print(json.dumps([train(workers, task) for task in json.loads(Path(tasks).read_text())]), flush=True)
     workers.close()
     os._exit(0)

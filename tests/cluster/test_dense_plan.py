@@ -36,14 +36,17 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"data": 4, "sharded": True, "shard_size": 2, "pipeline": 2, "schedule": "gpipe"}, {}),
     ({"data": 2, "sharded": True, "tensor": 2, "pipeline": 2}, {}),
     ({"tensor": 2, "pipeline": 2}, {}),
+    ({"pipeline": 2, "schedule": "interleaved_1f1b"}, {}),
+    ({"pipeline": 2, "schedule": "looped_bfs", "stages_per_rank": 3}, {}),
+    ({"data": 2, "sharded": True, "pipeline": 2, "schedule": "interleaved_1f1b"}, {}),
 ]
 
 CASES = [
     (mesh, options, stage) for mesh, options in SETTINGS for stage in range(int(mesh.get("pipeline", 1)))
 ]
 
-DIVIDED = 8
-"""How many cases at the end are stages whose copies, or layers, are divided."""
+DIVIDED = 14
+"""How many cases at the end are stages whose copies, or layers, are divided, or several in a process."""
 
 pytestmark = pytest.mark.cluster
 

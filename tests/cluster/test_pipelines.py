@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from satrap.dense import Mesh
+from satrap.dense.mesh import INTERLEAVED
 from satrap.train import Checkpointing
-from tests.cluster.meshes import Stacked, make_trainer, whole
-from tests.cluster.test_meshes import EVERY, Numbers, assert_near, run, saved
+from tests.cluster.meshes import MODELS, make_trainer, whole
+from tests.cluster.test_meshes import EVERY, Numbers, assert_near, dense_files, run, saved
 from tests.train.plain import Batches
 
 LONG = [
@@ -21,6 +22,15 @@ LONG = [
     Mesh(4, 1, True, 2, pipeline=2),
     Mesh(2, 2, True, pipeline=2),
 ]
+INTERLEAVED_LONG = [
+    Mesh(pipeline=4, schedule="interleaved_1f1b"),
+    Mesh(pipeline=4, schedule="looped_bfs", microbatches=3),
+    Mesh(pipeline=4, schedule="interleaved_1f1b", microbatches=3),
+    Mesh(pipeline=2, schedule="interleaved_1f1b", stages_per_rank=4, microbatches=6),
+    Mesh(2, 1, True, pipeline=2, schedule="interleaved_1f1b", stages_per_rank=4),
+    Mesh(2, 1, True, pipeline=2, schedule="looped_bfs", stages=("blocks.1", "blocks.2", "blocks.5")),
+    Mesh(1, 2, pipeline=2, schedule="interleaved_1f1b"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +38,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process learns from all shares of each step; by mode, number of shares, and clipping."""
 
     @cache
-    def learn(mode: str, shares: int, clip: float | None = None) -> tuple[list[float], Numbers]:
-        trainer, losses = make_trainer(mode, "stacked", clip_norm=clip)
+    def learn(
+        mode: str, shares: int, clip: float | None = None, model: str = "stacked"
+    ) -> tuple[list[float], Numbers]:
+        trainer, losses = make_trainer(mode, model, clip_norm=clip)
         trainer.fit(Batches(whole(shares)))
         place = str(tmp_path_factory.mktemp("alone"))
         trainer.save(place)
@@ -41,9 +53,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def check(mesh: Mesh, tasks: list[dict[str, Any]], folder: Path, alone: Any) -> None:
     found = run(folder, mesh, [{"model": "stacked", **task} for task in tasks])
-    parts = sum(p.numel() for p in Stacked().parameters())
     for number, (task, answers) in enumerate(zip(tasks, found, strict=True)):
-        losses, numbers = alone(task["mode"], mesh.data, task.get("clip"))
+        model = task.get("model", "stacked")
+        parts = sum(p.numel() for p in MODELS[model]().parameters())
+        losses, numbers = alone(task["mode"], mesh.data, task.get("clip"), model)
         for answer in answers:
             assert answer["losses"] == pytest.approx(losses, abs=1e-5)
             assert answer["metrics"] == answers[0]["metrics"]
@@ -98,6 +111,36 @@ def test_stages_with_divided_layers_learn_what_one_process_learns(tmp_path: Path
     check(mesh, tasks, tmp_path, alone)
 
 
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", INTERLEAVED)
+def test_two_stages_in_each_process_learn_what_one_process_learns(
+    schedule: Any, tmp_path: Path, alone: Any
+) -> None:
+    tasks: list[dict[str, Any]] = [
+        {"exchange": "servers", "mode": "sync", "in_parts": True},
+        {"exchange": "collective", "mode": "hybrid"},
+        {"mode": "sync", "clip": 0.05},
+    ]
+    check(Mesh(pipeline=2, schedule=schedule), tasks, tmp_path, alone)
+
+
+@pytest.mark.dense
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mesh", INTERLEAVED_LONG, ids=str)
+def test_several_stages_in_each_process_learn_what_one_process_learns(
+    mesh: Mesh, tmp_path: Path, alone: Any
+) -> None:
+    task = {"mode": "sync", "model": "deep"}
+    clipped = {**task, "clip": 0.05}
+    check(mesh, [{**task, "exchange": "servers"}, {**task, "in_parts": True, "unit": 256}], tmp_path, alone)
+    run(tmp_path / "clipped", mesh, [{**clipped}])
+    # Not one process: where workers share a row, only its owner knows the norm of its gradient.
+    run(tmp_path / "copies", Mesh(mesh.data), [{**clipped}])
+    found, expected = (saved(str(tmp_path / name / "saved 0")) for name in ("clipped", "copies"))
+    assert_near(found, expected)
+
+
 @pytest.mark.dense
 @pytest.mark.timeout(600)
 def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) -> None:
@@ -113,6 +156,19 @@ def test_a_run_moves_from_stages_into_one_process(tmp_path: Path, alone: Any) ->
     expected, numbers = alone("sync", 1)
     assert losses == pytest.approx(expected[40:], abs=1e-5)
     assert_near(saved(str(tmp_path / "one")), numbers)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_a_run_moves_between_several_stages_and_one_in_each_process(tmp_path: Path, alone: Any) -> None:
+    place = str(tmp_path / "checkpoints")
+    several = Mesh(pipeline=2, schedule="interleaved_1f1b")
+    for number, mesh in enumerate((several, Mesh(pipeline=2), several)):
+        task: dict[str, Any] = {"mode": "sync", "checkpoints": place, "resume": number > 0}
+        steps = {} if number == 2 else {"steps": 20 * (number + 1)}
+        run(tmp_path / str(number), mesh, [{"model": "stacked", **task, **steps}])
+    assert dense_files(place, 20) == ["model", "optimizer"]
+    assert_near(saved(str(tmp_path / "2" / "saved 0")), alone("sync", 1)[1])
 
 
 @pytest.mark.dense

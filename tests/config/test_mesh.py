@@ -109,7 +109,7 @@ def test_stages_are_whole(tmp_path: Path, other: str) -> None:
     assert error.what == f"{other.split('=')[0]} does not go with dense.mesh.pipeline"
 
 
-@pytest.mark.parametrize("key", ["schedule=gpipe", "stages=[head]"])
+@pytest.mark.parametrize("key", ["schedule=gpipe", "stages=[head]", "stages_per_rank=2"])
 def test_keys_of_a_pipeline_without_one_are_refused(tmp_path: Path, key: str) -> None:
     error = refused(tmp_path, f"dense.{key}")
     assert error.what == f"dense.{key.split('=')[0]} has no effect without dense.mesh.pipeline"

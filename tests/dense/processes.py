@@ -16,7 +16,7 @@ Process = subprocess.Popen[str]
 
 
 @contextmanager
-def started(program: str, size: int, *arguments: str) -> Iterator[list[Process]]:
+def started(program: str, size: int, *arguments: str, stderr: int | None = None) -> Iterator[list[Process]]:
     """Run `python -m PROGRAM STORE RANK ARGUMENTS...` once for each rank; kill what is left at the end."""
     listening = socket.create_server(("127.0.0.1", 0))
     port, c10d = listening.getsockname()[1], dist
@@ -29,6 +29,7 @@ def started(program: str, size: int, *arguments: str) -> Iterator[list[Process]]
             [*command, str(rank), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             bufsize=1,
         )

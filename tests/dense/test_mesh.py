@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,41 @@ def test_what_cannot_be_is_refused() -> None:
     assert Mesh(pipeline=4, microbatches=3, schedule="gpipe").parts == 3
     with pytest.raises(ConfigError, match="stages has 2 names for a pipeline of 2"):
         Mesh(pipeline=2, stages=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "what"),
+    [
+        ({"schedule": "zbv_zero_bubble"}, "the schedule 'zbv_zero_bubble' is not known"),
+        ({"stages_per_rank": 2}, "the schedule 1f1b does not go with stages_per_rank 2"),
+        (
+            {"schedule": "looped_bfs", "stages_per_rank": 1},
+            "the schedule looped_bfs does not go with stages_per_rank 1",
+        ),
+        (
+            {"schedule": "interleaved_1f1b", "microbatches": 7},
+            "7 microbatches cannot be computed in 3 rounds of equal size",
+        ),
+        (
+            {"schedule": "looped_bfs", "stages": ("a", "b", "c", "d")},
+            "stages has 4 names for a pipeline of 2 with 2 stages each",
+        ),
+        ({"schedule": "looped_bfs", "stages_per_rank": 0}, "mesh: stages_per_rank must be >= 1, got 0"),
+    ],
+)
+def test_pipelines_that_cannot_be_are_refused(mesh: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Mesh(**{"pipeline": 2, **mesh})
+    assert caught.value.what == what
+
+
+def test_processes_have_every_so_many_stages() -> None:
+    assert [list(Mesh(pipeline=3, schedule="looped_bfs").numbers(n)) for n in range(3)] == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
+    assert Mesh(pipeline=2, schedule="looped_bfs", stages=tuple("abcde")).per_rank == 3
+    assert Mesh(pipeline=2, schedule="interleaved_1f1b", stages_per_rank=4).stage_count == 8
+    assert str(Mesh(pipeline=2, schedule="looped_bfs")) == "1 data x 2 pipeline of 2 stages = 2 workers"
+    assert Mesh(pipeline=2).per_rank == 1

@@ -102,6 +102,11 @@ def normed() -> nn.Module:
         (normed(), {}, "mesh.pipeline does not go with batch normalisation: 1"),
         (nn.Bilinear(1, 1, 1), {}, "Bilinear cannot be cut into stages: it has no method chain"),
         (Odd(), {"pipeline": 4}, "mesh.pipeline is 4, but Odd has 3 layers to cut at"),
+        (
+            Odd(),
+            {"schedule": "looped_bfs"},
+            "mesh.pipeline is 2 with 2 stages each, but Odd has 3 layers to cut at",
+        ),
         (Odd("second"), {}, "the weight second.weight of Odd is in no step of its chain"),
         (Odd(shared=True), {}, "the weight first.weight is used in 2 stages"),
         (Odd(), {"stages": ("secnod",)}, "stages names 'secnod', with which none can begin"),

@@ -18,6 +18,8 @@ from tests.launch.test_collective import COLLECTIVE, KillWorker
 
 DENSE = "dense={mesh: {data: 2, tensor: 2}, sharded: true, optimizer: {name: adam, lr: 0.01}}"
 
+SHORT = "mesh.pipeline is 2 with 2 stages each, but DNN has 2 layers to cut at"
+
 TOO_FEW = "1 microbatches are too few for 2 stages in the schedule 1f1b"
 
 
@@ -62,6 +64,7 @@ def test_a_run_over_a_mesh_leaves_the_model_of_two_workers(tmp_path: Path, excha
         ("{pipeline: 2}", "false", "1 data x 2 pipeline = 2 workers; "),
         ("{data: 2, pipeline: 2}", "true", "2 data x 2 pipeline = 4 workers, weights in 2 parts; "),
         ("{tensor: 2, pipeline: 2}", "false", "1 data x 2 tensor x 2 pipeline = 4 workers; "),
+        ("{pipeline: 2}", "false", "1 data x 2 pipeline of 2 stages = 2 workers; "),
     ],
 )
 def test_a_run_in_stages_leaves_the_model_of_whole_networks(
@@ -69,11 +72,13 @@ def test_a_run_in_stages_leaves_the_model_of_whole_networks(
 ) -> None:
     path, said = make_recipe(tmp_path, rows=frame(801)), list[str]()
     common = [*SERVERS, "training.mode=sync", "training.epochs=1", "model.hidden=[16, 6, 2]"]
-    words += "stages: deep.0 (160) | deep.2 deep.4 head (119)"
+    last = "deep.2 (102) | deep.4 (14) | head (3)" if "of 2" in words else "deep.2 deep.4 head (119)"
+    words += f"stages: deep.0 (160) | {last}"
     words += "; divided layers: deep.0 (alone), deep.2 (column), deep.4 (row)" * ("tensor" in mesh)
     shares = f"cluster.workers={words[0]}"
     one = launch.train(load(path, [*common, shares]), str(tmp_path / "one"))
     settings = [*common, f"dense.mesh={mesh}", f"dense.sharded={sharded}", "dense.microbatches=3"]
+    settings += ["dense.schedule=looped_bfs"] * ("of 2" in words)
     two = launch.train(load(path, settings), str(tmp_path / "two"), notice=said.append)
     assert_near(saved(tmp_path / "two"), saved(tmp_path / "one"))
     assert two.test == pytest.approx(one.test, abs=1e-5)
@@ -100,6 +105,7 @@ def test_a_killed_worker_of_a_mesh_brings_all_back_and_the_model_is_the_same(tmp
     [
         (["model.hidden=[7, 4]"], "mesh.tensor 2 does not divide the 7 outputs of deep.0"),
         (["dense.mesh.pipeline=3"], "mesh.pipeline is 3, but DNN has 2 layers to cut at"),
+        (["dense={mesh: {pipeline: 2}, schedule: looped_bfs}"], SHORT),
         (["dense.mesh.pipeline=2", "dense.microbatches=1"], TOO_FEW),
         (["dense.mesh.pipeline=2", "dense.stages=[haed]"], "stages names 'haed', with which none can begin"),
         (["model.batch_norm=true"], "mesh.tensor does not go with batch normalisation: deep.1"),

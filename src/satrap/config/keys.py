@@ -288,7 +288,7 @@ class Mesh(Keys):
     tensor: Positive = 1
     """Workers that divide the linear layers of a copy among themselves."""
     pipeline: Positive = 1
-    """Stages of a copy, one worker each, which compute one after another: each has some of the layers."""
+    """Workers of a copy that compute one after another: each has some of the layers, called a stage."""
 
 
 class Offload(Keys):
@@ -318,14 +318,20 @@ class Dense(Keys):
     microbatches: Positive | None = None
     """Parts of each batch that the network computes one after another, for one step with the gradient of all:
     the activations of one part at a time are in memory; default 1. With `mesh.pipeline`, parts that pass the
-    stages one behind another, default four times the stages; stages idle for (stages - 1) / (microbatches +
-    stages - 1) of a step. Not with batch normalisation."""
-    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    stages one behind another, default four times `mesh.pipeline`; with P workers in a pipeline, they idle for
+    (P - 1) / (`stages_per_rank` * microbatches + P - 1) of a step. Not with batch normalisation."""
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"] = "1f1b"
     """With `mesh.pipeline`: whether a stage computes backward passes as early as it can, which takes less
-    memory (1f1b, with at least as many `microbatches` as stages), or after all forward passes (gpipe)."""
+    memory (1f1b, with at least as many `microbatches` as stages), or after all forward passes (gpipe).
+    interleaved_1f1b and looped_bfs: the same two with several stages in each worker, which idle less, send
+    more and keep more in memory. interleaved_1f1b computes `microbatches` in rounds of equal size, so use a
+    multiple of `mesh.pipeline`."""
     stages: list[str] = Field(default_factory=list)
     """With `mesh.pipeline`: names of the modules with which the second and all later stages begin; default:
     stages with parameters as equal in number as can be."""
+    stages_per_rank: Positive | None = None
+    """With interleaved_1f1b and looped_bfs: how many stages each worker has, every P-th of them; default: as
+    many as `stages` has names for, else 2."""
     layout: dict[str, Literal["column", "row", "alone"]] = Field(default_factory=dict)
     """With `mesh.tensor`: how linear layers are divided, by name, as in `{"blocks.*.up": column,
     "blocks.*.down": row}`: column (outputs, which stay divided), row (inputs, which a column before has

@@ -69,7 +69,7 @@ def check_mesh(sections: Sections, source: Source) -> None:
 def _check_pipeline(sections: Sections, source: Source) -> None:
     dense = sections.dense
     if dense.mesh.pipeline == 1:
-        for key in ("schedule", "stages"):
+        for key in ("schedule", "stages", "stages_per_rank"):
             if getattr(dense, key) != getattr(type(dense)(), key):
                 raise ConfigError(
                     f"dense.{key} has no effect without dense.mesh.pipeline",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from satrap.errors import ConfigError
 
@@ -12,8 +12,11 @@ Sharded = bool | Literal["gradients", "optimizer"]
 
 _SHARDED: dict[Sharded, str] = {True: "weights", "gradients": "gradients", "optimizer": "optimizer state"}
 
-PipelineSchedule = Literal["gpipe", "1f1b"]
-"""In which order a stage computes the micro-batches of a batch, see `Mesh`."""
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"]
+"""In which order a process computes the micro-batches of a batch, see `Mesh`."""
+
+INTERLEAVED = ("interleaved_1f1b", "looped_bfs")
+"""Schedules in which each process has several stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +41,24 @@ class Mesh:
             False, not at all. Whatever it is, weights and optimizer state are in shards between the steps.
         shard_size: divide them among so many neighbouring shares only, and copy them to the others; default
             all shares.
-        pipeline: stages, one after another, default 1. With `tensor`, the processes of a tensor group have
-            parts of the layers of one stage. With `sharded`, the copies of a stage divide it among
-            themselves; whatever it says, they do so as with "optimizer".
+        pipeline: processes that have stages, one after another, default 1. With `tensor`, the processes of a
+            tensor group have parts of the layers of one stage. With `sharded`, the copies of a stage divide
+            it among themselves; whatever it says, they do so as with "optimizer".
         microbatches: into how many parts a batch is cut, which pass the stages one behind another; default
-            four times the stages.
+            four times the processes of a pipeline.
         schedule: "1f1b" (default): a stage computes the backward pass of a part as soon as it can, so it
             keeps at most as many parts in memory as stages follow it; "gpipe": after all forward passes.
+            "interleaved_1f1b" and "looped_bfs" are these two with several stages in each process, which idle
+            less and send more: process p of P has the stages p, P + p, 2 P + p and so on.
         stages: names of the modules with which the second and all later stages begin; default: the largest
             stage has as few parameters as possible.
+        stages_per_rank: how many stages each process of a pipeline has; default: what `stages` has names for,
+            or 2 with "interleaved_1f1b" and "looped_bfs", else 1.
 
     Raises:
-        ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with too few
-            parts of a batch, or names for another number of stages.
+        ConfigError: a number below 1, a `shard_size` that does not divide `data`, or a pipeline with an
+            unknown schedule, with a number of parts of a batch or of stages that does not go with it, or with
+            names for another number of stages.
     """
 
     data: int = 1
@@ -61,9 +69,10 @@ class Mesh:
     microbatches: int | None = None
     schedule: PipelineSchedule = "1f1b"
     stages: tuple[str, ...] = ()
+    stages_per_rank: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("data", "tensor", "shard_size", "pipeline", "microbatches"):
+        for name in ("data", "tensor", "shard_size", "pipeline", "microbatches", "stages_per_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"mesh: {name} must be >= 1, got {value}")
@@ -77,23 +86,63 @@ class Mesh:
             self._check_pipeline()
 
     def _check_pipeline(self) -> None:
+        if self.schedule not in get_args(PipelineSchedule):
+            raise ConfigError(
+                f"the schedule {self.schedule!r} is not known",
+                why="those that split the backward pass lose gradients of what does not come from a stage",
+                fix=f"use {', '.join(get_args(PipelineSchedule))}",
+            )
+        if (self.per_rank > 1) != (self.schedule in INTERLEAVED):
+            several = self.per_rank > 1
+            raise ConfigError(
+                f"the schedule {self.schedule} does not go with stages_per_rank {self.per_rank}",
+                why=f"it has {'one stage' if several else 'several stages'} in each process",
+                fix=f"use {' or '.join(INTERLEAVED) if several else '2 or more, or 1f1b or gpipe'}",
+            )
+        self._check_parts()
+        if self.stages and len(self.stages) != self.stage_count - 1:
+            raise ConfigError(
+                f"stages has {len(self.stages)} names for a pipeline of {self.pipeline}"
+                + f" with {self.per_rank} stages each" * (self.per_rank > 1),
+                why="it names the module with which each stage but the first begins",
+                fix=f"give {self.stage_count - 1}",
+            )
+
+    def _check_parts(self) -> None:
         if self.schedule == "1f1b" and self.parts < self.pipeline:
             raise ConfigError(
                 f"{self.parts} microbatches are too few for {self.pipeline} stages in the schedule 1f1b",
                 why="each stage must have one to work on",
                 fix=f"use {self.pipeline} or more, better {4 * self.pipeline}, or the schedule gpipe",
             )
-        if self.stages and len(self.stages) != self.pipeline - 1:
+        rounds = max(1, self.parts // self.pipeline)
+        if self.schedule == "interleaved_1f1b" and self.parts % rounds:
             raise ConfigError(
-                f"stages has {len(self.stages)} names for a pipeline of {self.pipeline}",
-                why="it names the module with which each stage but the first begins",
-                fix=f"give {self.pipeline - 1}",
+                f"{self.parts} microbatches cannot be computed in {rounds} rounds of equal size",
+                why=f"interleaved_1f1b has as many rounds as a pipeline of {self.pipeline} goes into them",
+                fix=f"use {rounds * self.pipeline} or {(rounds + 1) * self.pipeline}, or looped_bfs",
             )
 
     @property
     def parts(self) -> int:
         """Into how many parts a pipeline cuts a batch."""
         return self.microbatches or 4 * self.pipeline
+
+    @property
+    def per_rank(self) -> int:
+        """How many stages each process of a pipeline has."""
+        if self.stages_per_rank is not None or self.schedule not in INTERLEAVED:
+            return self.stages_per_rank or 1
+        return (len(self.stages) + 1) // self.pipeline if self.stages else 2
+
+    @property
+    def stage_count(self) -> int:
+        """Number of stages of a copy."""
+        return self.pipeline * self.per_rank
+
+    def numbers(self, process: int) -> range:
+        """Return the stages that a process of a pipeline has."""
+        return range(process, self.stage_count, self.pipeline)
 
     @property
     def peers(self) -> int:
@@ -150,6 +199,7 @@ class Mesh:
 
     def __str__(self) -> str:
         parts = [f"{self.data} data"] + [f"{self.tensor} tensor"] * (self.tensor > 1)
-        parts += [f"{self.pipeline} pipeline"] * (self.pipeline > 1)
+        each = f" of {self.per_rank} stages" * (self.per_rank > 1)
+        parts += [f"{self.pipeline} pipeline{each}"] * (self.pipeline > 1)
         sharded = f", {_SHARDED[self.sharded]} in {self.shards} parts" if self.shards > 1 else ""
         return f"{' x '.join(parts)} = {self.size} workers{sharded}"

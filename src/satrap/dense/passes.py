@@ -1,14 +1,22 @@
-"""One stage's forward and backward passes of the parts of a batch."""
+"""One process's forward and backward passes of the parts of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleLoopedBFS,
+    schedules,
+)
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense.mesh import Mesh
@@ -18,7 +26,15 @@ from satrap.errors import ConfigError
 LossOfPart = Callable[[int, Tensor], Tensor]
 """(number of a part, its logits) -> its part of the loss."""
 
-_SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved_1f1b": ScheduleInterleaved1F1B,
+    "looped_bfs": ScheduleLoopedBFS,
+}
+
+# Schedules of several stages would print themselves beside each error.
+logging.getLogger(schedules.__name__).setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +69,24 @@ class Boundary:
 
 
 class Passes:
-    """Sends the parts of batches through a stage; `torch.distributed.pipelining` does it.
+    """Sends the parts of batches through some stages; `torch.distributed.pipelining` does it.
 
     Only the number of a part goes in at the front. Each stage has all parts and looks up what it needs, so
     rows, labels and weights do not pass boundaries. PyTorch makes its buffers once, so a tensor at a boundary
     has as many samples as the largest part so far; the missing ones are zeros, which the receiver cuts off.
 
     Args:
-        stage: which this process computes.
-        number: of this stage.
+        stages: which this process computes, by their numbers.
         boundaries: what each stage hands on.
         mesh: schedule, numbers of stages and parts.
         group: the processes of the pipeline, for PyTorch.
-        device: where the stage computes.
+        device: where the stages compute.
         backward: whether to compute gradients, too.
     """
 
     def __init__(
         self,
-        stage: Stage,
-        number: int,
+        stages: Mapping[int, Stage],
         boundaries: Sequence[Sequence[Boundary]],
         mesh: Mesh,
         *,
@@ -80,63 +94,70 @@ class Passes:
         device: torch.device,
         backward: bool,
     ) -> None:
-        self._number, self._boundaries, self._mesh = number, boundaries, mesh
+        self._stages, self._boundaries, self._mesh = dict(stages), boundaries, mesh
         self._group, self._device, self._backward = group, device, backward
-        self._stage, self._size = stage, 0
         self._schedule: Any = None
+        self._size = 0
 
     def run(self, parts: Sequence[EmbeddedBatch], loss: LossOfPart | None = None) -> list[Tensor]:
-        """Compute all parts; all stages call it. Gradients are added to those of parameters and leaves.
+        """Compute all parts; all processes of the pipeline call it.
+
+        Gradients are added to those of parameters and leaves.
 
         Args:
             parts: as many as the mesh says.
-            loss: asked in the last stage, if there is a backward pass.
+            loss: asked where the last stage is, if there is a backward pass.
 
         Returns:
-            In the last stage, the logits of each part, detached; elsewhere nothing.
+            Where the last stage is, the logits of each part, detached; elsewhere nothing.
         """
         size = max(part.size for part in parts)
         if self._schedule is None or size > self._size:
             self._size, self._schedule = size, self._make(size)
-        stage, numbers = self._stage, torch.arange(len(parts), device=self._device)
-        stage.begin(parts, self._size)
+        numbers = torch.arange(len(parts), device=self._device)
+        for stage in self._stages.values():
+            stage.begin(parts, self._size)
         self._loss = loss
-        last = self._number == self._mesh.pipeline - 1
-        given: dict[str, Any] = {} if self._number == 0 else {"number": numbers}
-        if last and self._backward:
+        given = {"number": numbers}
+        if self._mesh.stage_count - 1 in self._stages and self._backward:
             given["target"] = numbers
         step = self._schedule.step if self._backward else self._schedule.eval
         try:
-            step(*([] if self._number else [numbers]), **given, return_outputs=False)
+            step(*([numbers] if 0 in self._stages else []), **given, return_outputs=False)
         except RuntimeError as error:
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None  # of the model; PyTorch adds the shapes of all inputs
-        return stage.end()
+        return [stage.end() for stage in self._stages.values()][-1]
 
     def _make(self, size: int) -> Any:
-        before = self._boundaries[self._number - 1] if self._number else None
+        made = [self._placed(number, size) for number in self._stages]
+        given, parts = made if len(made) > 1 else made[0], self._mesh.parts
+        if not self._backward:
+            return (ScheduleLoopedBFS if len(made) > 1 else ScheduleGPipe)(given, parts)  # type: ignore[arg-type]
+        kind = _SCHEDULES[self._mesh.schedule]
+        # It would divide the gradients of parameters by the number of parts, but not those of rows.
+        return kind(given, parts, loss_fn=self._loss_of, scale_grads=False)
+
+    def _placed(self, number: int, size: int) -> PipelineStage:
+        """Return a stage as PyTorch has it, for parts of at most `size` samples."""
+        before = self._boundaries[number - 1] if number else None
         entering = (torch.empty(1, dtype=torch.int64, device="meta"),)
-        stage = PipelineStage(
-            self._stage,
-            self._number,
-            self._mesh.pipeline,
+        return PipelineStage(
+            self._stages[number],
+            number,
+            self._mesh.stage_count,
             self._device,
             # Known shapes: otherwise a first pass of zeros finds them, and pickles what it found.
             input_args=entering if before is None else tuple(one.example(size) for one in before),
-            output_args=tuple(one.example(size) for one in self._boundaries[self._number]),
+            output_args=tuple(one.example(size) for one in self._boundaries[number]),
             group=self._group,
         )
-        if not self._backward:
-            return ScheduleGPipe(stage, self._mesh.parts)
-        kind = _SCHEDULES[self._mesh.schedule]
-        # It would divide the gradients of parameters by the number of parts, but not those of rows.
-        return kind(stage, self._mesh.parts, loss_fn=self._loss_of, scale_grads=False)
 
     def _loss_of(self, output: Tensor, number: Tensor) -> Tensor:
         assert self._loss is not None
         part = int(number[0])
-        return self._loss(part, self._stage.logits(part, output))
+        return self._loss(part, self._stages[self._mesh.stage_count - 1].logits(part, output))
 
 
 class Stage(nn.Module):
@@ -144,15 +165,17 @@ class Stage(nn.Module):
 
     Args:
         links: of the stage.
+        first: whether it is the first stage, which gets the parts themselves.
         last: whether it is the last stage, which keeps its logits.
 
     Attributes:
         used: the modules of its links.
     """
 
-    def __init__(self, links: Sequence[Link], *, last: bool) -> None:
+    def __init__(self, links: Sequence[Link], *, first: bool, last: bool) -> None:
         super().__init__()
-        self._steps, self._last = [step for link in links for step in link.steps], last
+        self._steps = [step for link in links for step in link.steps]
+        self._first, self._last = first, last
         self.used = nn.ModuleList(dict.fromkeys(module for link in links for module in link.modules))
 
     def begin(self, parts: Sequence[EmbeddedBatch], size: int) -> None:
@@ -169,10 +192,9 @@ class Stage(nn.Module):
         found: Tensor = _Received.apply(sent, self._parts[number].size)  # type: ignore[no-untyped-call]
         return found
 
-    def forward(self, *given: Tensor, number: Tensor | None = None) -> Any:
+    def forward(self, *given: Tensor, number: Tensor) -> Any:
         """Compute a part; PyTorch gives its number, and what the stage before has sent."""
-        part = int((given[0] if number is None else number)[0])
-        sent = self.compute(part, () if number is None else given)
+        sent = self.compute(int(number[0]), () if self._first else given)
         return sent if len(sent) > 1 else sent[0]
 
     def compute(self, number: int, given: Sequence[Tensor]) -> tuple[Tensor, ...]:

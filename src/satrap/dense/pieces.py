@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,7 @@ def spread(
     mesh: Mesh,
     device_mesh: DeviceMesh,
     plan: Mapping[str, Cut],
-    stage: nn.Module | None = None,
+    stages: Sequence[nn.Module] = (),
     deferred: Deferred | None = None,
 ) -> list[Piece]:
     """Divide a network in place, and return its pieces, one per parameter in the order of `parameters`.
@@ -156,12 +156,12 @@ def spread(
         mesh: how its processes divide it.
         device_mesh: the same for PyTorch.
         plan: linear layer -> how it is cut.
-        stage: calls some of the network's modules, and has them as its own; only these are divided. Default:
-            the network.
+        stages: each calls some of the network's modules, and has them as its own; only these are divided.
+            Default: the network.
         deferred: computes tensors that have no memory; default: all have.
     """
-    stage = model if stage is None else stage
-    own = set(map(id, stage.parameters()))
+    stages = stages or [model]
+    own = {id(p) for stage in stages for p in stage.parameters()}
     names = {name for name, p in model.named_parameters() if id(p) in own}
     for name, cut in plan.items():
         if f"{name}.weight" in names:
@@ -169,15 +169,16 @@ def spread(
             parallelize_module(model, device_mesh["tensor"], {name: _style(cut)}, src_data_rank=None)
             _let_go(model.get_submodule(name))
     cuts = {n: (_tensor_dim(p), _local(p.detach()).shape) for n, p in model.named_parameters() if n in names}
-    scalars = {p for p in stage.parameters() if p.ndim == 0}
+    scalars = {p for stage in stages for p in stage.parameters() if p.ndim == 0}
     if mesh.shards > 1:
         dims = ("replicate", "shard") if mesh.data > mesh.shards else "shard"
-        for unit in [*units(stage), stage]:
+        for unit in [one for stage in stages for one in (*units(stage), stage)]:
             _fill(deferred, unit)
             fully_shard(
                 unit, mesh=device_mesh[dims], reshard_after_forward=mesh.regathers, ignored_params=scalars
             )
-    _fill(deferred, stage)
+    for stage in stages:
+        _fill(deferred, stage)
     return [
         Piece(name, p, *cuts[name], mesh.shards > 1 and p.ndim > 0, device_mesh)
         for name, p in model.named_parameters()

@@ -24,7 +24,7 @@ from satrap.exchange import Exchange
 
 
 class Pipelined(Divided):
-    """Each process has one stage, which is some layers of the network, and its optimizer.
+    """Each process has one stage or some, which are layers of the network, and their optimizer.
 
     `run` sends the parts of a batch through the stages, one behind another, and their gradients back. The
     first stage alone gets embeddings, so it alone has gradients of rows. Copies of a stage average their
@@ -59,27 +59,28 @@ class Pipelined(Divided):
         assert precision == "float32"
         # Not as `Divided` begins: here one stage is cut, and the optimizer is first that of all stages.
         DataParallel.__init__(self, model, None, clip_norm, workers)
-        self.pipeline, self._mesh, self._number = self, workers.mesh, workers.pipeline.rank
+        self.pipeline, self._mesh = self, workers.mesh
+        self._places = self._mesh.numbers(workers.pipeline.rank)
         self.count = self._mesh.parts
         stages, plan = stages_of(model, self._mesh), stage_cuts(model, self._mesh)
         if plan and make is not None:
             check_separable(make)
         self._record = common(model, workers)
         self._stages, self._plan, self._make = stages, plan, make
-        self._names = _names(model, stages, self._number)
+        self._names = set[str]().union(*(_names(model, stages, number) for number in self._places))
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self._device = device if self._record is None else self._record.device
         self.trainable = make is not None
 
     def try_out(self, batch: EmbeddedBatch) -> None:
-        """See `Pipeline.try_out`; then this process keeps its part of its stage, and lets the rest go."""
+        """See `Pipeline.try_out`; then this process keeps its part of its stages, and lets the rest go."""
         with nullcontext() if self._record is None else self._record.reading():
             boundaries = self._boundaries(batch)
         assert isinstance(self.workers, ConnectedWorkers)
-        links, last = self._stages[self._number], self._number == self._mesh.pipeline - 1
-        stage, mesh = Stage(links, last=last), self.workers.device_mesh(self._device.type)
+        mesh, last = self.workers.device_mesh(self._device.type), self._mesh.stage_count - 1
+        stages = {n: Stage(self._stages[n], first=n == 0, last=n == last) for n in self._places}
         self.parameters = []  # else each stays whole until all are divided
-        pieces = spread(self.model, self._mesh, mesh, self._plan, stage, self._record)
+        pieces = spread(self.model, self._mesh, mesh, self._plan, [*stages.values()], self._record)
         own = {piece.parameter for piece in pieces}
         for module in self.model.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -93,15 +94,7 @@ class Pipelined(Divided):
             self._equalize()
         group = self.workers.pipeline_group(self._device.type)
         self._training, self._scoring = (
-            Passes(
-                stage,
-                self._number,
-                boundaries,
-                self._mesh,
-                group=group,
-                device=self._device,
-                backward=backward,
-            )
+            Passes(stages, boundaries, self._mesh, group=group, device=self._device, backward=backward)
             for backward in (True, False)
         )
         [logits] = boundaries[-1]
@@ -153,7 +146,7 @@ class Pipelined(Divided):
             return found * share
 
         logits = self._training.run(parts.batches, of_part)
-        if parts.backward() and self._number > 0:
+        if parts.backward() and 0 not in self._places:
             raise ConfigError(
                 "the loss uses embeddings, and the first stage alone has those",
                 why="their rows would not learn from it",

@@ -68,13 +68,15 @@ def stages_of(model: nn.Module, mesh: Mesh) -> list[list[Link]]:
         )
     _refuse_batch_norm(model)
     links = _links(model)
-    if len(links) < mesh.pipeline:
+    if len(links) < mesh.stage_count:
+        each = f" with {mesh.per_rank} stages each" * (mesh.per_rank > 1)
         raise ConfigError(
-            f"mesh.pipeline is {mesh.pipeline}, but {type(model).__name__} has {len(links)} layers to cut at",
+            f"mesh.pipeline is {mesh.pipeline}{each}, but {type(model).__name__} has {len(links)} layers to"
+            " cut at",
             why="each stage needs one",
-            fix=f"use a pipeline of {len(links)} or fewer, or a deeper network",
+            fix=f"use {len(links)} stages or fewer, or a deeper network",
         )
-    starts = [0, *_named(links, mesh.stages)] if mesh.stages else _balanced(links, mesh.pipeline)
+    starts = [0, *_named(links, mesh.stages)] if mesh.stages else _balanced(links, mesh.stage_count)
     ends = [*starts[1:], len(links)]
     stages = [links[start:end] for start, end in zip(starts, ends, strict=True)]
     _check_weights(model, stages)

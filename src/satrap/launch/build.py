@@ -218,6 +218,7 @@ def mesh_of(recipe: Recipe) -> Mesh:
         microbatches=dense.microbatches if dense.mesh.pipeline > 1 else None,
         schedule=dense.schedule,
         stages=tuple(dense.stages),
+        stages_per_rank=dense.stages_per_rank,
     )
 
 

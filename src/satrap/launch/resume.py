@@ -35,6 +35,7 @@ SPREADS = (
     "microbatches",
     "schedule",
     "stages",
+    "stages_per_rank",
     "layout",
     "checkpoint_activations",
     "offload",

@@ -56,7 +56,7 @@ class Need:
         mesh: the mesh.
         memory: one of `KINDS` -> bytes, at the moment of a step when their sum is largest.
         sent: purpose -> bytes that the process sends in a step, by ring algorithms.
-        stage: of a pipeline, which one this is; else 0.
+        stage: of a pipeline, the first that this process has; else 0.
     """
 
     mesh: Mesh
@@ -76,9 +76,14 @@ class Need:
 
     @property
     def bubble(self) -> float:
-        """Share of a step for which stages have nothing to do, if all take equally long."""
-        stages = self.mesh.pipeline
-        return (stages - 1) / (self.mesh.parts + stages - 1)
+        """Share of a step for which a process has nothing to do, if all stages take equally long.
+
+        With P processes, v stages in each and m parts, (P - 1) / (v m) of the rest of the step: Narayanan et
+        al., "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2, arXiv 2104.04473.
+        Parts that are no multiple of P take longer with "interleaved_1f1b".
+        """
+        idle = self.mesh.pipeline - 1
+        return idle / (self.mesh.per_rank * self.mesh.parts + idle)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data: bytes, and a share."""

@@ -1,8 +1,10 @@
-"""What each stage of a pipeline needs."""
+"""What each process of a pipeline needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 
 import torch
 from torch import Tensor, nn
@@ -23,40 +25,45 @@ BLANK = 2
 
 
 def needs_of_stages(network: Network, mesh: Mesh) -> list[Need]:
-    """Return what the processes of a pipeline need, in the order of the stages.
+    """Return what the processes of a pipeline need, in the order of their first stages.
 
-    Each stage computes the parts of a batch without numbers in the order of its schedule.
+    Each computes the parts of a batch without numbers in the order of its schedule.
 
     Raises:
         ConfigError: the network cannot be cut so, see `stages_of`.
     """
     rates = Rates.of(network.optimizer).away(network.offload)
-    return [_need(network, mesh, number, rates) for number in range(mesh.pipeline)]
+    return [_need(network, mesh, process, rates) for process in range(mesh.pipeline)]
 
 
-def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
+def _need(network: Network, mesh: Mesh, process: int, rates: Rates) -> Need:
     with FakeTensorMode():
         model, live = network.make(), Live()
         stages = stages_of(model, mesh)
         boundaries = _boundaries(network, [[s for link in stage for s in link.steps] for stage in stages])
         largest, sums = largest_layer(model), list[int]()
-        stage = Called(Stage(stages[number], last=number == mesh.pipeline - 1))
-        whole, inside = set(stage.parameters()), set(stage.modules())
+        own = {
+            n: Called(Stage(stages[n], first=n == 0, last=n == mesh.stage_count - 1))
+            for n in mesh.numbers(process)
+        }
+        together = nn.ModuleList(own.values())
+        whole, inside = set(together.parameters()), set(together.modules())
         cuts = {
             name: cut for name, cut in stage_cuts(model, mesh).items() if model.get_submodule(name) in inside
         }
         cut_layers(model, cuts, mesh.tensor, sums.append)
         live.know([*model.parameters(), *model.buffers()])
-        sharding = Sharding(stage, mesh, live) if mesh.shards > 1 else None
+        sharding = {n: Sharding(stage, mesh, live) for n, stage in own.items() if mesh.shards > 1}
         live.hold("parameters", sum(map(size_of, model.buffers())))
-        trained = hold_weights(stage.parameters(), mesh, live)
+        trained = hold_weights(together.parameters(), mesh, live)
         live.begin(largest)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
         part = -(-network.inputs.size // mesh.parts)
-        sides = [_bytes(boundaries[n], part) for n in (number - 1, number)]
-        arriving, leaving = sides[0] * (number > 0), sides[1] * (number < mesh.pipeline - 1)
-        rows = _passes(network, mesh, number, stage, boundaries, live, sharding)
-        copied = sum(kept for p, kept in trained.items() if sharding is None or p.ndim == 0)
+        # What arrives, whose gradients go back, and what leaves.
+        sides = sum(_bytes(boundaries[n - 1], part) for n in own if n > 0)
+        sides += sum(_bytes(boundaries[n], part) for n in own if n < mesh.stage_count - 1)
+        rows = _passes(network, mesh, process, own, boundaries, live, sharding)
+        copied = sum(kept for p, kept in trained.items() if not sharding or p.ndim == 0)
         uncut = sum(kept for p, kept in trained.items() if p in whole)
         for averaged in (copied * (mesh.data > 1), uncut * (mesh.tensor > 1)):
             live.hold("buffers", averaged)
@@ -66,13 +73,14 @@ def _need(network: Network, mesh: Mesh, number: int, rates: Rates) -> Need:
     peers = (mesh.peers - 1) / mesh.peers
     sent = {
         "gradients": all_reduce(copied, mesh.data) + all_reduce(uncut, mesh.tensor),
-        "activations": mesh.parts * (arriving + leaving) + all_reduce(sum(sums), mesh.tensor),
+        "activations": mesh.parts * sides + all_reduce(sum(sums), mesh.tensor),
         "rows": network.inputs.row_bytes * peers,
     }
-    if sharding is not None:
-        sent["weights"], gradients = sharding.sent()
+    for one in sharding.values():
+        weights, gradients = one.sent()
+        sent["weights"] = sent.get("weights", 0) + weights
         sent["gradients"] += gradients
-    return Need(mesh, dict(live.most), sent, number)
+    return Need(mesh, dict(live.most), sent, process)
 
 
 class Called(nn.Module):
@@ -103,63 +111,91 @@ def _bytes(boundary: Sequence[Boundary], size: int) -> int:
 def _passes(
     network: Network,
     mesh: Mesh,
-    number: int,
-    called: Called,
+    process: int,
+    own: Mapping[int, Called],
     boundaries: Sequence[Sequence[Boundary]],
     live: Live,
-    sharding: Sharding | None,
+    sharding: Mapping[int, Sharding],
 ) -> list[Tensor]:
-    """Compute the passes of one stage; return the rows of the batch."""
-    last, size, stage = number == mesh.pipeline - 1, -(-network.inputs.size // mesh.parts), called.stage
+    """Compute the passes of one process's stages; return the rows of the batch."""
+    last, size = mesh.stage_count - 1, -(-network.inputs.size // mesh.parts)
     with live:
-        leaves = network.inputs.leaves()
-        for leaf in leaves:
-            live.call(leaf, "rows")
-            live.follow(leaf, "rows")
+        leaves = _leaves(network, live)
         # PyTorch has a buffer for each part, of what comes from the stage before and of gradients.
-        before = [_buffers(boundaries[number - 1], size, live) if number else [] for _ in range(mesh.parts)]
-        after = [[] if last else _buffers(boundaries[number], size, live) for _ in range(mesh.parts)]
+        before = {n: _buffers(boundaries[n - 1] if n else [], size, live, mesh.parts) for n in own}
+        after = {n: _buffers(boundaries[n] if n < last else [], size, live, mesh.parts) for n in own}
         parts = MicroBatches(network.inputs.batch(leaves), mesh.parts)
-        stage.begin(parts.batches, size)
-        if sharding is not None:
-            sharding.begin()
-        sent = dict[int, tuple[Tensor, ...]]()
-        for part, forward in _order(mesh, number):
+        for called in own.values():
+            called.stage.begin(parts.batches, size)
+        for one in sharding.values():
+            one.begin()
+        sent, done = dict[tuple[int, int], tuple[Tensor, ...]](), Counter[int]()
+        for n, part, forward in order(mesh, process):
             if forward:
-                sent[part] = called(part, before[part])
-                if sharding is not None:
-                    sharding.turn()
-                if last:
-                    logits = stage.logits(part, *sent[part])
-                    sent[part] = (as_mean(network.loss(logits, parts.batches[part])),)
+                sent[n, part] = own[n](part, before[n][part])
+                if sharding:
+                    sharding[n].turn()
+                if n == last:
+                    logits = own[n].stage.logits(part, *sent[n, part])
+                    sent[n, part] = (as_mean(network.loss(logits, parts.batches[part])),)
                 continue
-            gradients: list[Tensor | None] = [None] if last else [*after[part]]
-            pairs = list(zip(sent.pop(part), gradients, strict=True))
-            reached = [(one, gradient) for one, gradient in pairs if one.requires_grad]
-            torch.autograd.backward([one for one, _ in reached], [gradient for _, gradient in reached])
-            for buffer in before[part]:
+            _back(sent.pop((n, part)), [None] if n == last else after[n][part])
+            for buffer in before[n][part]:
                 buffer.grad = None  # it is sent
-            del pairs, reached
-        if sharding is not None:
-            sharding.end()
+            done[n] += 1
+            if sharding and done[n] == mesh.parts:
+                sharding[n].end()
         parts.backward()
-        stage.end()
+        for called in own.values():
+            called.stage.end()
     return leaves
 
 
-def _buffers(boundary: Sequence[Boundary], size: int, live: Live) -> list[Tensor]:
-    made = [torch.empty(size, *one.shape, dtype=one.dtype) for one in boundary]
-    for tensor, one in zip(made, boundary, strict=True):
+def _leaves(network: Network, live: Live) -> list[Tensor]:
+    leaves = network.inputs.leaves()
+    for leaf in leaves:
+        live.call(leaf, "rows")
+        live.follow(leaf, "rows")
+    return leaves
+
+
+def _back(sent: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    pairs = [(one, gradient) for one, gradient in zip(sent, gradients, strict=True) if one.requires_grad]
+    torch.autograd.backward([one for one, _ in pairs], [gradient for _, gradient in pairs])
+
+
+def _buffers(boundary: Sequence[Boundary], size: int, live: Live, parts: int) -> list[list[Tensor]]:
+    made = [
+        [torch.empty(size, *one.shape, dtype=one.dtype).requires_grad_(one.requires_grad) for one in boundary]
+        for _ in range(parts)
+    ]
+    for tensor in chain.from_iterable(made):
         live.call(tensor, "buffers")
-        tensor.requires_grad_(one.requires_grad)
     return made
 
 
-def _order(mesh: Mesh, number: int) -> Iterator[tuple[int, bool]]:
-    """Yield (part, whether it is the forward pass) as a stage computes them."""
-    ahead = mesh.parts if mesh.schedule == "gpipe" else min(mesh.parts, mesh.pipeline - number)
-    yield from ((part, True) for part in range(ahead))
-    for part in range(mesh.parts):
-        yield part, False
-        if part + ahead < mesh.parts:
-            yield part + ahead, True
+def order(mesh: Mesh, process: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield (stage, part, whether it is the forward pass) as a process of a pipeline computes them."""
+    stages, parts = mesh.numbers(process), mesh.parts
+    if mesh.schedule in ("gpipe", "looped_bfs"):
+        yield from ((stage, part, True) for stage in stages for part in range(parts))
+        backward = range(parts) if mesh.schedule == "gpipe" else range(parts)[::-1]
+        yield from ((stage, part, False) for stage in stages[::-1] for part in backward)
+        return
+    # Of each stage, so many parts are computed before it is another's turn.
+    each = parts // max(1, parts // mesh.pipeline) if mesh.per_rank > 1 else parts
+    hops = mesh.pipeline - 1 - process
+    ahead = (mesh.per_rank - 1) * each + 2 * hops if mesh.per_rank > 1 else hops
+    total = mesh.per_rank * parts
+    forward = _turns(stages, each, total, forward=True)
+    yield from islice(forward, ahead)
+    for step in _turns(stages[::-1], each, total, forward=False):
+        yield from islice(forward, 1)
+        yield step
+
+
+def _turns(stages: Sequence[int], each: int, total: int, *, forward: bool) -> Iterator[tuple[int, int, bool]]:
+    counts = {stage: count() for stage in stages}
+    for turn in range(total):
+        stage = stages[turn // each % len(stages)]
+        yield stage, next(counts[stage]), forward

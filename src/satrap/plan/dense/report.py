@@ -34,7 +34,8 @@ def _table(needs: Iterable[Need]) -> list[list[str]]:
     rows = [["stage", *KINDS, "peak", "sent"]]
     for need in needs:
         cells = [size(need.memory.get(kind, 0)) for kind in KINDS]
-        rows.append([str(need.stage), *cells, size(need.peak), size(need.traffic)])
+        stages = " ".join(map(str, need.mesh.numbers(need.stage)))
+        rows.append([stages, *cells, size(need.peak), size(need.traffic)])
     return rows
 
 
