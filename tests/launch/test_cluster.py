@@ -287,6 +287,18 @@ def test_loaders_change_nothing_but_who_reads(tmp_path: Path, mode: str) -> None
             assert runs[loaders].test == runs[0].test
 
 
+@pytest.mark.cluster
+def test_another_number_of_loaders_goes_on_in_the_middle_of_a_pass(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, rows=frame(1501))
+    settings = [*SERVERS, "training.mode=sync", "cluster.workers=2", "checkpoint.every_steps=1"]
+    whole = launch.train(load(path, settings), str(tmp_path / "whole"))
+    for loaders, steps in ((2, 3), (1, 5), (0, 10), (2, 1000)):
+        recipe = load(path, [*settings, f"cluster.loaders={loaders}", f"training.steps={steps}"])
+        part = launch.train(recipe, str(tmp_path / "run"), resume=steps > 3)
+    assert part.result.samples == whole.result.samples == 2 * 1201
+    assert saved(tmp_path / "run") == saved(tmp_path / "whole")
+
+
 class KillLoader(Observer):
     """Kills the loader after the first epoch."""
 
