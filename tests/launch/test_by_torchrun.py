@@ -28,7 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ([], "cluster.exchange does not go with torchrun"),
         (
             ["cluster.exchange=servers"],
-            "cluster.addresses does not go with torchrun.*\n.*\n.*\n.*satrap shard",
+            "cluster.addresses is needed under torchrun.*\n.*\n.*\n.*satrap shard",
         ),
         (["cluster.exchange=collective", "cluster.workers=4"], "torchrun has started 2 processes"),
         (["cluster.exchange=collective", "cluster.loaders=1"], "nobody starts loaders"),

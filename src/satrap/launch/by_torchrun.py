@@ -141,14 +141,14 @@ def _as_launched(recipe: Recipe, size: int) -> Recipe:
         (
             "addresses",
             cluster.exchange == "servers" and not cluster.addresses,
-            "under torchrun nobody starts shards",
+            "nobody else starts shards",
             "start them with satrap shard, and set cluster.addresses",
         ),
-        ("loaders", cluster.loaders > 0, "under torchrun nobody starts loaders", "remove the key"),
+        ("loaders", cluster.loaders > 0, "nobody starts loaders there", "remove the key"),
         (
             "embedding_workers",
             cluster.embedding_workers > 0,
-            "under torchrun nobody starts embedding workers",
+            "nobody starts embedding workers there",
             "remove the key",
         ),
         (
@@ -160,7 +160,8 @@ def _as_launched(recipe: Recipe, size: int) -> Recipe:
     ):
         if wrong:
             where = recipe.source.where(("cluster", key))
-            raise ConfigError(f"cluster.{key} does not go with torchrun", where=where, why=why, fix=fix)
+            what = "is needed under" if key == "addresses" else "does not go with"
+            raise ConfigError(f"cluster.{key} {what} torchrun", where=where, why=why, fix=fix)
     return recipe.changed({("cluster", "workers"): size})
 
 

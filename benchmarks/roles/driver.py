@@ -1,0 +1,74 @@
+"""Trains a recipe and writes down when each role was asked for, ran, was ready and took its first step."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from satrap import launch
+from satrap.config import load
+from satrap.events import Event, MetricsServed
+from satrap.launch import cluster
+from satrap.launch.events import Stepped
+from satrap.launchers.launcher import Launcher, Role
+from satrap.launchers.ray_launcher import RayLauncher
+
+
+class Noted:
+    """A launcher whose events are written down with their times; all else is as it is."""
+
+    def __init__(self, launcher: Launcher, file: TextIO) -> None:
+        self._launcher, self._file = launcher, file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._launcher, name)
+
+    def start(self, role: Role) -> None:
+        """See `Launcher.start`."""
+        note(self._file, "asked", role.name)
+        self._launcher.start(role)
+
+    def events(self, seconds: float) -> Sequence[tuple[str, Event]]:
+        """See `Launcher.events`."""
+        heard = self._launcher.events(seconds)
+        for name, event in heard:
+            if isinstance(event, Stepped) and event.progress.step == 0:
+                continue
+            address = event.address if isinstance(event, MetricsServed) else ""
+            note(self._file, type(event).__name__, name, address)
+        return heard
+
+
+def note(file: TextIO, what: str, name: str = "", value: str = "") -> None:
+    """Write one line: the time on the machine's monotonic clock, what, of whom, a value."""
+    file.write(json.dumps([time.monotonic(), what, name, value]) + "\n")
+    file.flush()
+
+
+def main() -> None:
+    """Train `argv[1]` into the folder `argv[2]`, with settings; note what happens in the file `argv[3]`."""
+    recipe, folder, notes, *settings = sys.argv[1:]
+    with Path(notes).open("w") as file:
+        make, place = cluster._launcher, RayLauncher._place
+
+        def noted(*arguments: Any) -> Any:
+            note(file, "launcher")
+            made = make(*arguments)
+            note(file, "reserved")
+            return Noted(made, file)
+
+        def placed(*arguments: Any) -> None:
+            note(file, "connected")
+            place(*arguments)
+
+        vars(cluster)["_launcher"] = noted
+        RayLauncher._place = placed  # type: ignore[method-assign]
+        launch.train(load(recipe, settings), folder, notice=lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    main()
