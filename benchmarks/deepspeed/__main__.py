@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.dense.processes import Process, started
+from tests.dense.processes import started
 
 from benchmarks.record import write
+from benchmarks.turns import Process, line, turn
 
 STAGES: dict[int, str | bool] = {1: "optimizer", 2: "gradients", 3: True}
 FORMULA = {1: "4 + 4 + 8 / W", 2: "4 + (4 + 8) / W", 3: "(4 + 4 + 8) / W, and a layer"}
@@ -56,14 +57,6 @@ def running(
         yield processes
 
 
-def line(process: Process) -> str:
-    """Return the next line of a process; it must have one."""
-    assert process.stdout is not None
-    if not (found := process.stdout.readline().strip()):
-        raise SystemExit("a process has ended early")
-    return found
-
-
 def peak(process: Process) -> int:
     """Return the largest resident memory of a process so far, in bytes."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -95,11 +88,7 @@ def times(stage: int, options: argparse.Namespace) -> dict[str, list[float]]:
                 line(process)
         for _ in range(options.rounds):
             for side, processes in sides.items():
-                for process in processes:
-                    assert process.stdin is not None
-                    process.stdin.write(f"{options.steps}\n")
-                    process.stdin.flush()
-                found[side].append(max(float(line(process)) for process in processes))
+                found[side].append(turn(processes, options.steps))
     return found
 
 

@@ -14,6 +14,7 @@ from tests.cluster.test_dense_plan import CASES, PROGRAM, SETTINGS, predicted, p
 from tests.dense.processes import Process, answers, started
 
 from benchmarks.record import write
+from benchmarks.turns import line, turn
 from satrap.dense import Mesh
 
 RANK = "benchmarks.dense.rank"
@@ -62,14 +63,10 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
             size = Mesh(**how.get("mesh", {})).size
             running[name] = stack.enter_context(started(RANK, size, json.dumps(how), sizes))
             for process in running[name]:
-                assert _line(process) == "ready"
+                assert line(process) == "ready"
         for _ in range(options.rounds):
             for name, processes in running.items():
-                for process in processes:
-                    assert process.stdin is not None
-                    process.stdin.write(f"{options.steps}\n")
-                    process.stdin.flush()
-                times[name].append(max(float(_line(process)) for process in processes))
+                times[name].append(turn(processes, options.steps))
     plain = times["plain PyTorch"]
     found = {}
     for name, own in times.items():
@@ -78,11 +75,6 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {"median_ms": statistics.median(own), "by_plain": ratio, "ms": own}
         print(f"{name:30} {statistics.median(own):8.2f} ms {ratio:6.2f}", flush=True)
     return found
-
-
-def _line(process: Process) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def train(
 
     Rank 0 opens the run folder, which all must see at the same place, and tells the others what it is about.
     Its `observers` and `notice` alone are called; other ranks write to standard error. Other arguments and
-    errors are as for `satrap.launch.train`; an error of rank 0 is raised by all.
+    errors are as for `satrap.launch.train`. If rank 0 cannot begin, the others raise `ExchangeError`.
     """
     if recipe is None:
         raise nothing_to_resume(f"there is no run in {output}")
