@@ -50,7 +50,8 @@ def simulate(
     everywhere, at_holder = placement == "replicated", pooled and owner is not None and table.features > 0
     beside = 4 * (len(table.asked[0]) + table.twice) + 8 * table.features * (BATCH + 1)
     vectors = BATCH * table.features
-    at_holder = at_holder and 4 * table.dim * vectors + beside < 4 * table.dim * len(table.asked[0])
+    each = table.dim + 4 + 4 * table.dim  # a row on its way, and its gradient
+    at_holder = at_holder and each * vectors + beside < each * len(table.asked[0])
     holders = {
         one: list(range(workers)) if everywhere else [one % workers if owner is None else owner]
         for one in range(table.rows)
