@@ -222,7 +222,7 @@ class ShardRequests:
 def _said(request: Request, moved: Moved) -> str:
     if not moved.pauses:
         return (
-            f"shards {request.command}: nothing to gain, no other owners of whole buckets make the "
+            f"shards {request.command}: nothing to gain, moving whole buckets would hardly make the "
             f"{request.by} of shards more even"
         )
     times = "once" if moved.pauses == 1 else f"{moved.pauses} times"
