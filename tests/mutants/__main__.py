@@ -88,10 +88,11 @@ class Slot:
 
     Args:
         folder: of the copy.
+        marks: which tests it runs, as pytest's `-m` takes it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, marks: str = MARKS) -> None:
+        self.folder, self._marks = folder, marks
         copy_tree(folder)
 
     def run(self, mutant: Mutant, tests: Sequence[str], limit: float) -> str:
@@ -109,7 +110,8 @@ class Slot:
                 os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
     def _pytest(self, tests: Sequence[str], limit: float, environment: dict[str, str]) -> str:
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "180", "-m", MARKS, "-o", "addopts="]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", "180", "-m", self._marks]
+        options += ["-o", "addopts="]
         code = {
             "PYTHONPATH": f"{self.folder / 'src'}{os.pathsep}{self.folder}",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -190,6 +192,9 @@ def main() -> int:
         default=600,
         help="seconds for a mutant that survives these (default: %(default)s)",
     )
+    parser.add_argument(
+        "--marks", default=MARKS, help="tests that may see a mutant, for pytest's -m (default: %(default)s)"
+    )
     parser.add_argument("--only", default="src/satrap/", help="files whose path begins so")
     parser.add_argument("--list", action="store_true", help="print the sample and stop")
     arguments = parser.parse_args()
@@ -208,9 +213,9 @@ def main() -> int:
         return 0
     slots: SimpleQueue[Slot] = SimpleQueue()
     for number in range(arguments.jobs):
-        slots.put(Slot(KEPT / str(number)))
+        slots.put(Slot(KEPT / str(number), marks=arguments.marks))
     first = KEPT / "0"
-    choice = Choice(first, survey(first, KEPT / "survey.json", jobs=arguments.jobs))
+    choice = Choice(first, survey(first, KEPT / "survey.json", marks=arguments.marks, jobs=arguments.jobs))
 
     def one(mutant: Mutant) -> Verdict:
         slot = slots.get()

@@ -32,12 +32,13 @@ class Survey:
     callers: dict[str, list[str]]
 
 
-def survey(root: Path, kept: Path, *, jobs: int) -> Survey:
+def survey(root: Path, kept: Path, *, marks: str = MARKS, jobs: int) -> Survey:
     """Return the survey of a tree; it is read from a file if there is one.
 
     Args:
         root: of the repository.
         kept: the file.
+        marks: which tests count, as pytest's `-m` takes it.
         jobs: processes to run the suite in.
     """
     if not kept.exists():
@@ -45,14 +46,14 @@ def survey(root: Path, kept: Path, *, jobs: int) -> Survey:
             path = os.pathsep.join([str(TRACED), str(root / "src"), str(root)])
             environment = os.environ | {"SATRAP_SURVEY": folder, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
             environment["NUMBA_CACHE_DIR"] = str(root / ".numba")
-            command = [sys.executable, "-m", "pytest", "-p", "tests.mutants.plugin", "-m", MARKS]
+            command = [sys.executable, "-m", "pytest", "-p", "tests.mutants.plugin", "-m", marks]
             options = ["-n", str(jobs), "--timeout", "600", "-o", "addopts=-q --dist worksteal"]
             subprocess.run([*command, *options], cwd=root, env=environment, check=False)
             found = _collected(Path(folder))
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({"seconds": found.seconds, "callers": found.callers}), encoding="utf-8")
     read = json.loads(kept.read_text(encoding="utf-8"))
-    there = collected(root)
+    there = collected(root, marks)
     print(f"{len(there - read['seconds'].keys())} tests are not in {kept}; remove it to take a new survey")
     return Survey(
         {test: seconds for test, seconds in read["seconds"].items() if test in there},
@@ -60,9 +61,9 @@ def survey(root: Path, kept: Path, *, jobs: int) -> Survey:
     )
 
 
-def collected(root: Path) -> set[str]:
-    """Return the tests of a tree."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", MARKS, "-o", "addopts="]
+def collected(root: Path, marks: str = MARKS) -> set[str]:
+    """Return the tests of a tree that have these marks."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", marks, "-o", "addopts="]
     path = os.pathsep.join([str(root / "src"), str(root)])
     done = subprocess.run(
         command,
