@@ -20,6 +20,16 @@ def test_up_to_the_bound_the_count_is_that_of_a_set(parts: list[list[int]]) -> N
     assert distinct.count == len({value for part in parts for value in part})
 
 
+def test_as_many_values_as_the_bound_are_counted_and_one_more_is_estimated() -> None:
+    distinct, hashes = Distinct(bound=64), hash_ids(np.arange(65))
+    distinct.add(hashes[:64])
+    assert (distinct.exact, distinct.count) == (True, 64)
+    distinct.add(hashes)
+    kept = np.sort(hashes)[:64]
+    assert not distinct.exact
+    assert distinct.count == round(63 * 2**64 / (int(kept[-1]) + 1))
+
+
 @pytest.mark.parametrize("real", [2_000, 50_000])
 def test_beyond_the_bound_the_estimate_is_within_four_deviations(real: int) -> None:
     distinct = Distinct(bound=1024)
