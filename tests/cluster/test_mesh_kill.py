@@ -16,6 +16,7 @@ import pytest
 
 from satrap.checkpoint import Series
 from satrap.dense import Mesh
+from satrap.dense.mesh import PipelineSchedule
 from tests.cluster.runs import eventually
 from tests.cluster.test_meshes import run, saved
 from tests.dense.processes import started
@@ -29,10 +30,14 @@ def steps(place: str) -> list[int]:
 
 @pytest.mark.dense
 @pytest.mark.timeout(900)
-def test_a_killed_process_of_eight(tmp_path: Path) -> None:
-    """Process 6 has the last stage of the second share."""
-    mesh, victim = Mesh(2, 2, True, pipeline=2), 6
-    task: dict[str, Any] = {"mode": "sync", "model": "stacked"}
+@pytest.mark.parametrize(
+    ("schedule", "victim"),
+    [("1f1b", 6), ("1f1b", 0), ("interleaved_1f1b", 3)],
+    ids=["last stage of the second share", "the first of all", "two stages in each process"],
+)
+def test_a_killed_process_of_eight(schedule: PipelineSchedule, victim: int, tmp_path: Path) -> None:
+    mesh = Mesh(2, 2, True, pipeline=2, schedule=schedule)
+    task: dict[str, Any] = {"mode": "sync", "model": "deep" if mesh.per_rank > 1 else "stacked"}
     place = str(tmp_path / "checkpoints")
     run(tmp_path / "plain", mesh, [{**task}])
 
