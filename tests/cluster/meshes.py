@@ -23,6 +23,7 @@ from satrap.dense.peers import for_group
 from satrap.exchange import Exchange
 from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
+from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
 from satrap.train import Checkpointing, Trainer
 from satrap.train.microbatches import MicroBatches
@@ -82,7 +83,13 @@ class Stacked(nn.Module):
         return self.head(first + x)
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"mine": Mine, "stacked": Stacked, "deep": partial(Stacked, 6)}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "mine": Mine,
+    "stacked": Stacked,
+    "deep": partial(Stacked, 6),
+    "mmoe": partial(MMoE, make_schema(), experts=4, expert_hidden=[12, 8], hidden=[6]),
+    "ple": partial(PLE, make_schema(), shared_experts=4, expert_hidden=[8], hidden=[6]),
+}
 
 
 def share(rank: int, size: int) -> list[Batch]:

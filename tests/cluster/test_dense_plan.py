@@ -24,6 +24,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"data": 8, "sharded": "gradients"}, {}),
     ({"tensor": 2}, {}),
     ({"data": 2, "tensor": 2, "sharded": True}, {}),
+    ({"tensor": 2}, {"model": "mmoe"}),
     ({"data": 2}, {"checkpoint_activations": True}),
     ({"data": 2}, {"precision": "bfloat16"}),
     ({"data": 2}, {"microbatches": 4}),
@@ -84,7 +85,7 @@ def test_peak_of_a_process_without_the_others(case: int) -> None:
     assert expected == pytest.approx(pretended()[case], rel=tolerance(mesh))
 
 
-REAL = (0, 1, 4, 11, 13, 14)
+REAL = (0, 1, 4, 6, 12, 14, 15)
 
 
 @pytest.mark.parametrize("setting", REAL, ids=[json.dumps(SETTINGS[n]) for n in REAL])

@@ -18,7 +18,7 @@ from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.exchange.servers import ShardServer
 from satrap.train import Checkpointing
-from tests.cluster.meshes import Mine, make_trainer, whole
+from tests.cluster.meshes import MODELS, Mine, make_trainer, whole
 from tests.dense.processes import answers as in_processes
 from tests.train.plain import Batches
 
@@ -92,9 +92,9 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What workers learn that have a whole network each."""
 
     @cache
-    def learn(shares: int) -> tuple[list[float], Numbers]:
+    def learn(shares: int, **options: Any) -> tuple[list[float], Numbers]:
         folder = tmp_path_factory.mktemp("copies")
-        [answers] = run(folder, Mesh(shares), [{"mode": "hybrid"}])
+        [answers] = run(folder, Mesh(shares), [{"mode": "hybrid", **options}])
         return answers[0]["losses"], saved(str(folder / "saved 0"))
 
     return learn
@@ -113,11 +113,12 @@ def check(
     mesh: Mesh, ways: list[tuple[str, str]], folder: Path, alone: Any, copies: Any, **options: Any
 ) -> None:
     found = run(folder, mesh, [{"exchange": exchange, "mode": mode, **options} for exchange, mode in ways])
-    parts = sum(p.numel() for p in Mine().parameters())
+    parts = sum(p.numel() for p in MODELS[options.get("model", "mine")]().parameters())
     for (exchange, mode), answers, number in zip(ways, found, range(len(ways)), strict=True):
         # In hybrid, each of several workers takes an update of its own.
         of_one = mode == "sync" or mesh.data == 1
-        losses, numbers = alone(mode, mesh.data) if of_one else copies(mesh.data)
+        model = {key: options[key] for key in ("model",) if key in options}
+        losses, numbers = alone(mode, mesh.data, **model) if of_one else copies(mesh.data, **model)
         # Over servers, the updates of several workers in hybrid arrive in any order.
         loose = mode == "hybrid" and exchange == "servers" and mesh.data > 1
         for answer in answers:
@@ -133,6 +134,17 @@ def check(
 @pytest.mark.parametrize("mesh", SELECTED, ids=name)
 def test_a_mesh_learns_what_one_process_learns(mesh: Mesh, tmp_path: Path, alone: Any, copies: Any) -> None:
     check(mesh, [("servers", "sync"), ("collective", "hybrid")], tmp_path, alone, copies)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", ["mmoe", "ple"])
+@pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(2, 2, True)], ids=name)
+def test_experts_at_several_processes_learn_what_one_process_learns(
+    mesh: Mesh, model: str, tmp_path: Path, alone: Any, copies: Any
+) -> None:
+    ways = [("servers", "sync"), ("collective", "hybrid")]
+    check(mesh, ways, tmp_path, alone, copies, model=model, in_parts=True)
 
 
 @pytest.mark.cluster

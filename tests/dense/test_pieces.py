@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from satrap.dense import Mesh
 from satrap.dense.pieces import UNIT, Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
+from satrap.models.experts import Experts
 
 
 @contextmanager
@@ -39,9 +40,16 @@ class Network(nn.Module):
         self.large = nn.Linear(UNIT // 4, 4)
 
 
-def pieces_of(rank: int, mesh: Mesh) -> tuple[nn.Module, list[Piece]]:
+def of_experts() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Experts(4, 5, [6, 3], dropout=0.0, batch_norm=False), nn.Linear(3, 1))
+
+
+def pieces_of(
+    rank: int, mesh: Mesh, make: Callable[[], nn.Module] = Network
+) -> tuple[nn.Module, list[Piece]]:
     shape = (mesh.data // mesh.shards, mesh.shards, mesh.tensor)
-    model = Network()
+    model = make()
     device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tensor"))
     return model, spread(model, mesh, device_mesh, tensor_plan(model, mesh.tensor))
 
@@ -88,3 +96,21 @@ def test_large_layers_are_gathered_by_themselves_unless_they_share_a_weight() ->
         model, _ = pieces_of(0, Mesh(2, sharded=True))
         units = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
         assert units == ["", "large"]
+
+
+@pytest.mark.parametrize("mesh", [Mesh(1, 2), Mesh(1, 4), Mesh(2, 2, True)], ids=str)
+def test_each_process_of_a_tensor_group_has_whole_experts(mesh: Mesh) -> None:
+    whole = dict(of_experts().named_parameters())
+    for rank in range(mesh.tensor):
+        with playing(rank, mesh.size):
+            model, pieces = pieces_of(rank, mesh, of_experts)
+            each = 4 // mesh.tensor
+            for piece in pieces[:4]:
+                own = whole[piece.name].unflatten(0, (4, -1))[rank * each : (rank + 1) * each].flatten(0, 1)
+                rows = own.chunk(mesh.shards)[0]
+                torch.testing.assert_close(piece.local, rows.detach(), rtol=0, atol=0)
+                assert piece.tensor_dim == 0
+            if not mesh.sharded:
+                found = model[0].layers([torch.ones(2, 5)])
+                expected = of_experts()[0](torch.ones(2, 5))[:, rank * each : (rank + 1) * each]
+                torch.testing.assert_close(torch.stack(found, 1), expected)

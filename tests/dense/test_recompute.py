@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from satrap import models
 from satrap.dense.recompute import checkpoint_activations
 from satrap.errors import ConfigError
+from satrap.models.experts import Experts
 from tests.train.plain import Batches, Tower, make_batches, make_schema
 from tests.train.test_workers import alone, assert_same, make_trainer
 
@@ -63,7 +64,13 @@ def computed(model: nn.Module) -> tuple[int, list[Tensor]]:
     return sum(kept.values()), [result, x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
-@pytest.mark.parametrize("make", [lambda: stack(9), Listed, lambda: nn.Sequential(Listed(), nn.Linear(1, 1))])
+def experts() -> nn.Module:
+    return Experts(3, 16, [16] * 9, dropout=0.3, batch_norm=False)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: stack(9), Listed, lambda: nn.Sequential(Listed(), nn.Linear(1, 1)), experts]
+)
 def test_the_same_bits_from_less_memory(make: Any) -> None:
     torch.manual_seed(0)
     plain = make()

@@ -13,6 +13,7 @@ import satrap
 from satrap import models
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.errors import ConfigError
+from satrap.models.experts import Experts
 
 
 def schema() -> satrap.Schema:
@@ -20,6 +21,7 @@ def schema() -> satrap.Schema:
     return satrap.Schema(labels=["clicked"], features={**features, "price": satrap.Numeric()})
 
 
+TOWER = {"towers.towers.0.0": "column", "towers.towers.0.2": "row"}
 PAIR = {"deep.0": "column", "deep.2": "row"}
 PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "dnn": ({}, PAIR),
@@ -38,6 +40,11 @@ PLANS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         {"gates.0.score.0": "column", "gates.0.score.2": "row"}
         | {f"deep{i}.{layer}": cut for i in (1, 2) for layer, cut in ((0, "column"), (2, "row"))},
     ),
+    "mmoe": ({"experts": 4, "hidden": [4]}, {"experts": "experts"} | TOWER),
+    "ple": (
+        {"levels": 1, "own_experts": 2, "shared_experts": 4, "hidden": [4]},
+        {f"levels.0.experts.{i}": "experts" for i in range(2)} | TOWER,
+    ),
 }
 
 
@@ -47,7 +54,7 @@ def test_the_models_here_have_a_plan_or_nothing_to_divide(name: str) -> None:
     model = models.create(name, schema(), **arguments)
     if expected:
         assert tensor_plan(model, 2) == expected
-    elif name in ("wukong", "mmoe", "ple"):
+    elif name == "wukong":
         assert [*tensor_plan(model, 2).values()][:2] == ["column", "row"]
     else:
         assert name in ("lr", "fm", "rankmixer")
@@ -104,6 +111,7 @@ def test_a_model_names_its_plan() -> None:
         ({"blocks.*.up": "cloumn"}, 2, "'cloumn' for 'blocks.*.up'"),
         ({"blocks.1.up": "column"}, 4, "mesh.tensor 4 does not divide the 6 outputs of blocks.1.up"),
         ({"blocks.1.down": "row"}, 4, "mesh.tensor 4 does not divide the 6 inputs of blocks.1.down"),
+        ({"blocks.0": "experts"}, 2, "'blocks.0', which is no module with a count of experts"),
         ({}, 2, "no linear layers"),
     ],
 )
@@ -119,6 +127,26 @@ def test_a_wrong_plan_is_an_error(plan: dict[str, str], parts: int, message: str
 def test_a_hidden_width_that_does_not_divide_is_an_error_that_names_the_layer() -> None:
     with pytest.raises(ConfigError, match=r"mesh.tensor 2 does not divide the 7 outputs of deep.0"):
         tensor_plan(models.create("dnn", schema(), hidden=[7, 4]), 2)
+
+
+def test_experts_are_divided_as_wholes_and_their_number_must_divide() -> None:
+    made = models.create("mmoe", schema(), experts=6, hidden=[6])
+    assert tensor_plan(made, 3) == {"experts": "experts"} | TOWER
+    with pytest.raises(ConfigError, match=r"mesh.tensor 4 does not divide the 6 experts of experts"):
+        tensor_plan(made, 4)
+    one = models.create("mmoe", schema(), experts=1, expert_hidden=[8, 4], hidden=[4])
+    assert tensor_plan(one, 2) == {"experts.layers.0": "column", "experts.layers.2": "row"} | TOWER
+
+
+def test_a_model_or_its_parts_say_how_experts_are_divided() -> None:
+    made = nn.Sequential(Experts(4, 8, [6], dropout=0.0, batch_norm=False), nn.Linear(6, 4))
+    assert tensor_plan(made, 2) == {"0": "experts", "1": "alone"}
+    made.tensor_plan = {"*": "experts"}  # type: ignore[assignment]
+    assert tensor_plan(made, 2) == {"0": "experts"}
+    made[0].tensor_plan = {"layers.0": "column"}
+    del made.tensor_plan
+    with pytest.raises(ConfigError, match=r"'layers.0', which is no linear layer"):
+        tensor_plan(made, 2)
 
 
 def test_batch_normalisation_is_refused() -> None:

@@ -1,9 +1,51 @@
 """Mixtures of experts against sums written out."""
 
+import pytest
 import torch
 
 from satrap.models.experts import Experts, Gate, Level, Towers
+from satrap.models.layers import mlp
 from satrap.schema import Label
+
+
+@pytest.mark.parametrize("hidden", [[], [4], [5, 4], [7, 5, 4]], ids=str)
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_experts_are_networks_that_know_nothing_of_each_other(
+    count: int, batch_norm: bool, hidden: list[int]
+) -> None:
+    torch.manual_seed(1)
+    experts = Experts(count, 6, hidden, dropout=0.0, batch_norm=batch_norm)
+    torch.manual_seed(1)
+    networks = [mlp(6, hidden, batch_norm=batch_norm)[0] for _ in range(count)]
+    both = [torch.randn(9, 6, requires_grad=True)]
+    both.append(both[0].detach().requires_grad_())
+    found, expected = experts(both[0]), torch.stack([one(both[1]) for one in networks], 1)
+    assert found.shape == (9, count, experts.width)
+    torch.testing.assert_close(found, expected)
+    for outputs in (found, expected):
+        outputs.square().sum().backward()
+    torch.testing.assert_close(both[0].grad, both[1].grad)
+    per_layer = zip(*([p.grad for p in one.parameters()] for one in networks), strict=True)
+    gradients = [torch.cat(same) if not batch_norm else torch.stack(same) for same in per_layer]
+    own = [p.grad for p in experts.parameters()]
+    total, of_networks = (sum(g.square().sum() for g in each) for each in (own, gradients))
+    torch.testing.assert_close(total, of_networks)
+    if not batch_norm:
+        torch.testing.assert_close(own, gradients)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            experts.eval()(both[0]), torch.stack([n.eval()(both[0]) for n in networks], 1)
+        )
+
+
+def test_dropout_draws_for_each_expert() -> None:
+    torch.manual_seed(1)
+    experts = Experts(2, 6, [400, 300], dropout=0.5, batch_norm=False)
+    zeros = (experts(torch.randn(5, 6)) == 0).float()
+    assert ((zeros[:, 0] - zeros[:, 1]).abs().mean() > 0.2).all()
+    assert zeros.mean() > 0.6  # half of them, and what ReLU makes zero
+    assert (experts.eval()(torch.randn(5, 6)) == 0).float().mean() < 0.6
 
 
 def test_a_gate_mixes_by_softmax():
@@ -29,7 +71,7 @@ def test_a_level_shows_labels_their_own_and_shared_experts_only():
     first, second, shared = level(streams)
 
     def mixed(x, gate, *experts):
-        outputs = torch.cat([torch.stack([e(s) for e in some.experts], 1) for some, s in experts], 1)
+        outputs = torch.cat([some(s) for some, s in experts], 1)
         return (torch.softmax(x @ gate.scores.weight.T, 1).unsqueeze(2) * outputs).sum(1)
 
     pairs = list(zip(make, streams, strict=True))

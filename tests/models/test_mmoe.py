@@ -13,10 +13,8 @@ def test_a_label_is_a_tower_on_its_mixture_of_experts():
     batch = make_batch(model, schema)
     x = torch.cat([*batch.embeddings.values(), batch.numeric], dim=1)
     w = dict(model.named_parameters())
-    experts = [
-        torch.relu(x @ w[f"experts.experts.{i}.0.weight"].T + w[f"experts.experts.{i}.0.bias"])
-        for i in range(3)
-    ]
+    weights, biases = w["experts.layers.0.weight"].split(5), w["experts.layers.0.bias"].split(5)
+    experts = [torch.relu(x @ weights[i].T + biases[i]) for i in range(3)]
     for k in range(2):
         shares = torch.softmax(x @ w[f"gates.{k}.scores.weight"].T, dim=1)
         mixed = sum(shares[:, i : i + 1] * experts[i] for i in range(3))

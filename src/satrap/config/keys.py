@@ -332,10 +332,11 @@ class Dense(Keys):
     stages_per_rank: Positive | None = None
     """With interleaved_1f1b and looped_bfs: how many stages each worker has, every P-th of them; default: as
     many as `stages` has names for, else 2."""
-    layout: dict[str, Literal["column", "row", "alone"]] = Field(default_factory=dict)
+    layout: dict[str, Literal["column", "row", "alone", "experts"]] = Field(default_factory=dict)
     """With `mesh.tensor`: how linear layers are divided, by name, as in `{"blocks.*.up": column,
     "blocks.*.down": row}`: column (outputs, which stay divided), row (inputs, which a column before has
-    divided), alone (whole inputs and outputs). Default: as the model says, or pairs of its stacks."""
+    divided), alone (whole inputs and outputs); or experts (each worker has some of them). Default: as the
+    model says, else pairs of its stacks, and experts."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of its arithmetic. bfloat16: factors of products have 16 bits, which pays on processors
     with AVX-512 BF16 or AMX and on GPUs; weights, gradients, loss and embedding rows stay float32. float16:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
@@ -164,10 +164,11 @@ def spread(
     own = {id(p) for stage in stages for p in stage.parameters()}
     names = {name for name, p in model.named_parameters() if id(p) in own}
     for name, cut in plan.items():
-        if f"{name}.weight" in names:
+        if any(own.startswith(f"{name}.") for own in names):
             _fill(deferred, model.get_submodule(name))
             parallelize_module(model, device_mesh["tensor"], {name: _style(cut)}, src_data_rank=None)
-            _let_go(model.get_submodule(name))
+            for module in model.get_submodule(name).modules():
+                _let_go(module)
     cuts = {n: (_tensor_dim(p), _local(p.detach()).shape) for n, p in model.named_parameters() if n in names}
     scalars = {p for stage in stages for p in stage.parameters() if p.ndim == 0}
     if mesh.shards > 1:
@@ -209,7 +210,32 @@ def _let_go(layer: nn.Module) -> None:
             setattr(layer, name, nn.Parameter(part, requires_grad=parameter.requires_grad))
 
 
+class _Experts(ParallelStyle):
+    """Gives each process some of a module's experts, and all the outputs of all."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def entering(_: nn.Module, inputs: tuple[Any, ...]) -> Any:
+            """Let what the experts of all processes say of their inputs be summed up."""
+            whole = (DTensor.from_local(x, device_mesh, [Replicate()], run_check=False) for x in inputs)
+            return tuple(x.to_local(grad_placements=[Partial()]) for x in whole)
+
+        def leaving(_: nn.Module, inputs: Any, found: Tensor) -> Tensor:
+            parts = DTensor.from_local(found, device_mesh, [Shard(1)], run_check=False)
+            return parts.redistribute(placements=[Replicate()]).to_local()
+
+        def divide(_: str, inner: nn.Module, mesh: DeviceMesh) -> None:
+            for name, parameter in list(inner.named_parameters(recurse=False)):
+                part = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=None)
+                inner.register_parameter(name, nn.Parameter(part, requires_grad=parameter.requires_grad))
+
+        module.register_forward_pre_hook(entering)
+        module.register_forward_hook(leaving)
+        return distribute_module(module, device_mesh, divide)
+
+
 def _style(cut: Cut) -> ParallelStyle:
+    if cut == "experts":
+        return _Experts()
     if cut == "row":
         return RowwiseParallel()
     return ColwiseParallel(output_layouts=Replicate()) if cut == "alone" else ColwiseParallel()

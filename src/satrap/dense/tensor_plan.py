@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from satrap.errors import ConfigError, did_you_mean
 
-Cut = Literal["column", "row", "alone"]
-"""column: by outputs, which stay divided; row: by inputs, which are divided; alone: whole in, whole out."""
+Cut = Literal["column", "row", "alone", "experts"]
+"""column: by outputs, which stay divided; row: by inputs, which are divided; alone: whole in, whole out.
+experts: some experts of a module that has `count` of them, one below the other in each of its parameters. It
+returns the outputs of the experts that it has, in dimension 1; those of all are gathered."""
 
 ELEMENTWISE = (
     nn.ReLU,
@@ -42,9 +44,10 @@ def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None =
     """Return how each linear layer of a network is cut: its name -> the cut; others stay whole.
 
     An attribute `tensor_plan` of the model says it: `{"tower.*.up": "column", "tower.*.down": "row"}`, with
-    the wildcards of `fnmatch`. Without one, consecutive linear layers of each `nn.Sequential` are paired, the
-    first by columns and the second by rows, if only element-wise modules are between them; a pair needs one
-    sum forward and one backward (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). A linear layer
+    the wildcards of `fnmatch`. Without one, modules inside the model may say it of themselves, as in
+    `{"": "experts"}`. Of the rest, consecutive linear layers of each `nn.Sequential` are paired, the first by
+    columns and the second by rows, if only element-wise modules are between them; a pair needs one sum
+    forward and one backward (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). A linear layer
     there without a partner is cut alone, if its outputs divide.
 
     Args:
@@ -63,14 +66,12 @@ def tensor_plan(model: nn.Module, parts: int, stages: Mapping[str, int] | None =
     plan = _derived(model, parts, stages or {}) if given is None else _named(model, given)
     _check_stages(plan, stages or {})
     for name, cut in plan.items():
-        layer = model.get_submodule(name)
-        assert isinstance(layer, nn.Linear)
-        what, width = ("inputs", layer.in_features) if cut == "row" else ("outputs", layer.out_features)
+        what, width = _divided(model.get_submodule(name), cut)
         if width % parts:
             raise ConfigError(
                 f"mesh.tensor {parts} does not divide the {width} {what} of {name}",
                 why="each of these workers holds an equal part of the layer",
-                fix=f"change the width, or mesh.tensor to a divisor of {width}",
+                fix=f"change their number, or mesh.tensor to a divisor of {width}",
             )
     if not plan:
         raise ConfigError(
@@ -94,18 +95,27 @@ def _refuse_batch_norm(model: nn.Module) -> None:
 def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
     """Return the plan that a model gives."""
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    experts = [name for name, module in model.named_modules() if isinstance(_count(module), int)]
     fit, plan = set(_cuttable(model)), dict[str, Cut]()
     for pattern, cut in given.items():
-        found = [name for name in linears if fnmatchcase(name, pattern)]
-        if not found:
+        if cut not in get_args(Cut):
             raise ConfigError(
-                f"tensor_plan names {pattern!r}, which is no linear layer of the model",
-                fix=f"{did_you_mean(pattern, linears)}linear layers: {', '.join(linears)}"[:200],
+                f"tensor_plan has {cut!r} for {pattern!r}", fix=f"use {', '.join(get_args(Cut))}"
             )
-        if cut not in ("column", "row", "alone"):
-            raise ConfigError(f"tensor_plan has {cut!r} for {pattern!r}", fix="use column, row or alone")
+        possible = experts if cut == "experts" else linears
+        found = [name for name in possible if fnmatchcase(name, pattern)]
+        if not found:
+            what, kind = (
+                ("no module with a count of", "experts") if cut == "experts" else ("no", "linear layer")
+            )
+            raise ConfigError(
+                f"tensor_plan names {pattern!r}, which is {what} {kind} of the model",
+                fix=f"{did_you_mean(pattern, possible)}{kind.removesuffix('s')}s: {', '.join(possible)}"[
+                    :200
+                ],
+            )
         for name in found:
-            if name not in fit:
+            if cut != "experts" and name not in fit:
                 raise ConfigError(
                     f"tensor_plan names {name!r}, whose weight is shared or computed, so it cannot be cut",
                     fix="remove it from tensor_plan",
@@ -114,10 +124,23 @@ def _named(model: nn.Module, given: Mapping[str, Cut]) -> dict[str, Cut]:
     return plan
 
 
+def _count(module: nn.Module) -> Any:
+    """Return how many experts a module has; None: it is none of experts."""
+    return getattr(module, "count", None)
+
+
+def _divided(module: nn.Module, cut: Cut) -> tuple[str, int]:
+    """Return what a cut divides, and how many there are."""
+    if cut == "experts":
+        return "experts", _count(module)
+    assert isinstance(module, nn.Linear)
+    return ("inputs", module.in_features) if cut == "row" else ("outputs", module.out_features)
+
+
 def _check_stages(plan: Mapping[str, Cut], stages: Mapping[str, int]) -> None:
     """Raise `ConfigError` for a stage with one kind of cut whose partners must be in another stage."""
     for number in set(stages.values()):
-        cuts = {cut for name, cut in plan.items() if stages.get(name) == number} - {"alone"}
+        cuts = {cut for name, cut in plan.items() if stages.get(name) == number} - {"alone", "experts"}
         if len(cuts) == 1:
             [cut] = cuts
             raise ConfigError(
@@ -128,7 +151,11 @@ def _check_stages(plan: Mapping[str, Cut], stages: Mapping[str, int]) -> None:
 
 
 def _derived(model: nn.Module, parts: int, stages: Mapping[str, int]) -> dict[str, Cut]:
-    fit, plan = set(_cuttable(model)), dict[str, Cut]()
+    plan = dict[str, Cut]()
+    for name, module in model.named_modules():
+        for inner, cut in _named(module, getattr(module, "tensor_plan", None) or {}).items():
+            plan[f"{name}.{inner}".strip(".")] = cut
+    fit = {name for name in _cuttable(model) if not name.startswith(tuple(f"{own}." for own in plan))}
     for stack in _stacks(model):
         open_name, clear = "", False  # the last linear layer without a partner; whether one may follow it
         for name, module in stack:
@@ -144,7 +171,7 @@ def _derived(model: nn.Module, parts: int, stages: Mapping[str, int]) -> dict[st
     return {
         name: cut
         for name, cut in plan.items()
-        if cut != "alone" or not model.get_submodule(name).out_features % parts  # type: ignore[operator]
+        if cut != "alone" or name not in fit or not model.get_submodule(name).out_features % parts  # type: ignore[operator]
     }
 
 

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from satrap.models.layers import check_whole, mlp, output_layer, xavier
+from satrap.models.linear import GroupedLinear
 from satrap.schema import Label
 
 
 class Experts(nn.Module):
     """MLPs of the same shape that read the same input.
+
+    With `mesh.tensor`, each process has some of the experts, and all get the outputs of all. Every expert
+    reads every sample, so samples need not be sent to experts.
 
     Args:
         count: number of experts, at least 1.
@@ -27,11 +31,51 @@ class Experts(nn.Module):
         super().__init__()
         check_whole("the number of experts", count)
         made = [mlp(width, hidden, dropout=dropout, batch_norm=batch_norm) for _ in range(count)]
-        self.experts, self.width = nn.ModuleList(expert for expert, _ in made), made[0][1]
+        self.count, self.width = count, made[0][1]
+        stacks = zip(*(stack for stack, _ in made), strict=True)
+        self.layers = nn.Sequential(*map(_for_each, stacks)) if count > 1 else made[0][0]
+        self.tensor_plan = {"": "experts"} if count > 1 and hidden else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return float32[size, count, last of hidden] from float32[size, width]."""
-        return torch.stack([expert(x) for expert in self.experts], dim=1)
+        """Return float32[size, count, last of hidden] from float32[size, width].
+
+        A process that has some of the experts returns their outputs.
+        """
+        if self.count == 1 or not len(self.layers):
+            only: Tensor = self.layers(x)
+            return only.unsqueeze(1).expand(-1, self.count, -1)
+        return torch.stack(self.layers([x]), dim=1)
+
+
+class _Each(nn.Module):
+    """A module without weights that treats several tensors alike."""
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [super(_Each, self).forward(x) for x in inputs]
+
+
+class _ReLUs(_Each, nn.ReLU): ...  # type: ignore[misc]
+
+
+class _Dropouts(_Each, nn.Dropout): ...  # type: ignore[misc]
+
+
+class _BatchNorms(nn.ModuleList):
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [norm(x) for norm, x in zip(self, inputs, strict=True)]
+
+
+def _for_each(same: Sequence[nn.Module]) -> nn.Module:
+    """Return a layer of all experts, for a list of their inputs."""
+    linears = [layer for layer in same if isinstance(layer, nn.Linear)]
+    if linears:
+        return GroupedLinear(linears)
+    match same[0]:
+        case nn.ReLU():
+            return _ReLUs()
+        case nn.Dropout(p=p):
+            return _Dropouts(p)
+    return _BatchNorms(same)
 
 
 class Gate(nn.Module):
@@ -68,7 +112,7 @@ class Level(nn.Module):
     def __init__(self, experts: Sequence[Experts], width: int, *, last: bool) -> None:
         super().__init__()
         self.experts = nn.ModuleList(experts)
-        *own, shared = (len(some.experts) for some in experts)
+        *own, shared = (some.count for some in experts)
         self.gates = nn.ModuleList(Gate(width, count + shared) for count in own)
         self.shared = None if last else Gate(width, sum(own) + shared)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ import satrap
 from satrap.batch import Batch, EmbeddedBatch
 from satrap.dense import ConnectedWorkers, Mesh
 from satrap.exchange.servers import Wire
+from satrap.models import MMoE
 from satrap.plan.dense import Inputs, Network
 from satrap.train import Trainer
 from satrap.train.loss import LabelLoss
@@ -50,6 +51,12 @@ class Tower(nn.Module):
     def forward(self, batch: EmbeddedBatch) -> Tensor:
         found: Tensor = self.head(self.tower(self.enter(batch.flat())))
         return found
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "tower": Tower,
+    "mmoe": partial(MMoE, make_schema(), experts=4, expert_hidden=[WIDTH, WIDTH], hidden=[WIDTH]),
+}
 
 
 class Pretended(ConnectedWorkers):
@@ -110,9 +117,9 @@ def inputs() -> Inputs:
     return Inputs.of(schema, plan, ticket, SIZE)
 
 
-def network(**options: Any) -> Network:
+def network(model: str = "tower", **options: Any) -> Network:
     """What the plan is told of the network that `peak` trains."""
-    return Network(Tower, inputs(), adam, LabelLoss(make_schema().labels), **options)
+    return Network(MODELS[model], inputs(), adam, LabelLoss(make_schema().labels), **options)
 
 
 def batch() -> Batch:
@@ -128,9 +135,12 @@ def peak(workers: ConnectedWorkers | None, options: dict[str, Any]) -> int:
     """Return the most bytes of tensors in some steps of training."""
     tracker = MemTracker()
     tracker._mod_tracker = NoModules()
+    model = MODELS[options.get("model", "tower")]
+    given = {key: value for key, value in options.items() if key != "model"}
     with tracker:
-        given = arguments(options | ({} if workers is None else {"workers": workers}))
-        trainer = Trainer(Tower(), make_schema(), **given)
+        trainer = Trainer(
+            model(), make_schema(), **arguments(given | ({} if workers is None else {"workers": workers}))
+        )
         trainer.fit(Batches([batch()] * STEPS), steps=STEPS)
     trainer.close()
     assert trainer.run.progress.refused == 0  # or there would be no optimizer state

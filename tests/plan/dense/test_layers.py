@@ -5,6 +5,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from satrap.dense.tensor_plan import Cut
+from satrap.models.experts import Experts
 from satrap.plan.dense.layers import cut_layers
 
 
@@ -32,3 +33,15 @@ def test_a_layer_alone_gathers_its_outputs() -> None:
     assert model[0].weight.grad is not None
     assert model[0].weight.grad.shape == (2, 6)
     assert sent == [3 * 8 * 4 // 2]  # a sum sends twice what gathering does
+
+
+def test_experts_enter_once_and_are_gathered_once() -> None:
+    sent, plan = list[int](), dict[str, Cut]({"0": "experts"})
+    with FakeTensorMode():
+        model = nn.Sequential(Experts(4, 6, [10, 8], dropout=0.0, batch_norm=False))
+        cut_layers(model, plan, 2, sent.append)
+        found = model(torch.zeros(3, 6, requires_grad=True))
+        assert found.shape == (3, 4, 8)
+        found.sum().backward()
+    assert [tuple(p.shape) for p in model.parameters()] == [(20, 6), (20,), (16, 10), (16,)]
+    assert sent == [3 * 4 * 8 * 4 // 2, 3 * 6 * 4]

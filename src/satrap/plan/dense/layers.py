@@ -23,12 +23,28 @@ def cut_layers(model: nn.Module, plan: Mapping[str, Cut], parts: int, sent: Sent
     """
     for name, cut in plan.items():
         layer = model.get_submodule(name)
+        if cut == "experts":
+            _cut_experts(layer, parts, sent)
+            continue
         assert isinstance(layer, nn.Linear)
         dim = 1 if cut == "row" else 0
         layer.weight = _shorter(layer.weight, dim, parts)
         if layer.bias is not None and cut != "row":
             layer.bias = _shorter(layer.bias, 0, parts)
         layer.forward = partial(_forward, layer, cut, parts, sent)  # type: ignore[method-assign]
+
+
+def _cut_experts(experts: nn.Module, parts: int, sent: Sent) -> None:
+    for module in experts.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, _shorter(parameter, 0, parts))
+    whole = experts.forward
+
+    def forward(x: Tensor) -> Any:
+        found = whole(_Entering.apply(x, sent))  # type: ignore[no-untyped-call]
+        return _Gathered.apply(found, parts, sent, 1)  # type: ignore[no-untyped-call]
+
+    experts.forward = forward
 
 
 def _shorter(parameter: Tensor, dim: int, parts: int) -> nn.Parameter:
@@ -43,7 +59,7 @@ def _forward(layer: nn.Linear, cut: Cut, parts: int, sent: Sent, x: Tensor) -> T
         return summed if layer.bias is None else summed + layer.bias
     found = F.linear(_Entering.apply(x, sent), layer.weight, layer.bias)  # type: ignore[no-untyped-call]
     if cut == "alone":
-        found = _Gathered.apply(found, parts, sent)  # type: ignore[no-untyped-call]
+        found = _Gathered.apply(found, parts, sent, -1)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -79,15 +95,15 @@ class _Entering(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The outputs of all column parts side by side."""
+    """The outputs of all parts side by side."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, parts: int, sent: Sent) -> Tensor:
-        ctx.parts = parts
+    def forward(ctx: Any, x: Tensor, parts: int, sent: Sent, dim: int) -> Tensor:
+        ctx.parts, ctx.dim = parts, dim
         together = x.new_empty(parts * len(x), *x.shape[1:])
         sent(_bytes(together) // 2)
-        return torch.cat(together.chunk(parts), dim=-1)
+        return torch.cat(together.chunk(parts), dim=dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient.chunk(ctx.parts, dim=-1)[0].contiguous(), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient.chunk(ctx.parts, dim=ctx.dim)[0].contiguous(), None, None, None
