@@ -55,10 +55,10 @@ def read(folder: Path, name: str) -> pa.Table:
     return csv.read_csv(plain if plain.exists() else folder / f"{name}.csv.gz")
 
 
-def with_histories(folder: Path) -> pa.Table:
+def with_histories(folder: Path, length: int = LENGTH) -> pa.Table:
     """Return the ratings by time, with what the viewer rated before: films, ratings, hours since then.
 
-    A rating of the same second is not before.
+    The last `length` ones. A rating of the same second is not before.
     """
     ratings, movies = read(folder, "ratings"), read(folder, "movies")
     place = {movie: row for row, movie in enumerate(movies["movieId"].to_pylist())}
@@ -72,7 +72,7 @@ def with_histories(folder: Path) -> pa.Table:
     before = []
     for row, user in enumerate(users):
         own = past.get(user, np.empty(0, np.int64))
-        before.append(own[times[own] < times[row]][-LENGTH:])
+        before.append(own[times[own] < times[row]][-length:])
         past[user] = np.append(own, row)
     offsets = pa.array(np.append(0, np.cumsum([len(own) for own in before])), pa.int32())
     events, ask = np.concatenate(before), np.repeat(np.arange(len(users)), [len(own) for own in before])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from satrap.errors import ConfigError
+from satrap.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,17 @@ def sequence_groups(categorical: Mapping[str, Any], numeric: Mapping[str, Any]) 
         sequence: SequenceGroup(tuple(names), tuple(numbers[sequence]), *_limit(names, categorical))
         for sequence, names in members.items()
     }
+
+
+def sequence_of(groups: Mapping[str, SequenceGroup], name: str) -> SequenceGroup:
+    """Return a sequence by its name; raise `ConfigError` if there is none of it."""
+    if name not in groups:
+        raise ConfigError(
+            f"no feature is part of a sequence {name!r}",
+            why="its events are to be counted",
+            fix=f"{did_you_mean(name, groups)}give a sequence's name: {', '.join(groups) or 'there is none'}",
+        )
+    return groups[name]
 
 
 def _check_events(name: str, feature: Any) -> None:

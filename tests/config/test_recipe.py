@@ -205,6 +205,19 @@ def test_a_global_batch_is_divided_among_the_workers(tmp_path: Path) -> None:
     assert "multiple of 7" in error.fix
 
 
+def test_batches_are_balanced_by_a_sequence_and_with_shuffle(tmp_path: Path) -> None:
+    history = "features.genres={dim: 8, multi: true, pooling: none, sequence: past}"
+    assert loaded(tmp_path, history, "data.balance=past").sections.data.balance == "past"
+    for settings, what in (
+        (["data.balance=past"], "no feature is part of a sequence 'past'"),
+        ([history, "data.balance=genres"], "no feature is part of a sequence 'genres'"),
+        ([history, "data.balance=past", "data.shuffle=false"], "data.balance needs data.shuffle"),
+    ):
+        error = refused(tmp_path, *settings)
+        assert what in error.what
+        assert "key data.balance" in error.where or "--set" in error.where
+
+
 OWN_TABLES = """\
 tables:
   user: {optimizer: {name: sgd, lr: 0.5}, initial_scale: 0.1}

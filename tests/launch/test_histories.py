@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
+from satrap.launch.datasets import open_part
 from satrap.launch.dense_plan import plan_network
 from satrap.launch.planning import plan_size
 from tests.launch.histories import RECIPE, frame, make_recipe
+from tests.launch.test_resume import KillAt, KilledError, history
 
 
 def test_a_history_that_decides_the_label_is_learnt(tmp_path: Path) -> None:
@@ -57,6 +60,46 @@ def test_it_is_learnt_the_same_however_a_step_is_computed(tmp_path: Path, way: s
     assert other.test["logloss"] == pytest.approx(
         one.test["logloss"], rel=0 if way != "micro-batches" else 1e-4
     )
+
+
+BALANCED = ["data.balance=past", "data.buffer_rows=640", "training.epochs=2", "checkpoint.every_steps=3"]
+
+
+def test_a_run_of_balanced_batches_goes_on_in_the_middle_of_a_buffer_to_the_bit(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, frame(1000)), BALANCED)
+    whole = launch.train(recipe, str(tmp_path / "whole"))
+    with pytest.raises(KilledError):
+        launch.train(recipe, str(tmp_path / "cut"), observers=[KillAt(7)])  # 12 or 13 steps are a pass
+    again = launch.train(recipe, str(tmp_path / "cut"), resume=True)
+    assert again.test == whole.test
+    assert history(tmp_path / "cut") == history(tmp_path / "whole")
+    for name in ("model.safetensors", "optimizer.safetensors", "table-000.arrow"):
+        files = [next((tmp_path / run / "model").glob(f"data-*/{name}")) for run in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+    plain = launch.train(load(tmp_path / "clicks.yaml", BALANCED[1:]), str(tmp_path / "plain"))
+    assert plain.test != whole.test
+
+
+@pytest.mark.cluster
+def test_a_loader_balances_batches_as_workers_do(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, frame(1000))
+    way = ["cluster.exchange=servers", "cluster.workers=2", "training.mode=sync", "data.global_batch=true"]
+    found = [
+        launch.train(load(path, [*BALANCED, *way, f"cluster.loaders={n}"]), str(tmp_path / f"{n}"))
+        for n in (0, 1)
+    ]
+    assert found[0].test == found[1].test
+
+
+def test_workers_have_batches_of_about_equally_many_events(tmp_path: Path) -> None:
+    path, worst = make_recipe(tmp_path), {}
+    for balance in ("null", "past"):
+        recipe = load(path, [f"data.balance={balance}", "features.seen_rating.transform=null"])
+        parts = [open_part(recipe, recipe.schema(), "train", worker=worker, workers=2) for worker in (0, 1)]
+        events = [[len(batch.ids["seen"].values) for batch in part.batches()] for part in parts if part]
+        steps = np.array([one[:-1] for one in events])  # the last batch is smaller
+        worst[balance] = (steps.max(0) / steps.mean(0)).mean()
+    assert worst["past"] < 1.015 < 1.025 < worst["null"]
 
 
 @pytest.mark.cluster

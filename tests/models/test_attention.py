@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,13 +16,15 @@ from satrap.models.attention import HSTUBlock, attend, layout, with_last
 CPU = torch.device("cpu")
 
 
-def loop(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, lengths: list[int], window: int) -> Tensor:
+def loop(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, lengths: list[int], window: int, first: int = 0
+) -> Tensor:
     """The formula, one number at a time; all queries."""
     found, start = [], 0
     for length in lengths:
         for i in range(length):
             total = torch.zeros_like(v[0])
-            for j in range(max(0, i + 1 - window), i + 1):
+            for j in (j for j in range(i + 1) if i - j < window or j < first):
                 score = (q[start + i] * k[start + j]).sum(1) / q.shape[2] ** 0.5 + bias[:, i - j]
                 total = total + (F.silu(score) / bias.shape[1]).unsqueeze(1) * v[start + j]
             found.append(total)
@@ -39,18 +41,21 @@ def drawn(lengths: list[int], n: int, seed: int = 0) -> list[Tensor]:
 @given(
     st.lists(st.integers(1, 12), min_size=1, max_size=7),
     st.one_of(st.none(), st.integers(1, 14)),
+    st.integers(0, 14),
     st.booleans(),
     st.sampled_from([1, 60, 1 << 18]),
 )
-@settings(deadline=None, max_examples=40)
+@example([5, 9, 2], 2, 3, True, 1 << 18)
+@settings(deadline=None, max_examples=60)
 def test_values_and_gradients_equal_a_loop(
-    lengths: list[int], window: int | None, last: bool, cells: int
+    lengths: list[int], window: int | None, first: int, last: bool, cells: int
 ) -> None:
     tensors = drawn(lengths, 12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "CELLS", cells)
-        found = attend(*tensors, layout(np.array(lengths), CPU, window=window, last=last))
-    expected = loop(*tensors, lengths, window or 99)
+        seen = layout(np.array(lengths), CPU, window=window, global_tokens=first, last=last)
+        found = attend(*tensors, seen)
+    expected = loop(*tensors, lengths, window or 99, first)
     if last:
         expected = expected[np.cumsum(lengths) - 1]
     torch.testing.assert_close(found, expected)
@@ -78,10 +83,9 @@ def test_a_token_sees_nothing_after_it_nor_beyond_its_window() -> None:
     block, x = HSTUBlock(6, 2, 8), torch.randn(8, 6)
     changed = x.clone()
     changed[4] = torch.randn(6)
-    for window in (None, 2):
-        seen = layout(np.array([7, 1]), CPU, window=window)
+    for window, first, reached in ((None, 0, {4, 5, 6}), (2, 0, {4, 5}), (2, 4, {4, 5}), (2, 5, {4, 5, 6})):
+        seen = layout(np.array([7, 1]), CPU, window=window, global_tokens=first)
         differs = (block(x, seen) != block(changed, seen)).any(1).tolist()
-        reached = {4, 5} if window else {4, 5, 6}
         assert {i for i, different in enumerate(differs) if different} == reached
 
 
@@ -111,9 +115,10 @@ def test_similar_lengths_share_a_tile_and_padding_stays_small() -> None:
 
 
 def test_with_a_window_pairs_grow_with_the_length_and_without_with_its_square() -> None:
-    def pairs(length: int, window: int | None) -> int:
-        tiles = layout(np.array([length]), CPU, window=window).tiles
-        return sum(tile.queries.numel() * tile.distance.shape[1] for tile in tiles)
+    def pairs(length: int, window: int | None, first: int = 0) -> int:
+        tiles = layout(np.array([length]), CPU, window=window, global_tokens=first).tiles
+        return sum(tile.queries.numel() * tile.keys.shape[1] for tile in tiles)
 
     assert pairs(16_000, 100) == pytest.approx(16 * pairs(1_000, 100), rel=0.1)
+    assert pairs(16_000, 100, 8) - pairs(16_000, 100) == 8 * 15_900
     assert pairs(4_000, None) == 16 * pairs(1_000, None)

@@ -88,7 +88,17 @@ def made(seed: int = 0, schema: Schema = SCHEMA, **options: Any) -> HSTU:
     return model
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": 1}, {"layers": 3, "window": 2}, {"heads": 4}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layers": 1},
+        {"layers": 3, "window": 2},
+        {"layers": 3, "window": 2, "global_tokens": 3},
+        {"heads": 4},
+    ],
+    ids=str,
+)
 def test_a_batch_is_its_samples_one_by_one_in_any_order_and_so_are_gradients(options: dict[str, Any]) -> None:
     model, lengths = made(**options), [3, 0, 8, 1, 0, 5, 2, 8]
     batch = make_batch(lengths)
@@ -154,6 +164,8 @@ def test_outputs_and_first_logits_are_those_of_the_labels() -> None:
         ({**FEATURES, "tags": event(sequence=None)}, {}, "tags has pooling none"),
         (FEATURES, {"width": 9}, "cannot divide a width of 9 among 2 heads"),
         (FEATURES, {"window": 0}, "window must be a whole number"),
+        (FEATURES, {"window": 2, "global_tokens": 0}, "global_tokens must be a whole number"),
+        (FEATURES, {"global_tokens": 2}, "global_tokens needs window"),
         (FEATURES, {"layers": 0}, "layers must be a whole number"),
     ],
 )
@@ -227,7 +239,7 @@ def test_a_label_that_the_history_decides_is_learnt() -> None:
 
 
 def test_with_a_window_an_event_of_a_long_history_takes_as_much_memory_as_of_a_short_one() -> None:
-    def kept(events: int, window: int | None) -> float:
+    def kept(events: int, window: int | None, global_tokens: int | None = None) -> float:
         """Bytes for the backward pass, by event."""
         schema = Schema(["y"], {**FEATURES, "seen": event(table="items", max_values=events)})
         found = dict[int, int]()
@@ -236,11 +248,14 @@ def test_with_a_window_an_event_of_a_long_history_takes_as_much_memory_as_of_a_s
             found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        model, batch = HSTU(schema, width=16, window=window), make_batch([events], schema=schema)
+        options = {"width": 16, "window": window, "global_tokens": global_tokens}
+        model, batch = HSTU(schema, **options), make_batch([events], schema=schema)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             logits = model(batch)
         assert logits.requires_grad
         return sum(found.values()) / events
 
     assert kept(4_000, 50) == pytest.approx(kept(500, 50), rel=0.05)
+    assert kept(4_000, 50, 8) == pytest.approx(kept(500, 50, 8), rel=0.05)
+    assert kept(4_000, 50, 8) < 1.5 * kept(4_000, 50)
     assert kept(2_000, None) > 3 * kept(500, None)

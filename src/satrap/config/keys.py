@@ -72,6 +72,8 @@ class Data(Keys):
     """Shuffle the training rows (files, row groups and a buffer) differently in each epoch."""
     buffer_rows: Positive | None = None
     """Rows in the shuffle buffer; limits the reader's memory."""
+    balance: str | None = None
+    """A sequence: training batches out of one shuffle buffer have about equally many of its events."""
     separator: str | None = None
     """CSV: the character between columns; default a comma, a tab for .tsv."""
     columns: list[str] | None = None

@@ -19,6 +19,7 @@ from satrap.config.tables import check_kept, check_table
 from satrap.config.unsupported import check_cluster
 from satrap.errors import ConfigError, did_you_mean
 from satrap.schema import Categorical, Feature, Label, Numeric, Schema, Vector
+from satrap.sequences import sequence_of
 
 T = TypeVar("T")
 
@@ -309,6 +310,15 @@ def _check_data(recipe: Recipe) -> None:
             why="data.global_batch is true: the batch is that of all workers together",
             fix=f"make it a multiple of {shares}, or data.global_batch false",
         )
+    if data.balance is not None:
+        if not data.shuffle:
+            raise ConfigError(
+                "data.balance needs data.shuffle",
+                where=recipe.source.where(("data", "balance")),
+                why="batches are balanced among the rows of the shuffle buffer",
+                fix="set shuffle: true, or remove balance",
+            )
+        recipe.located(("data", "balance"), sequence_of, recipe.schema().sequences, data.balance)
     if data.split is None:
         return
     for part in ("validation", "test"):

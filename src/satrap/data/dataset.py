@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from satrap.batch import Batch
+from satrap.data.balance import balanced
 from satrap.data.csv import CsvOptions, CsvSource
 from satrap.data.encode import MISSING, Chunk, Encoder, Missing, needed_columns
 from satrap.data.files import FORMATS, find_files, guess_format
@@ -33,6 +35,7 @@ from satrap.data.source import (
 from satrap.data.times import TimeRange
 from satrap.errors import ConfigError, DataError
 from satrap.schema import Schema
+from satrap.sequences import sequence_of
 
 BUFFER_BYTES = 64 << 20
 """Encoded bytes the shuffle buffer holds when `buffer_rows` is not given."""
@@ -46,6 +49,7 @@ class Settings:
     shuffle: bool = False
     seed: int = 0
     buffer_rows: int | None = None
+    balance: str | None = None
     rows: RowSplit | TimeRange | None = None
     worker: int = 0
     workers: int = 1
@@ -129,6 +133,8 @@ class Dataset:
             **changes: `batch_size`, `shuffle` and `rows`, see `read`, or
                 seed: of the shuffle, >= 0 or any whole number of 64 bits; default 0.
                 buffer_rows: rows shuffled together, in whole batches; default as many as fit in 64 MiB.
+                balance: a sequence of which batches with shuffle have about equally many events, as far as
+                    rows are shuffled together; default none.
                 worker: which share of the rows to read, 0..workers-1; default 0.
                 workers: how many readers share the rows without overlap or loss; default 1.
                 missing: texts that mean "missing", see `CsvOptions`.
@@ -263,6 +269,8 @@ class Dataset:
         here, current, facts = start, rows.take(self.buffer_rows), self._facts(epoch)
         while current is not None:
             order = permutation(current.size, self.settings.seed, epoch, number)
+            if self.settings.balance is not None:
+                order = balanced(order, _lengths(current, self.schema, self.settings.balance), size)
             following, count = rows.mark, -(-current.size // size)
             for i in range(first, count):
                 rows.fill(min((i + 1 - first) * size, self.buffer_rows))
@@ -289,7 +297,7 @@ class Dataset:
             split = [s.rows.column, *map(repr, s.rows.bounds)]
         facts = [s.batch_size, s.shuffle, s.worker, s.workers, split, self._source.files]
         if s.shuffle:
-            facts += [s.seed, self.buffer_rows]
+            facts += [s.seed, self.buffer_rows, *([] if s.balance is None else [s.balance])]
         return {"version": 1, "epoch": epoch, "check": zlib.crc32(json.dumps(facts).encode())}
 
     def _start(self, epoch: int, position: Any) -> Mark:
@@ -300,7 +308,7 @@ class Dataset:
             raise ConfigError(
                 "the saved position belongs to other data, another epoch or other settings",
                 why="continuing from it would skip or repeat rows",
-                fix="use the files, batch_size, shuffle, seed, buffer_rows, rows, workers of the saved run",
+                fix="use the files, batch_size, rows, workers, shuffle, seed, buffer_rows, balance as then",
             )
         return Mark(**{name: position[name] for name in ("cursor", "skip", "buffer", "batch")})
 
@@ -314,6 +322,13 @@ class Dataset:
                 where=self._source.label,
                 fix="check the files" + (" and rows" if some else ""),
             )
+
+
+def _lengths(batch: Batch, schema: Schema, sequence: str) -> npt.NDArray[np.int64]:
+    """Return how many events of a sequence each row has; raise `ConfigError` if the schema has none."""
+    offsets = batch.ids[sequence_of(schema.sequences, sequence).ids[0]].offsets
+    assert offsets is not None
+    return np.diff(offsets)
 
 
 def _row_bytes(schema: Schema) -> int:

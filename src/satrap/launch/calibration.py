@@ -53,6 +53,7 @@ class Case:
             "training.lookahead": "0",
             "data.batch_size": str(max(1, round(found.sections.data.batch_size * self.batch))),
             "data.shuffle": "false",
+            "data.balance": "null",
             "data.global_batch": "false",
         }
         values |= {

@@ -111,8 +111,8 @@ def _read(
         format=format,
         csv=recipe.located(("data",), data.CsvOptions, **given),
     )
-    seed, buffer_rows = recipe.sections.training.seed, keys.buffer_rows
-    return recipe.located(("data",), found.with_options, seed=seed, buffer_rows=buffer_rows)
+    shuffled = {"buffer_rows": keys.buffer_rows, "balance": keys.balance}
+    return recipe.located(("data",), found.with_options, seed=recipe.sections.training.seed, **shuffled)
 
 
 def loader_service(recipe: Path) -> LoaderService:

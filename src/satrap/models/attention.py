@@ -29,7 +29,7 @@ class Tile:
     Args:
         queries: int64[pieces, a], which tokens ask.
         keys: int64[pieces, b], which tokens each piece may see.
-        distance: int64[a, b], how far before a query a key stands, at least 0.
+        distance: int64[pieces or 1, a, b], how far before a query a key stands, at least 0.
         hidden: bool[pieces or 1, 1, a, b], which keys a query does not see.
     """
 
@@ -44,8 +44,9 @@ class Layout:
     """Which token sees which.
 
     Args:
-        tiles: all queries, each in one of them.
-        places: int64[queries], where the result of each is among those of the tiles, one after another.
+        tiles: all queries, some in two of them that have different keys.
+        places: int64[1 or 2, queries], where the results of each are among a row of zeros and those of the
+            tiles, one after another.
         rows: int64[queries], which token each is; None: all tokens, in their order.
     """
 
@@ -54,34 +55,52 @@ class Layout:
     rows: Tensor | None
 
 
-def layout(lengths: Whole, device: torch.device, *, window: int | None = None, last: bool = False) -> Layout:
+def layout(
+    lengths: Whole,
+    device: torch.device,
+    *,
+    window: int | None = None,
+    global_tokens: int = 0,
+    last: bool = False,
+) -> Layout:
     """Return the layout of causal attention: a token sees itself and those before it in its sequence.
 
     Args:
         lengths: int64[sequences], tokens of each, at least 1. Sequences follow one another.
         device: where the tensors are to be.
         window: a token sees only so many, itself and the ones just before; default: all.
+        global_tokens: so many first ones of its sequence it sees from everywhere.
         last: only the last token of each sequence asks.
     """
     ends = np.cumsum(lengths)
-    pieces = _pieces(ends - lengths, ends, window, last)
-    places, tiles, done = np.empty(int(pieces[2].sum()), np.int64), list[Tile](), 0
-    first = np.cumsum(pieces[2]) - pieces[2]  # number of a piece's first query among all queries
-    for chosen in _together(pieces[2], pieces[3]):
-        start, query, count, back = (part[chosen, None] for part in pieces)
-        a, before = int(count.max()), int(back.max())
-        steps = np.arange(a)
-        real = steps < count
-        places[(first[chosen, None] + steps)[real]] = done + np.flatnonzero(real)
-        done += real.size
-        keys = query - before + np.arange(before + a)
-        distance = before + steps[:, None] - np.arange(before + a)
-        hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
-        hidden = hidden[None] if before == 0 else hidden | (keys < start)[:, None]
-        last_token = int(ends[-1]) - 1  # padding reads any token, and nobody reads what it becomes
-        padded = ((query + steps).clip(0, last_token), keys.clip(0, last_token))
-        found = (*padded, distance.clip(0), hidden[:, None])
-        tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in found)))
+    sets = [_pieces(ends - lengths, ends, window, last)]
+    if window is not None and global_tokens:
+        sets.append(_far(ends - lengths, ends, window, global_tokens, last))
+    places = np.zeros((len(sets), len(ends) if last else int(lengths.sum())), np.int64)
+    tiles, done = list[Tile](), 1
+    for far, pieces in enumerate(sets):
+        first = np.searchsorted(ends, pieces[1], "right") if last else pieces[1]  # queries before it
+        for chosen in _together(pieces[2], pieces[3]):
+            start, query, count, width = (part[chosen, None] for part in pieces)
+            before = int((width - count).max())
+            steps = np.arange(count.max())
+            real = steps < count
+            places[far, (first[chosen, None] + steps)[real]] = done + np.flatnonzero(real)
+            done += real.size
+            if far:
+                keys, reach = start + np.arange(global_tokens), (query - start)[: None if last else 1]
+            else:
+                keys, reach = query - before + np.arange(before + len(steps)), np.array([[before]])
+            distance = (reach + steps)[..., None] - np.arange(keys.shape[1])
+            if far:
+                hidden = distance < (window or 0)
+            else:
+                hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+                hidden = hidden if before == 0 else hidden | (keys < start)[:, None]
+            last_token = int(ends[-1]) - 1  # padding reads any token, and nobody reads what it becomes
+            padded = ((query + steps).clip(0, last_token), keys.clip(0, last_token))
+            found = (*padded, distance.clip(0), hidden[:, None])
+            tiles.append(Tile(*(torch.from_numpy(part).to(device) for part in found)))
     rows = torch.from_numpy(ends - 1).to(device) if last else None
     return Layout(tiles, torch.from_numpy(places).to(device), rows)
 
@@ -97,24 +116,35 @@ def with_last(bounds: Whole) -> Whole:
 
 
 def _pieces(starts: Whole, ends: Whole, window: int | None, last: bool) -> tuple[Whole, Whole, Whole, Whole]:
-    """Return of each piece: the start of its sequence, its first query, its queries, the keys before them."""
+    """Return of each piece: the start of its sequence, its first query, its queries, its keys."""
     if last:
-        back = ends - 1 - starts
-        return starts, ends - 1, np.ones_like(ends), back if window is None else back.clip(max=window - 1)
+        keys = ends - starts
+        return starts, ends - 1, np.ones_like(ends), keys if window is None else keys.clip(max=window)
     if window is None:
-        return starts, starts, ends - starts, np.zeros_like(starts)
+        return starts, starts, ends - starts, ends - starts
     counts = -(-(ends - starts) // window)
     starts, ends = np.repeat(starts, counts), np.repeat(ends, counts)
     query = starts + window * (np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts))
-    return starts, query, (ends - query).clip(max=window), (query - starts).clip(max=window - 1)
+    count = (ends - query).clip(max=window)
+    return starts, query, count, count + (query - starts).clip(max=window - 1)
 
 
-def _together(queries: Whole, before: Whole) -> Iterator[Whole]:
+def _far(
+    starts: Whole, ends: Whole, window: int, global_tokens: int, last: bool
+) -> tuple[Whole, Whole, Whole, Whole]:
+    """Return the same of the queries whose window does not reach the first token; its keys are the first."""
+    long = ends - starts > window
+    starts, ends = starts[long], ends[long]
+    query = ends - 1 if last else starts + window
+    return starts, query, ends - query, np.full_like(starts, global_tokens)
+
+
+def _together(queries: Whole, keys: Whole) -> Iterator[Whole]:
     """Yield numbers of pieces of similar sizes: what they pad one another with is little."""
-    order = np.lexsort((before, queries))
+    order = np.lexsort((keys, queries))
     cuts, shape = [0], (0, 0)
     for number, piece in enumerate(order):
-        own = int(queries[piece]), int(queries[piece] + before[piece])
+        own = int(queries[piece]), int(keys[piece])
         if number == cuts[-1]:
             shape = least = own
         widest = own[0], max(shape[1], own[1])
@@ -143,16 +173,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, layout: Layout) -> Ten
         float[queries, heads, dim].
     """
     scale, n = q.shape[2] ** -0.5, bias.shape[1]
-    found = [v[:0]]
+    found = [v.new_zeros(1, *v.shape[1:])]
     for tile in layout.tiles:
         asked, seen, given = (
             torch.unflatten(x.index_select(0, at.flatten()), 0, at.shape).transpose(1, 2)
             for x, at in ((q, tile.queries), (k, tile.keys), (v, tile.keys))
         )
-        scores = asked @ seen.transpose(2, 3) * scale + bias[:, tile.distance.clamp(max=n - 1)]
+        by_distance = bias[:, tile.distance.clamp(max=n - 1)].transpose(0, 1)
+        scores = asked @ seen.transpose(2, 3) * scale + by_distance
         weights = F.silu(scores).masked_fill(tile.hidden, 0.0) / n
         found.append((weights.to(given.dtype) @ given).transpose(1, 2).flatten(0, 1))
-    return torch.cat(found).index_select(0, layout.places)
+    results = torch.cat(found).index_select(0, layout.places.flatten())
+    return torch.unflatten(results, 0, layout.places.shape).sum(0)
 
 
 class HSTUBlock(nn.Module):

@@ -32,6 +32,7 @@ class HSTU(Ranker):
         width: width of a token, a multiple of `heads`, default 64.
         heads: heads of each block, default 2.
         window: how many tokens one sees, itself and the ones just before; default: all before.
+        global_tokens: with `window`, how many first events of its history a token sees besides; default 0.
         hidden: widths of the MLP's hidden layers, default 128.
         dropout: probability of zeroing a hidden activation of the MLP in training, default 0.
 
@@ -48,17 +49,28 @@ class HSTU(Ranker):
         width: int = 64,
         heads: int = 2,
         window: int | None = None,
+        global_tokens: int | None = None,
         hidden: Sequence[int] = (128,),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_whole("window", 1 if window is None else window)
-        for name, value in {"layers": layers, "width": width, "heads": heads}.items():
+        seen = {
+            name: value
+            for name, value in (("window", window), ("global_tokens", global_tokens))
+            if value is not None
+        }
+        for name, value in {"layers": layers, "width": width, "heads": heads, **seen}.items():
             check_whole(name, value)
+        if global_tokens is not None and window is None:
+            raise ConfigError(
+                "global_tokens needs window",
+                why="without a window, every token sees all before it",
+                fix="add window: 128, or remove global_tokens",
+            )
         if width % heads:
             raise ConfigError(f"HSTU cannot divide a width of {width} among {heads} heads")
         group, length = history_of(schema, "HSTU")
-        self.events, self.numbers, self.window = group.ids, group.numbers, window
+        self.events, self.numbers, self.seen = group.ids, group.numbers, seen
         dims = {schema.table_of(name): feature.dim for name, feature in schema.categorical.items()}
         self.tables = {name: list(dims).index(schema.table_of(name)) for name in schema.categorical}
         self.project = nn.ModuleList(xavier(nn.Linear(dim, width, bias=False)) for dim in dims.values())
@@ -83,7 +95,7 @@ class HSTU(Ranker):
         lengths, device = np.diff(bounds) + 1, target.device
         order = torch.from_numpy(with_last(bounds)).to(device)
         x = torch.cat([events, target]).index_select(0, order)
-        every, only = (layout(lengths, device, window=self.window, last=last) for last in (False, True))
+        every, only = (layout(lengths, device, last=last, **self.seen) for last in (False, True))
         for number, block in enumerate(self.blocks, 1):  # of the last one, only the target is used
             x = block(x, only if number == len(self.blocks) else every)
         logits: Tensor = self.head(self.deep(torch.cat([x, batch.flat()], dim=1)))
