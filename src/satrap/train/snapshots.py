@@ -7,18 +7,19 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.manifest import reading_settings
 from satrap.dense import DenseState
+from satrap.dense.on_disk import copied
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
@@ -302,8 +303,8 @@ class Snapshots:
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
             settings["best"] = best
-        weights = {name: tensor.clone() for name, tensor in dense.weights.items()}
-        optimizer = deepcopy(dense.optimizer)
+        weights = {name: copied(tensor) for name, tensor in dense.weights.items()}
+        optimizer = tree_map(lambda v: copied(v) if isinstance(v, Tensor) else v, dense.optimizer)
         return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:

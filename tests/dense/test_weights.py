@@ -1,0 +1,243 @@
+"""A network whose weights are elsewhere learns the same, and its weights are where they should be."""
+
+from __future__ import annotations
+
+import resource
+import weakref
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from satrap.dense import Mesh, offload_weights, offloaded
+from satrap.dense.deferred import LARGE, deferred
+from satrap.dense.on_disk import is_on_disk
+from satrap.dense.pieces import UNIT
+from satrap.dense.streaming import stream_weights
+from satrap.dense.weights import check_off, weights_are_off
+from satrap.errors import ConfigError
+from tests.dense.test_offload import OPTIMIZERS, Make
+
+WIDTH = 256
+assert max(UNIT, LARGE) <= WIDTH * WIDTH
+
+
+class Net(nn.Module):
+    """Has a weight of two layers, two weights that share memory, a frozen one, buffers and an empty one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.deep = nn.Sequential(self.first, nn.ReLU(), nn.LayerNorm(WIDTH))
+        self.again, self.cut = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.again.weight = self.enter.weight
+        self.cut.weight.data = self.first.weight.data[: WIDTH // 2]
+        self.frozen = nn.Linear(WIDTH // 2, WIDTH)
+        self.frozen.requires_grad_(False)
+        self.head, self.scale = nn.Linear(WIDTH, 1), nn.Parameter(torch.tensor(0.5))
+        self.none = nn.Parameter(torch.empty(0, 3))
+        self.register_buffer("seen", self.head.weight.data)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.again(self.deep(self.norm(self.enter(x))))
+        found: Tensor = self.head(self.frozen(self.cut(x).relu())) * self.scale
+        return found
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return Net()
+
+
+def train(model: nn.Module, make: Make, steps: int = 4) -> list[Tensor]:
+    """Take steps with the gradients of two parts of a batch each."""
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make(learnt)
+    for step in range(steps):
+        torch.manual_seed(step)
+        for _ in range(2):
+            model(torch.randn(16, WIDTH)).square().mean().backward()
+        optimizer.step()
+        for parameter in learnt:
+            parameter.grad = None
+    return [t.detach().clone() for t in model.state_dict().values()]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_on_a_disk_steps_are_those_of_the_optimizer_to_the_bit(name: str, tmp_path: Path) -> None:
+    make, folder = OPTIMIZERS[name], str(tmp_path)
+    model = offload_weights(net(), folder)
+    for one, two in zip(train(model, offloaded(make, folder)), train(net(), make), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_streamed_weights_learn_the_same_to_the_bit(name: str) -> None:
+    make, streamed = OPTIMIZERS[name], net()
+    stream_weights(streamed, lambda weight: weight.to("cpu", copy=True))
+    for one, two in zip(train(streamed, make), train(net(), make), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_weights_and_gradients_are_files_without_a_name_and_stay_there(tmp_path: Path) -> None:
+    model = offload_weights(net(), str(tmp_path))
+    assert weights_are_off(model)
+    model(torch.randn(16, WIDTH)).sum().backward()
+    model.load_state_dict(deepcopy(net().state_dict()))
+    large = [p for p in model.parameters() if p.numel() > 1]
+    assert all(is_on_disk(p) for p in large)
+    gradients = [p.grad for p in large if p.grad is not None]
+    assert len(gradients) == len(large) - 2  # those of the frozen layer
+    assert all(is_on_disk(g) for g in gradients)
+    assert list(tmp_path.iterdir()) == []
+    for one, two in zip(model.state_dict().values(), net().state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_shares_memory_still_does(tmp_path: Path) -> None:
+    model = offload_weights(net(), str(tmp_path))
+    assert isinstance(model, Net)
+    assert model.again.weight is model.enter.weight
+    assert model.cut.weight.data_ptr() == model.first.weight.data_ptr()
+    assert model.get_buffer("seen").data_ptr() == model.head.weight.data_ptr()
+    assert not is_on_disk(model.get_buffer("norm.running_mean"))
+
+
+def test_a_gradient_that_is_not_strided_stays_as_it_is(tmp_path: Path) -> None:
+    model = offload_weights(nn.Embedding(8, 2, sparse=True), str(tmp_path))
+    model(torch.tensor([1, 3])).sum().backward()
+    [weight] = model.parameters()
+    assert weight.grad is not None
+    assert weight.grad.is_sparse
+
+
+def test_a_network_begins_on_the_disk_with_the_same_numbers(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2))
+
+    model = offload_weights(deferred(make), str(tmp_path))
+    for one, two in zip(model.parameters(), make().parameters(), strict=True):
+        assert type(one) is nn.Parameter
+        assert is_on_disk(one)
+        assert torch.equal(one, two)
+
+
+def test_copies_are_there_only_while_their_layer_computes() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
+    copies, alive = list[weakref.ref[torch.UntypedStorage]](), list[int]()
+
+    def bring(weight: Tensor) -> Tensor:
+        copy = weight.to("cpu", copy=True)
+        copies.append(weakref.ref(copy.untyped_storage()))
+        return copy
+
+    def count(*_: object) -> None:
+        alive.append(sum(one() is not None for one in copies))
+
+    stream_weights(model, bring)
+    for layer in model:
+        forward: Callable[[Tensor], Tensor] = layer.forward
+
+        def counted(x: Tensor, forward: Callable[[Tensor], Tensor] = forward) -> Tensor:
+            found = forward(x)
+            count()
+            return found
+
+        layer.forward = counted
+        layer.register_full_backward_hook(count)
+    loss = model(torch.randn(8, WIDTH, requires_grad=True)).sum()
+    count()
+    assert alive == [0] * 5  # not even while the other layers compute
+    assert len(copies) == 8
+    loss.backward()
+    count()
+    assert len(copies) == 12  # weights again, and no bias
+    assert alive[5:] == [0] * 5
+
+
+def test_within_a_layer_its_copies_are_there() -> None:
+    """That the weak references above see what is alive."""
+    model, seen = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[object]()
+    copies = list[weakref.ref[torch.UntypedStorage]]()
+
+    def bring(weight: Tensor) -> Tensor:
+        copy = weight.to("cpu", copy=True)
+        copies.append(weakref.ref(copy.untyped_storage()))
+        return copy
+
+    class Watching(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.extend(one() is not None for one in copies)
+            return super().forward(x)
+
+    model[0] = Watching(WIDTH, WIDTH)
+    stream_weights(model, bring)
+    model(torch.randn(8, WIDTH))
+    assert seen == [True, True]
+
+
+def test_a_forward_pass_that_fails_leaves_the_weights_in_place() -> None:
+    model = net()
+    before = dict(model.named_parameters())
+    stream_weights(model, lambda weight: weight.to("cpu", copy=True))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.randn(16, 3))
+    after = dict(model.named_parameters())
+    assert all(after[name] is parameter for name, parameter in before.items())
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file") as caught:
+        offload_weights(net(), str(tmp_path / "none"))
+    assert str(tmp_path / "none") in str(caught.value.where)
+
+
+@pytest.mark.parametrize("of", ["weights", "gradients"])
+def test_a_disk_without_room(tmp_path: Path, of: str) -> None:
+    model = nn.Linear(WIDTH, WIDTH)
+    if of == "gradients":
+        offload_weights(model, str(tmp_path))
+
+    def work() -> None:
+        if of == "weights":
+            offload_weights(model, str(tmp_path))
+        else:
+            model(torch.randn(2, WIDTH)).sum().backward()
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be on this disk: File too large"):
+            work()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"workers": Mesh(2, sharded=True)}, "a mesh that divides the network on cpu"),
+        ({"workers": Mesh(2), "device": torch.device("cuda")}, "several workers on cuda"),
+        ({"mode": "async"}, "mode async on cpu"),
+        ({"compiles": True}, "compile on cpu"),
+        ({"precision": "bfloat16", "device": torch.device("cuda")}, "precision bfloat16 on cuda"),
+        (
+            {"checkpoint_activations": True, "device": torch.device("cuda")},
+            "checkpoint_activations on cuda",
+        ),
+    ],
+)
+def test_what_does_not_go_with_weights_off_the_device(given: dict[str, object], what: str) -> None:
+    usual: dict[str, object] = {"workers": Mesh(), "device": torch.device("cpu"), "mode": "sync"}
+    usual |= {"precision": "float32", "checkpoint_activations": False, "compiles": False}
+    check_off(**usual)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"do not go with {what}"):
+        check_off(**usual | given)  # type: ignore[arg-type]
+    both = {"workers": Mesh(2), "precision": "bfloat16", "checkpoint_activations": True}
+    check_off(**usual | both)  # type: ignore[arg-type]
