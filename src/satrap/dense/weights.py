@@ -12,7 +12,10 @@ from satrap.dense.deferred import deferral, fill_all
 from satrap.dense.mesh import Mesh
 from satrap.dense.on_disk import is_on_disk, on_disk
 from satrap.errors import ConfigError
-from satrap.memory import release_freed_memory
+from satrap.memory import keep_freed_memory, release_freed_memory
+
+_RETURNED = 1 << 20
+"""Bytes from which on a process without room returns a freed block to the system at once."""
 
 _OFF = "satrap_weights_off"
 """Attribute of a network whose weights stay where they are."""
@@ -60,6 +63,7 @@ def weights_are_off(model: nn.Module) -> bool:
 def stay_off(model: nn.Module, device: torch.device) -> None:
     """Let a network of `offload_weights` compute on a device: its buffers move there, its weights do not."""
     if device.type == "cpu":
+        keep_freed_memory(largest=_RETURNED)
         return
     from satrap.dense.streaming import stream_weights
 
