@@ -8,6 +8,8 @@ import pytest
 
 from tests.config.recipes import loaded, refused
 
+SERVERS = "cluster.exchange=servers"
+
 
 @pytest.mark.parametrize(
     ("settings", "what"),
@@ -31,11 +33,11 @@ def test_an_offload_that_cannot_be(tmp_path: Path, settings: list[str], what: st
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["dense.mesh.tensor=2"], "dense.mesh.tensor"),
-        (["dense.mesh.pipeline=2"], "dense.mesh.pipeline"),
-        (["dense.sharded=true", "cluster.workers=2"], "dense.sharded"),
+        (["dense.mesh.tensor=2", SERVERS], "dense.mesh.tensor"),
+        (["dense.mesh.pipeline=2", SERVERS], "dense.mesh.pipeline"),
+        (["dense.sharded=true", "cluster.workers=2", SERVERS], "dense.sharded"),
         (["dense.compile=true"], "dense.compile"),
-        (["cluster.workers=2", "training.device=cuda"], "several workers on training.device: cuda"),
+        (["cluster.workers=2", "training.device=cuda", SERVERS], "several workers on training.device: cuda"),
         (
             ["dense.precision=bfloat16", "training.device=cuda"],
             "dense.precision: bfloat16 on training.device: cuda",
@@ -57,6 +59,6 @@ def test_what_can_be(tmp_path: Path) -> None:
     loaded(tmp_path, "dense.offload={optimizer: disk, folder: /ssd}")
     loaded(tmp_path, "dense.offload={optimizer: cpu}", "training.device=cuda")
     weights = "dense.offload={optimizer: disk, folder: /ssd, weights: true}"
-    loaded(tmp_path, weights, "cluster.workers=2", "dense.precision=bfloat16")
+    loaded(tmp_path, weights, "cluster.workers=2", SERVERS, "dense.precision=bfloat16")
     loaded(tmp_path, weights, "dense.checkpoint_activations=true", "dense.sharded=true")
     loaded(tmp_path, "dense.offload={optimizer: cpu, weights: true}", "training.device=cuda")

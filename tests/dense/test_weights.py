@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import resource
+import time
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import satrap
+from satrap.checkpoint import Series
 from satrap.dense import Mesh, offload_weights, offloaded
 from satrap.dense.deferred import LARGE, deferred
 from satrap.dense.on_disk import is_on_disk
@@ -19,7 +23,9 @@ from satrap.dense.pieces import UNIT
 from satrap.dense.streaming import stream_weights
 from satrap.dense.weights import check_off, weights_are_off
 from satrap.errors import ConfigError
+from satrap.train import Checkpointing, Observer, Progress, Trainer
 from tests.dense.test_offload import OPTIMIZERS, Make
+from tests.train.plain import Batches, grouped, make_batches, make_schema
 
 WIDTH = 256
 assert max(UNIT, LARGE) <= WIDTH * WIDTH
@@ -241,3 +247,27 @@ def test_what_does_not_go_with_weights_off_the_device(given: dict[str, object], 
         check_off(**usual | given)  # type: ignore[arg-type]
     both = {"workers": Mesh(2), "precision": "bfloat16", "checkpoint_activations": True}
     check_off(**usual | both)  # type: ignore[arg-type]
+
+
+def test_a_disk_without_room_for_the_copy_of_a_snapshot_does_not_end_training(tmp_path: Path) -> None:
+    class Remove(Observer):
+        def step(self, progress: Progress) -> None:
+            if progress.step == 3:
+                while not saved.steps():
+                    time.sleep(0.01)
+                (tmp_path / "disk").rmdir()
+            time.sleep(0.05)  # for the thread that writes
+
+    (tmp_path / "disk").mkdir()
+    said, folder, saved = list[str](), str(tmp_path / "disk"), Series(str(tmp_path / "saved"))
+    given: dict[str, Any] = {"embedding_optimizer": satrap.optim.Adagrad(lr=0.1), "mode": "sync"}
+    given["dense_optimizer"] = offloaded(OPTIMIZERS["adam"], folder)
+    model = satrap.models.create("dnn", make_schema(), hidden=[8])
+    trainer = Trainer(offload_weights(model, folder), make_schema(), **grouped(**given))
+    plan = Checkpointing(saved.url, every_steps=2, notice=said.append)
+    result = trainer.fit(Batches(make_batches(6)), observers=[Remove()], checkpoint=plan)
+    trainer.close()
+    assert result.steps == 6
+    assert said
+    assert all(line.startswith("warning: what is offloaded cannot be on this disk") for line in said)
+    assert saved.steps() == [2]

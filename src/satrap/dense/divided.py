@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from satrap.dense.connected import ConnectedWorkers
 from satrap.dense.data_parallel import DataParallel, average, finite_sum, squares
 from satrap.dense.deferred import common
 from satrap.dense.offload import MakeOptimizer
-from satrap.dense.on_disk import copied
 from satrap.dense.pieces import Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Group, Workers
@@ -247,8 +247,7 @@ class Divided(DataParallel):
         ):
             if not piece.first or number not in found["state"]:
                 continue
-            entry = found["state"][number]
-            state[number] = {k: copied(v) if isinstance(v, Tensor) else v for k, v in entry.items()}
+            state[number] = deepcopy(found["state"][number])
             regions |= {
                 f"{number}.{key}": piece.region[:2]
                 for key, value in state[number].items()

@@ -202,13 +202,15 @@ class Snapshots:
     def _write(
         self,
         step: int,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | ConfigError,
         put_back: Callable[[], None],
         files: DenseFiles | None = None,
     ) -> None:
         assert self._series is not None
         kept = False
         try:
+            if isinstance(checkpoint, ConfigError):  # the network could not be copied
+                raise checkpoint
             self._series.write(step, checkpoint)
             kept = True
         except BaseException:
@@ -270,7 +272,8 @@ class Snapshots:
             write = partial(self._assist, files, None if cut is None else cut.put_back)
         elif cut is not None:
             whole = self._whole(cut, dense, parts)
-            whole.dense = None if files is None else files.write
+            if not isinstance(whole, ConfigError):
+                whole.dense = None if files is None else files.write
             write = partial(self._write, state.run.steps, whole, cut.put_back, files)
         state.run.pauses.append(time.perf_counter() - begun)
         return write
@@ -298,13 +301,17 @@ class Snapshots:
 
     def _whole(
         self, cut: Cut, dense: DenseState, workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]]
-    ) -> Checkpoint:
+    ) -> Checkpoint | ConfigError:
+        """Return what is to be written, or why the network cannot be copied."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
             settings["best"] = best
-        weights = {name: copied(tensor) for name, tensor in dense.weights.items()}
-        optimizer = tree_map(lambda v: copied(v) if isinstance(v, Tensor) else v, dense.optimizer)
+        try:
+            weights = {name: copied(tensor) for name, tensor in dense.weights.items()}
+            optimizer = tree_map(lambda v: copied(v) if isinstance(v, Tensor) else v, dense.optimizer)
+        except ConfigError as error:  # no room on their disk
+            return error
         return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:

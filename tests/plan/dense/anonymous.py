@@ -54,24 +54,14 @@ def train(width: int, batch: Batch, offload: str, folder: str, mode: dict[str, A
     trainer.close()
 
 
-def predicted(batch: Batch, offload: str, mode: dict[str, Any]) -> int:
-    """Return the bytes that the plan predicts."""
+def network(**options: Any) -> Network:
+    """Return what the plan is told of the network."""
     schema = make_schema()
     trainer = Trainer(Wide(8), schema, **arguments({}))
     plan = trainer.predictor.plan
-    inputs = Inputs.of(schema, plan, plan.ticket(batch), SIZE)
+    inputs = Inputs.of(schema, plan, plan.ticket(make_batches(1, size=SIZE)[0]), SIZE)
     trainer.close()
-    given: dict[str, Any] = {} if offload == "nothing" else {"offload": "disk"}
-    network = Network(
-        lambda: Wide(WIDTH),
-        inputs,
-        adam,
-        LabelLoss(schema.labels),
-        **mode | given,
-        weights_off=offload == "weights",
-    )
-    [need] = needs(network, Mesh())
-    return need.peak
+    return Network(lambda: Wide(WIDTH), inputs, adam, LabelLoss(schema.labels), **options)
 
 
 def anonymous() -> int:
@@ -85,7 +75,8 @@ def main() -> None:
     """Measure and predict."""
     offload, folder, mode = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     [batch] = make_batches(1, size=SIZE)
-    expected = predicted(batch, offload, mode)
+    away = {} if offload == "nothing" else {"offload": "disk", "weights_off": offload == "weights"}
+    [need] = needs(network(**mode, **away), Mesh())
     torch.set_num_threads(1)
     train(128, batch, offload, folder, mode)
     before, most, ended = anonymous(), 0, threading.Event()
@@ -101,7 +92,7 @@ def main() -> None:
     train(WIDTH, batch, offload, folder, mode)
     ended.set()
     watcher.join()
-    print(json.dumps([most - before, expected]))
+    print(json.dumps([most - before, need.peak]))
 
 
 if __name__ == "__main__":
