@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-import weakref
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from satrap.dense import Mesh, offload_weights, offloaded
 from satrap.dense.deferred import LARGE, deferred
 from satrap.dense.on_disk import is_on_disk
 from satrap.dense.pieces import UNIT
-from satrap.dense.streaming import stream_weights
 from satrap.dense.weights import check_off, weights_are_off
 from satrap.errors import ConfigError
 from satrap.train import Checkpointing, Observer, Progress, Trainer
@@ -81,14 +78,6 @@ def test_on_a_disk_steps_are_those_of_the_optimizer_to_the_bit(name: str, tmp_pa
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_streamed_weights_learn_the_same_to_the_bit(name: str) -> None:
-    make, streamed = OPTIMIZERS[name], net()
-    stream_weights(streamed, lambda weight: weight.to("cpu", copy=True))
-    for one, two in zip(train(streamed, make), train(net(), make), strict=True):
-        assert torch.equal(one, two)
-
-
 def test_weights_and_gradients_are_files_without_a_name_and_stay_there(tmp_path: Path) -> None:
     model = offload_weights(net(), str(tmp_path))
     assert weights_are_off(model)
@@ -131,71 +120,6 @@ def test_a_network_begins_on_the_disk_with_the_same_numbers(tmp_path: Path) -> N
         assert type(one) is nn.Parameter
         assert is_on_disk(one)
         assert torch.equal(one, two)
-
-
-def test_copies_are_there_only_while_their_layer_computes() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
-    copies, alive = list[weakref.ref[torch.UntypedStorage]](), list[int]()
-
-    def bring(weight: Tensor) -> Tensor:
-        copy = weight.to("cpu", copy=True)
-        copies.append(weakref.ref(copy.untyped_storage()))
-        return copy
-
-    def count(*_: object) -> None:
-        alive.append(sum(one() is not None for one in copies))
-
-    stream_weights(model, bring)
-    for layer in model:
-        forward: Callable[[Tensor], Tensor] = layer.forward
-
-        def counted(x: Tensor, forward: Callable[[Tensor], Tensor] = forward) -> Tensor:
-            found = forward(x)
-            count()
-            return found
-
-        layer.forward = counted
-        layer.register_full_backward_hook(count)
-    loss = model(torch.randn(8, WIDTH, requires_grad=True)).sum()
-    count()
-    assert alive == [0] * 5  # not even while the other layers compute
-    assert len(copies) == 8
-    loss.backward()
-    count()
-    assert len(copies) == 12  # weights again, and no bias
-    assert alive[5:] == [0] * 5
-
-
-def test_within_a_layer_its_copies_are_there() -> None:
-    """That the weak references above see what is alive."""
-    model, seen = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[object]()
-    copies = list[weakref.ref[torch.UntypedStorage]]()
-
-    def bring(weight: Tensor) -> Tensor:
-        copy = weight.to("cpu", copy=True)
-        copies.append(weakref.ref(copy.untyped_storage()))
-        return copy
-
-    class Watching(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.extend(one() is not None for one in copies)
-            return super().forward(x)
-
-    model[0] = Watching(WIDTH, WIDTH)
-    stream_weights(model, bring)
-    model(torch.randn(8, WIDTH))
-    assert seen == [True, True]
-
-
-def test_a_forward_pass_that_fails_leaves_the_weights_in_place() -> None:
-    model = net()
-    before = dict(model.named_parameters())
-    stream_weights(model, lambda weight: weight.to("cpu", copy=True))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        model(torch.randn(16, 3))
-    after = dict(model.named_parameters())
-    assert all(after[name] is parameter for name, parameter in before.items())
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
