@@ -173,6 +173,33 @@ def test_what_does_not_go_with_weights_off_the_device(given: dict[str, object], 
     check_off(**usual | both)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "bfloat16"},
+        {"precision": "float16"},
+        {"checkpoint_activations": True, "microbatches": 2},
+        {"clip_norm": 0.01},
+    ],
+    ids=str,
+)
+def test_a_trainer_learns_the_same_to_the_bit(options: dict[str, Any], tmp_path: Path) -> None:
+    found = list[dict[str, Tensor]]()
+    for off in (False, True):
+        torch.manual_seed(0)
+        model: nn.Module = satrap.models.create("dnn", make_schema(), hidden=[16, 16])
+        make = OPTIMIZERS["adam"]
+        if off:
+            model, make = offload_weights(model, str(tmp_path)), offloaded(make, str(tmp_path))
+        given = {"embedding_optimizer": satrap.optim.Adagrad(lr=0.1), "dense_optimizer": make, "mode": "sync"}
+        trainer = Trainer(model, make_schema(), **grouped(**given, **options))
+        trainer.fit(Batches(make_batches(4)), epochs=2)
+        trainer.close()
+        found.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+    for name, tensor in found[0].items():
+        assert torch.equal(tensor, found[1][name])
+
+
 def test_a_disk_without_room_for_the_copy_of_a_snapshot_does_not_end_training(tmp_path: Path) -> None:
     class Remove(Observer):
         def step(self, progress: Progress) -> None:
