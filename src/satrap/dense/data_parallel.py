@@ -175,7 +175,11 @@ class DataParallel(DenseBackend):
     def restore(self, whole: DenseState) -> None:
         """Take over the whole network."""
         if difference := same_shapes(whole.weights, self.model):
-            raise ConfigError("the saved network is another", where=difference)
+            raise ConfigError(
+                "the network is not the one that was saved",
+                where=difference,
+                fix="build it with the arguments it was trained with",
+            )
         with torch.no_grad():
             for name, own in self.model.state_dict().items():  # one by one: see `dense.offload`
                 own.copy_(in_memory(whole.weights[name]))
