@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense import DataParallel, Stepped, Workers
+from satrap.errors import ConfigError
 from tests.dense.threads import together
 
 
@@ -186,3 +187,11 @@ def test_16_bit_gradients_are_added_in_32_bits(dtype: torch.dtype) -> None:
         rate = sgd([nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
         mean = torch.tensor(sum(factors) / 2, dtype=torch.float64).to(dtype).double()
         torch.testing.assert_close(weight, (-rate * mean).expand_as(weight), rtol=2**-7, atol=0)
+
+
+def test_a_network_of_another_shape_is_not_restored() -> None:
+    narrow, wide = (DataParallel(nn.Linear(3, width), None, None) for width in (1, 2))
+    with pytest.raises(ConfigError, match="not the one that was saved") as caught:
+        wide.restore(narrow.state())
+    assert "bias: saved (1,), model (2,)" in str(caught.value.where)
+    assert not torch.equal(wide.state().weights["weight"][:1], narrow.state().weights["weight"])

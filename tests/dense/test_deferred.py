@@ -223,9 +223,7 @@ def test_what_cannot_be_put_off_is_made_whole_and_a_line_says_why(name: str) -> 
     lines = list[str]()
     model = deferred(make, lines.append)
     [line] = lines
-    assert line.startswith(
-        f"note: each worker begins with the whole network, and not with its part of it: {why}"
-    )
+    assert line.startswith(f"note: each worker begins with the whole network in memory: {why}")
     assert (without_memory(model), deferral(model)) == (0, None)
     assert draws() == after
     assert bits(model) == bits(expected)

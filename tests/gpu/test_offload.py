@@ -1,4 +1,4 @@
-"""An optimizer in host memory trains weights on a CUDA device; `make test-gpu` runs this on one."""
+"""Optimizer and weights in host memory train on a CUDA device; `make test-gpu` runs this on one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from satrap.dense import MakeOptimizer, offloaded
+import satrap
+from satrap.batch import EmbeddedBatch
+from satrap.checkpoint import read_checkpoint
+from satrap.dense import MakeOptimizer, offload_weights, offloaded
+from satrap.dense.weights import stay_off
+from satrap.train import Trainer
+from tests.train.plain import Batches, grouped, make_batches, make_schema
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,3 +48,59 @@ def test_the_state_is_off_the_device_and_the_weights_are_equal_up_to_rounding(
     assert all(v.device.type == "cpu" for entry in away.state.values() for v in entry.values())
     away.load_state_dict(on_device.state_dict())
     assert all(v.device.type == "cpu" for entry in away.state.values() for v in entry.values())
+
+
+class Tower(nn.Module):
+    """Has layers large enough to come one at a time, and batch statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = nn.Sequential(nn.Linear(25, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU())
+        for _ in range(DEPTH):
+            self.tower.append(nn.Linear(WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, batch: EmbeddedBatch) -> Tensor:
+        found: Tensor = self.head(self.tower(batch.flat()))
+        return found
+
+
+WIDTH, DEPTH = 512, 4
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_weights_off_the_device_learn_the_same_up_to_rounding(disk: bool, tmp_path: Path) -> None:
+    folder, found = str(tmp_path) if disk else None, list[dict[str, Tensor]]()
+    batches = make_batches(4)
+    for off in (False, True):
+        torch.manual_seed(0)
+        model: nn.Module = offload_weights(Tower(), folder) if off else Tower()
+        make = offloaded(adam, folder) if off else adam
+        arguments = {"dense_optimizer": make, "embedding_optimizer": satrap.optim.Adagrad(lr=0.05)}
+        trainer = Trainer(
+            model, make_schema(), **grouped(**arguments, mode="sync", clip_norm=1.0, device="cuda")
+        )
+        trainer.fit(Batches(batches), epochs=3)
+        trainer.save(str(tmp_path / f"saved-{off}"))
+        if off:
+            assert {p.device.type for p in model.parameters()} == {"cpu"}
+            assert disk or all(p.is_pinned() for p in model.parameters())
+            trainer.state.restore(read_checkpoint(str(tmp_path / "saved-True")))
+        found.append({name: tensor.cpu() for name, tensor in model.state_dict().items()})
+        trainer.close()
+    for name, one in found[0].items():
+        torch.testing.assert_close(one, found[1][name], atol=1e-4, rtol=1e-4)
+
+
+def test_the_device_holds_a_layer_at_a_time() -> None:
+    torch.manual_seed(0)
+    layers, width = 16, 2048
+    model = offload_weights(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))))
+    stay_off(model, torch.device("cuda"))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model(torch.randn(32, width, device="cuda")).sum().backward()
+    taken = torch.cuda.max_memory_allocated() - before
+    assert taken < 5 * 4 * width * width
+    assert all(p.grad is not None and p.grad.device.type == "cpu" for p in model.parameters())

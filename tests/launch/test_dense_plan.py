@@ -48,8 +48,12 @@ def test_what_the_recipe_says_is_planned(tmp_path: Path) -> None:
     assert away is not None
     assert away.network.compression is not None
     assert (away.network.compression.kind, away.network.compression.rank) == ("powersgd", 2)
-    assert away.network.offload == "disk"
+    assert (away.network.offload, away.network.weights_off) == ("disk", False)
     assert away.given[0].memory.get("optimizer", 0) == 0
+    off = plan_network(load(path, [*given, "dense.offload.weights=true"]))
+    assert off is not None
+    assert off.network.weights_off
+    assert off.given[0].memory.get("parameters", 0) == 0
     rows = pd.read_csv(tmp_path / "rows.csv")
     batch = rows[rows.index % 10 < 8].iloc[:100]  # without validation and test rows
     assert network.inputs.rows == ((batch["user"].nunique() + batch["item"].nunique(), 4),)

@@ -33,8 +33,14 @@ def ahead(items: Iterable[T]) -> Generator[T, None, None]:
 
 def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
     """Write a whole file; return its entry."""
+    return write_pieces(storage, name, [data])
+
+
+def write_pieces(storage: Storage, name: str, pieces: Iterable[bytes | memoryview]) -> FileEntry:
+    """Write a file, one piece after another; return its entry."""
     with storage.writer(name) as writer:
-        writer.write(data)
+        for piece in pieces:
+            writer.write(piece)
     return writer.entry
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from satrap.checkpoint.dense import flat_optimizer, tensors_on_host, whole_optimizer
+from satrap.checkpoint.dense import flat_optimizer, whole_optimizer
 from satrap.checkpoint.manifest import Manifest
-from satrap.checkpoint.parts import write_file
+from satrap.checkpoint.parts import write_pieces
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -61,16 +60,16 @@ class DensePart:
         """Write the files of this part, which have a number of their own; return name -> entry."""
         state, header = flat_optimizer(self.optimizer)
         return {
-            name: write_file(storage, f"{folder}/{name}", self._packed(tensors, more))
+            name: write_pieces(storage, f"{folder}/{name}", streamed(tensors, self._header(tensors, more)))
             for name, tensors, more in (
                 (f"model.part-{number:04d}.safetensors", self.weights, {}),
                 (f"optimizer.part-{number:04d}.safetensors", state, header),
             )
         }
 
-    def _packed(self, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    def _header(self, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> dict[str, str]:
         regions = {name: self.regions[name] for name in tensors if name in self.regions}
-        return save(tensors_on_host(tensors), metadata={**metadata, "parts": json.dumps(regions)})
+        return {**metadata, "parts": json.dumps(regions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +259,13 @@ def loaded_values(value: Any) -> Any:
     return value.whole() if isinstance(value, SavedTensor) else value
 
 
-def streamed(tensors: Mapping[str, SavedTensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of one safetensors file; of the tensors, only a few rows are in memory.
+def streamed(
+    tensors: Mapping[str, SavedTensor | Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of one safetensors file; of them, only a few rows of a tensor are in memory.
 
     Args:
-        tensors: name -> tensor, in the order of the file.
+        tensors: name -> tensor, saved or not; those that share memory are written separately.
         metadata: of the file.
     """
     header, at = dict[str, Any](), 0
@@ -283,14 +284,17 @@ def streamed(tensors: Mapping[str, SavedTensor], metadata: Mapping[str, str]) ->
             yield memoryview(piece.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def _rows(tensor: SavedTensor) -> Iterable[Tensor]:
+def _rows(tensor: SavedTensor | Tensor) -> Iterable[Tensor]:
     if not tensor.shape.numel():
         return
     if not tensor.shape:
-        yield tensor.whole()
+        yield tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor.whole()
         return
     size = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
     count, rest = max(1, READ // size), [0] * (len(tensor.shape) - 1)
     for begin in range(0, tensor.shape[0], count):
         rows = min(count, tensor.shape[0] - begin)
-        yield tensor.read([begin, *rest], [rows, *tensor.shape[1:]])
+        if isinstance(tensor, Tensor):
+            yield tensor.detach()[begin : begin + rows].cpu()
+        else:
+            yield tensor.read([begin, *rest], [rows, *tensor.shape[1:]])

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
-from satrap.checkpoint.dense import pack_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.dense import flat_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
-from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
-from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values
+from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_pieces, write_tables
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values, streamed
 from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
 from satrap.errors import CheckpointError
 from satrap.faults import hit
@@ -118,15 +118,17 @@ def _discard(storage: Storage, names: Iterable[str]) -> None:
 
 
 def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, FileEntry]:
-    parts = dict[str, bytes]()
+    parts, dense = dict[str, bytes](), dict[str, Iterable[bytes | memoryview]]()
     if checkpoint.dense is None:
-        parts = {MODEL: pack_tensors(checkpoint.model), OPTIMIZER: pack_optimizer(checkpoint.optimizer)}
+        dense[MODEL] = streamed(checkpoint.model, {})
+        dense[OPTIMIZER] = streamed(*flat_optimizer(checkpoint.optimizer))
     if checkpoint.extra:
         parts[EXTRA] = pack_tensors(checkpoint.extra)
     parts |= {worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)}
     if checkpoint.deleted is not None:
         parts[DELETED] = pack_deleted(checkpoint.deleted)
-    files = {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
+    files = {name: write_pieces(storage, f"{folder}/{name}", pieces) for name, pieces in dense.items()}
+    files |= {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
     if checkpoint.dense is not None:
         files |= sorted(checkpoint.dense(storage, folder).items())
     if checkpoint.rows is not None:

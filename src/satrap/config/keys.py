@@ -294,13 +294,17 @@ class Mesh(Keys):
 
 
 class Offload(Keys):
-    """Where the optimizer of the dense network is, if not on the device."""
+    """Where the optimizer of the dense network is, and its weights, if not on the device."""
 
     optimizer: Literal["cpu", "disk"]
     """cpu: its state is in host memory, for devices with too little of their own. disk: its state is in files
     of `folder`, mapped into memory. With both, the CPU takes its steps."""
     folder: str | None = None
     """With `optimizer: disk`: folder on a fast disk of each worker's machine."""
+    weights: bool = False
+    """Whether weights and gradients are there, too. On another device than the cpu, each layer's weights come
+    for its passes; this is for one worker, `precision: float32` and no `checkpoint_activations`. Not with
+    `compile`, nor where workers divide the network."""
 
 
 class Dense(Keys):

@@ -1,4 +1,6 @@
-"""Checks where the optimizer of the dense network is to be."""
+"""Checks where the optimizer of the dense network and its weights are to be."""
+
+from collections.abc import Iterator
 
 from satrap.config.keys import Sections
 from satrap.config.source import Source
@@ -41,3 +43,30 @@ def check_offload(sections: Sections, source: Source) -> None:
             raise ConfigError(
                 f"dense.offload {what}", where=source.where(("dense", "offload")), why=why, fix=fix
             )
+    for key in _against_weights(sections) if offload.weights else ():
+        raise ConfigError(
+            f"dense.offload with weights: true does not go with {key}",
+            where=source.where(("dense", "offload")),
+            why="it is not supported yet",
+            fix=f"remove {key}, or weights",
+        )
+
+
+def _against_weights(sections: Sections) -> Iterator[str]:
+    """Yield what does not go with weights off the device."""
+    dense = sections.dense
+    if dense.mesh.tensor * dense.mesh.pipeline > 1:
+        yield "dense.mesh.tensor" if dense.mesh.tensor > 1 else "dense.mesh.pipeline"
+    if dense.sharded and sections.shares > 1:
+        yield "dense.sharded"
+    if dense.compile:
+        yield "dense.compile"
+    if sections.training.device == "cpu":
+        return
+    device = f"on training.device: {sections.training.device}"
+    if sections.shares > 1:
+        yield f"several workers {device}"
+    if dense.precision != "float32":
+        yield f"dense.precision: {dense.precision} {device}"
+    if dense.checkpoint_activations:
+        yield f"dense.checkpoint_activations {device}"

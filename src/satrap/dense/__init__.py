@@ -5,11 +5,12 @@
 
 from satrap.dense.backend import DenseBackend, DenseState, Pipeline, Stepped
 from satrap.dense.connected import ConnectedGroup, ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, MakeOptimizer
+from satrap.dense.data_parallel import DataParallel
 from satrap.dense.mesh import Mesh
-from satrap.dense.offload import offloaded
+from satrap.dense.offload import MakeOptimizer, offloaded
 from satrap.dense.precision import LossScale
 from satrap.dense.remote import DENSE_TABLE, RemoteStep
+from satrap.dense.weights import offload_weights
 from satrap.dense.workers import Group, Workers
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "RemoteStep",
     "Stepped",
     "Workers",
+    "offload_weights",
     "offloaded",
 ]

@@ -9,13 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from satrap.checkpoint.dense import same_shapes
 from satrap.dense import compressed
 from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
+from satrap.dense.offload import MakeOptimizer, OffloadedOptimizer
 from satrap.dense.precision import LossScale
 from satrap.dense.workers import Group, Workers
+from satrap.errors import ConfigError
 from satrap.exchange import Exchange
-
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 LARGEST_SUM = 3e38
 """Magnitude up to which a sum over workers is finite in every number format, rounded terms included."""
@@ -173,12 +174,21 @@ class DataParallel(DenseBackend):
 
     def restore(self, whole: DenseState) -> None:
         """Take over the whole network."""
-        self.model.load_state_dict({name: in_memory(value) for name, value in whole.weights.items()})
+        if difference := same_shapes(whole.weights, self.model):
+            raise ConfigError(
+                "the network is not the one that was saved",
+                where=difference,
+                fix="build it with the arguments it was trained with",
+            )
+        with torch.no_grad():
+            for name, own in self.model.state_dict().items():  # one by one: see `dense.offload`
+                own.copy_(in_memory(whole.weights[name]))
         if self.optimizer is not None and whole.optimizer:
-            state = {
-                number: {key: in_memory(value) for key, value in entry.items()}
-                for number, entry in whole.optimizer["state"].items()
-            }
+            state = whole.optimizer["state"]
+            if not isinstance(self.optimizer, OffloadedOptimizer):  # it reads one by one
+                state = {
+                    number: {k: in_memory(v) for k, v in entry.items()} for number, entry in state.items()
+                }
             self.optimizer.load_state_dict({**whole.optimizer, "state": state})
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
@@ -239,8 +249,8 @@ def finite_sum(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     """Return whether the loss and all gradients are finite, and so is the sum of each gradient."""
     # A sum is finite only if every term is: one cheap pass without a mask. This also refuses huge finite
     # gradients whose sum overflows, as it should.
-    sums = torch.stack([loss.detach().float(), *(g.sum(dtype=torch.float32) for g in gradients)])
-    return bool(torch.isfinite(sums).all())
+    sums = [loss.detach().float(), *(g.sum(dtype=torch.float32).to(loss.device) for g in gradients)]
+    return bool(torch.isfinite(torch.stack(sums)).all())
 
 
 def _summable(gradients: Sequence[Tensor], copies: int, largest: float) -> bool:
@@ -253,4 +263,5 @@ def squares(gradients: Sequence[Tensor]) -> float:
     """Return the sum of squares of all numbers."""
     if not gradients:
         return 0.0
-    return float(torch.stack([torch.linalg.vector_norm(g.float()) for g in gradients]).square().sum())
+    norms = [torch.linalg.vector_norm(g.float()).to(gradients[0].device) for g in gradients]
+    return float(torch.stack(norms).square().sum())

@@ -125,6 +125,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         device: where tensors get their memory.
+        place: returns a tensor there, or a copy of it elsewhere.
     """
 
     def __init__(self) -> None:
@@ -138,6 +139,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made = list[weakref.ref[Tensor]]()
         self._reading = False
         self.device = torch.device("cpu")
+        self.place: Callable[[Tensor], Tensor] = lambda tensor: tensor
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -353,7 +355,7 @@ class Deferred(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _fill(self, tensor: Tensor) -> None:
         """Make a tensor one with memory; whoever refers to it then has that."""
-        new = self._computed(tensor).to(self.device)
+        new = self.place(self._computed(tensor).to(self.device))
         if isinstance(tensor, nn.Parameter):
             new = nn.Parameter(new, requires_grad=tensor.requires_grad)
         vars(new).update(_vars(tensor))
@@ -388,7 +390,7 @@ def deferred(make: Callable[[], nn.Module], notice: Callable[[str], None] = lamb
     np.random.set_state(numpys)
     model = make()
     line = why.partition("\n")[0][:200]
-    notice(f"note: each worker begins with the whole network, and not with its part of it: {line}")
+    notice(f"note: each worker begins with the whole network in memory: {line}")
     return model
 
 
@@ -469,9 +471,10 @@ def _explained() -> Iterator[None]:
     except NotDeferrableError as error:
         raise ConfigError(
             f"the network cannot begin in parts: {error}",
-            where="dense.mesh",
+            where="dense.mesh, or dense.offload.weights",
             why="its weights would begin with other numbers than in one process",
-            fix="let the model's constructor use PyTorch's own operations, or train without dense.mesh",
+            fix="let the model's constructor use PyTorch's own operations, "
+            "or train without dense.mesh and dense.offload.weights",
         ) from error
 
 

@@ -16,8 +16,9 @@ from torch.distributed.fsdp import FSDPModule
 from satrap.checkpoint.saved_dense import DensePart, Region
 from satrap.dense.backend import DenseState, Stepped, in_memory
 from satrap.dense.connected import ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average, finite_sum, squares
+from satrap.dense.data_parallel import DataParallel, average, finite_sum, squares
 from satrap.dense.deferred import common
+from satrap.dense.offload import MakeOptimizer
 from satrap.dense.pieces import Piece, spread
 from satrap.dense.tensor_plan import tensor_plan
 from satrap.dense.workers import Group, Workers

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -11,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from satrap.errors import ConfigError
+from satrap.dense.backend import in_memory
+from satrap.dense.on_disk import is_on_disk, on_disk
 from satrap.memory import release_freed_memory
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -56,7 +55,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._inner, self._folder = inner, folder
         self.state = inner.state
         if folder is not None:
-            _on_disk(torch.zeros(1), folder)
+            on_disk(torch.zeros(1), folder)
         for parameter in list(self.state):
             self._keep(parameter, self.state[parameter])
 
@@ -95,9 +94,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             return value
         if self._folder is None:
             return value.cpu()
-        if value.untyped_storage().filename is not None:
-            return value
-        return _on_disk(value, self._folder)
+        return value if is_on_disk(value) else on_disk(value, self._folder)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -110,23 +107,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.state.clear()
         for number, parameter in zip(numbers, parameters, strict=True):
             if entry := state_dict["state"].get(number):
-                self._keep(
-                    parameter, {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry.items()}
-                )
+                self._keep(parameter, {key: _own(value) for key, value in entry.items()})
 
 
-def _on_disk(tensor: Tensor, folder: str) -> Tensor:
-    """Return a tensor in a file without a name, mapped into memory."""
-    count = tensor.numel() * tensor.element_size()
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="satrap-") as file:
-            os.posix_fallocate(file.fileno(), 0, count)  # to lack room later would kill the process
-            found = torch.from_file(file.name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
-    except OSError as error:
-        raise ConfigError(
-            f"the optimizer's state cannot be on this disk: {error.strerror}",
-            where=f"dense.offload, {folder}",
-            why=f"a tensor of {count:,} bytes needs a file there",
-            fix="name a folder on a disk with more room, or whose files you may write",
-        ) from error
-    return found.view(tensor.shape).copy_(tensor)
+def _own(value: Any) -> Any:
+    """Return a value, or a copy of a tensor, which may be a saved one."""
+    return value.clone() if isinstance(value, Tensor) else in_memory(value)

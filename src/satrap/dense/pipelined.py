@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.dense.backend import LossOfBatch, Parts
 from satrap.dense.connected import ConnectedWorkers
-from satrap.dense.data_parallel import DataParallel, MakeOptimizer, average
+from satrap.dense.data_parallel import DataParallel, average
 from satrap.dense.deferred import common
 from satrap.dense.divided import Divided, check_separable
+from satrap.dense.offload import MakeOptimizer
 from satrap.dense.passes import Boundary, Passes, Stage
 from satrap.dense.pieces import spread
 from satrap.dense.stages import Link, compute, stage_cuts, stages_of, tensors

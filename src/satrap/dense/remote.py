@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from satrap import optim
 from satrap.dense.backend import Rows
-from satrap.dense.data_parallel import DataParallel, MakeOptimizer
+from satrap.dense.data_parallel import DataParallel
+from satrap.dense.offload import MakeOptimizer
 from satrap.dense.workers import Workers
 from satrap.errors import ConfigError
 from satrap.exchange import Exchange, LocalExchange, Request, TableGroup

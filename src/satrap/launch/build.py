@@ -9,7 +9,7 @@ import torch
 
 from satrap import models, own_code
 from satrap.config import Recipe, unknown_value
-from satrap.dense import Mesh, Workers, offloaded
+from satrap.dense import Mesh, Workers, offload_weights, offloaded
 from satrap.dense.deferred import deferred
 from satrap.dense.stages import described, stage_cuts, stages_of
 from satrap.dense.tensor_plan import tensor_plan
@@ -68,7 +68,12 @@ def make_trainer(
     sections = recipe.sections
     training = sections.training
     workers, make = site.workers, partial(make_model, recipe, schema)
-    model = network or (make() if workers.mesh.whole else deferred(make, notice))
+    offload = sections.dense.offload
+    folder = offload.folder if offload is not None and offload.weights else None
+    in_parts = folder is not None or not workers.mesh.whole
+    model = network or (deferred(make, notice) if in_parts else make())
+    if offload is not None and offload.weights:
+        offload_weights(model, folder)
     if number := workers.data.rank * workers.pipeline.size + workers.pipeline.rank:
         # Equal weights, but not equal dropout.
         torch.manual_seed(training.seed + number * WORKER_SEEDS)

@@ -74,6 +74,7 @@ def plan_network(recipe: Recipe, devices: int | None = None, memory: int | None 
 
 def _network(recipe: Recipe) -> Network:
     schema, options, wire = recipe.schema(), training_options(recipe), wire_of(recipe)
+    dense = recipe.sections.dense
     make = partial(make_model, recipe, schema)
     return Network(
         make,
@@ -85,6 +86,7 @@ def _network(recipe: Recipe) -> Network:
         checkpoint_activations=options.checkpoint_activations,
         number_bytes=4.0 if wire.compresses else row_bytes(CODES[wire.dense], _MANY) / _MANY,
         offload=offload_of(recipe),
+        weights_off=dense.offload is not None and dense.offload.weights,
         compression=Compression(wire.dense, wire.dense_rank) if wire.compresses else None,
     )
 

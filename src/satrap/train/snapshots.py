@@ -7,18 +7,19 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.manifest import reading_settings
 from satrap.dense import DenseState
+from satrap.dense.on_disk import copied
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
@@ -201,13 +202,15 @@ class Snapshots:
     def _write(
         self,
         step: int,
-        checkpoint: Checkpoint,
+        checkpoint: Checkpoint | ConfigError,
         put_back: Callable[[], None],
         files: DenseFiles | None = None,
     ) -> None:
         assert self._series is not None
         kept = False
         try:
+            if isinstance(checkpoint, ConfigError):  # the network could not be copied
+                raise checkpoint
             self._series.write(step, checkpoint)
             kept = True
         except BaseException:
@@ -269,7 +272,8 @@ class Snapshots:
             write = partial(self._assist, files, None if cut is None else cut.put_back)
         elif cut is not None:
             whole = self._whole(cut, dense, parts)
-            whole.dense = None if files is None else files.write
+            if not isinstance(whole, ConfigError):
+                whole.dense = None if files is None else files.write
             write = partial(self._write, state.run.steps, whole, cut.put_back, files)
         state.run.pauses.append(time.perf_counter() - begun)
         return write
@@ -297,13 +301,17 @@ class Snapshots:
 
     def _whole(
         self, cut: Cut, dense: DenseState, workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]]
-    ) -> Checkpoint:
+    ) -> Checkpoint | ConfigError:
+        """Return what is to be written, or why the network cannot be copied."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
             settings["best"] = best
-        weights = {name: tensor.clone() for name, tensor in dense.weights.items()}
-        optimizer = deepcopy(dense.optimizer)
+        try:
+            weights = {name: copied(tensor) for name, tensor in dense.weights.items()}
+            optimizer = tree_map(lambda v: copied(v) if isinstance(v, Tensor) else v, dense.optimizer)
+        except ConfigError as error:  # no room on their disk
+            return error
         return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:

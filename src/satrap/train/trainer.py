@@ -18,6 +18,7 @@ from satrap.dense import DataParallel, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compiled import compile_blocks
 from satrap.dense.deferred import deferral
 from satrap.dense.recompute import checkpoint_activations
+from satrap.dense.weights import check_off, stay_off, weights_are_off
 from satrap.embedding import tables_of
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, SatrapError
@@ -128,7 +129,7 @@ class Trainer:
         self.embedding_optimizer = embedding_optimizer
         chosen = prepare(device, place.threads)
         kind = _backend(schedule, self.workers, options)
-        self.model = _prepared(model, options, chosen)
+        self.model = _prepared(model, options, chosen, self.workers, mode)
         clip_norm, precision = options.clip_norm, options.precision
         tables = self._tables = tables_of(schema, embedding_optimizer, dims, store)
         if lookahead:
@@ -399,12 +400,24 @@ def _checked_optimizers(embedding: object, dense: MakeOptimizer | None) -> MakeO
     return make
 
 
-def _prepared(model: nn.Module, options: TrainingOptions, device: torch.device) -> nn.Module:
+def _prepared(
+    model: nn.Module, options: TrainingOptions, device: torch.device, workers: Workers, mode: str
+) -> nn.Module:
     check_parts(model, options.microbatches)
     if options.checkpoint_activations:
         checkpoint_activations(model)
     if record := deferral(model):
         record.move(model, device)
+    elif weights_are_off(model):
+        check_off(
+            workers.mesh,
+            device,
+            mode,
+            precision=options.precision,
+            checkpoint_activations=options.checkpoint_activations,
+            compiles=options.compile,
+        )
+        stay_off(model, device)
     else:
         model.to(device)
     if options.compile:

@@ -16,6 +16,7 @@ from satrap.dense.tensor_plan import tensor_plan
 from satrap.plan.dense.layers import cut_layers
 from satrap.plan.dense.live import Live
 from satrap.plan.dense.network import Need, Network, Rates, all_reduce, largest_layer, size_of
+from satrap.plan.dense.offload import leave_weights
 from satrap.plan.dense.sharding import Sharding, hold_weights
 from satrap.train.loss import as_mean
 from satrap.train.parts import check_parts
@@ -42,7 +43,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         live.know([*model.parameters(), *model.buffers()])
         sharding = Sharding(model, mesh, live) if mesh.shards > 1 else None
         live.hold("parameters", sum(map(size_of, model.buffers())))
-        trained = hold_weights(model.parameters(), mesh, live)
+        trained = _weights(network, model, mesh, live)
         if not mesh.whole:
             live.begin(largest)
         live.hold("optimizer", round(rates.state * sum(trained.values()) / 4))
@@ -53,7 +54,7 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         averaged = _averaged(trained, whole, mesh)
         for count in averaged.values():
             live.hold("buffers", count)
-            live.hold("buffers", -count)
+            live.hold("buffers", 0 if network.weights_off else -count)  # the mean in place of those in files
         live.hold("buffers", round(rates.beside * max(trained.values(), default=0) / 4))
         del rows  # they were needed until here
     sent = {"gradients": sum(all_reduce(count, group) for group, count in averaged.items())}
@@ -69,6 +70,12 @@ def need_of_copy(network: Network, mesh: Mesh) -> Need:
         sent["activations"] = times * all_reduce(sum(sums), mesh.tensor)
         sent["rows"] = network.inputs.row_bytes * (mesh.tensor - 1) / mesh.tensor
     return Need(mesh, dict(live.most), sent)
+
+
+def _weights(network: Network, model: nn.Module, mesh: Mesh, live: Live) -> dict[nn.Parameter, int]:
+    if network.weights_off:
+        return leave_weights(model, live, stream=network.offload == "cpu")
+    return hold_weights(model.parameters(), mesh, live)
 
 
 def _passes(network: Network, model: nn.Module, live: Live, sharding: Sharding | None) -> list[Tensor]:

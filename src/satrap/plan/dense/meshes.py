@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from satrap.dense.mesh import Mesh, Sharded
+from satrap.dense.weights import check_off
 from satrap.errors import ConfigError
 from satrap.plan.dense.copies import need_of_copy
 from satrap.plan.dense.network import Need, Network
@@ -116,7 +119,20 @@ def plan_dense(
 
 
 def needs(network: Network, mesh: Mesh) -> list[Need]:
-    """Return what each stage of a mesh needs, or the first process of one without stages."""
+    """Return what each stage of a mesh needs, or the first process of one without stages.
+
+    Raises:
+        ConfigError: the network does not go with the mesh, or weights off the device do not go with the rest.
+    """
+    if network.weights_off:
+        check_off(
+            mesh,
+            torch.device("cpu" if network.offload == "disk" else "cuda"),
+            "sync",
+            precision=network.precision,
+            checkpoint_activations=network.checkpoint_activations,
+            compiles=False,
+        )
     return needs_of_stages(network, mesh) if mesh.pipeline > 1 else [need_of_copy(network, mesh)]
 
 

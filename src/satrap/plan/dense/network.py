@@ -34,6 +34,7 @@ class Network:
         number_bytes: of a number of the gradient on its way between whole copies, default 4.
         compression: of gradients between whole copies, default none.
         offload: where the optimizer is, see `satrap.dense.offloaded`: "cpu", "disk" or, on the device, "".
+        weights_off: whether weights and gradients are there, too, see `satrap.dense.offload_weights`.
     """
 
     make: Callable[[], nn.Module]
@@ -46,6 +47,7 @@ class Network:
     number_bytes: float = 4.0
     compression: Compression | None = None
     offload: str = ""
+    weights_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

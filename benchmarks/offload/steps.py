@@ -1,0 +1,63 @@
+"""Trains a network, with what was chosen of it on a disk, and prints how long each step takes and a sum."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from satrap.dense import offload_weights, offloaded
+from satrap.dense.deferred import deferred
+from satrap.dense.weights import stay_off
+from satrap.memory import keep_freed_memory
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer."""
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def network(layers: int, width: int) -> nn.Module:
+    """Return square layers."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+
+
+def train(how: str, folder: str, layers: int, width: int, batch: int, steps: int) -> list[Any]:
+    """Return [seconds, seconds of the processor] of each step, and the sum of the weights."""
+    off = how == "weights"
+    model = deferred(lambda: network(layers, width)) if off else network(layers, width)
+    if off:
+        stay_off(offload_weights(model, folder), torch.device("cpu"))
+    make = adam if how == "nothing" else offloaded(adam, folder)
+    parameters, found = list(model.parameters()), list[Any]()
+    optimizer = make(parameters)
+    for step in range(steps):
+        torch.manual_seed(step)
+        begin, used = time.perf_counter(), time.process_time()
+        model(torch.randn(batch, width)).square().mean().backward()
+        optimizer.step()
+        for parameter in parameters:
+            parameter.grad = None
+        found.append([time.perf_counter() - begin, time.process_time() - used])
+    return [*found, sum(parameter.double().sum().item() for parameter in parameters)]
+
+
+def main() -> None:
+    """Train a small network, enter a group of processes, train."""
+    how, folder, group, *sizes = sys.argv[1:]
+    layers, width, batch, steps = map(int, sizes)
+    keep_freed_memory()  # as a worker does
+    torch.set_num_threads(1)
+    train(how, folder, 2, 300, 8, 2)  # what a first step loads counts for nothing
+    Path(group).write_text("0", encoding="utf-8")
+    print(json.dumps(train(how, folder, layers, width, batch, steps)))
+
+
+if __name__ == "__main__":
+    main()

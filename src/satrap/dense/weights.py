@@ -1,0 +1,154 @@
+"""A network whose weights and gradients are on a disk, or in host memory while a device computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from satrap.dense.deferred import deferral, fill_all
+from satrap.dense.mesh import Mesh
+from satrap.dense.on_disk import is_on_disk, on_disk
+from satrap.errors import ConfigError
+from satrap.memory import keep_freed_memory, release_freed_memory
+
+_RETURNED = 1 << 20
+"""Bytes from which on a process without room returns a freed block to the system at once."""
+
+_OFF = "satrap_weights_off"
+"""Attribute of a network whose weights stay where they are."""
+
+
+def offload_weights(model: nn.Module, folder: str | None = None) -> nn.Module:
+    """Keep the weights of a network, and their gradients, off the device; return the network.
+
+    ```python
+    model = satrap.dense.offload_weights(model, "/ssd")
+    trainer = satrap.Trainer(model, schema, dense_optimizer=satrap.dense.offloaded(make, "/ssd"), ...)
+    ```
+
+    In files, weights are mapped into memory: the system reads them as layers compute, and drops them as it
+    needs the memory. Weights that share memory still do. Buffers stay in memory. On the device cpu, results
+    are equal to the bit. Another device gets a copy of a layer's weights for its forward pass and again for
+    its backward pass; gradients come back. That is for one process that computes in float32, without
+    `checkpoint_activations` and `compile`; see `satrap.dense.streaming` for what networks it suits.
+
+    Args:
+        model: the network, changed in place; its large tensors may be without memory, see `deferred`.
+        folder: on a fast disk; default: host memory, which has an effect on another device than the cpu only.
+
+    Raises:
+        ConfigError: the folder cannot be written to, or has no room; also in the first backward pass.
+    """
+    if folder is not None:
+        if (record := deferral(model)) is not None:
+            record.place = partial(_placed, folder)
+            fill_all(model)
+        _move(model, partial(on_disk, folder=folder))
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(_Gradient(folder))  # type: ignore[no-untyped-call]
+        release_freed_memory()
+    model.__dict__[_OFF] = True
+    return model
+
+
+def weights_are_off(model: nn.Module) -> bool:
+    """Return whether the weights of a network are to stay off the device."""
+    return _OFF in model.__dict__
+
+
+def stay_off(model: nn.Module, device: torch.device) -> None:
+    """Let a network of `offload_weights` compute on a device: its buffers move there, its weights do not."""
+    if device.type == "cpu":
+        keep_freed_memory(largest=_RETURNED)
+        return
+    from satrap.dense.streaming import stream_weights
+
+    for buffer in model.buffers():
+        buffer.data = buffer.data.to(device)
+    if device.type == "cuda":
+        _move(model, Tensor.pin_memory)  # from there, copies go beside computation
+    stream_weights(model, lambda weight: weight.to(device, non_blocking=True))
+
+
+def check_off(
+    workers: Mesh,
+    device: torch.device,
+    mode: str,
+    *,
+    precision: str,
+    checkpoint_activations: bool,
+    compiles: bool,
+) -> None:
+    """Raise `ConfigError` for what does not go with weights off the device.
+
+    Args:
+        workers: their mesh.
+        device: that computes.
+        mode, precision, checkpoint_activations, compiles: see `Trainer` and `TrainingOptions`.
+    """
+    beside = device.type != "cpu"
+    wrong = [
+        name
+        for name, found in {
+            "mode async": mode == "async",
+            "compile": compiles,
+            "a mesh that divides the network": not workers.whole,
+            "several workers": beside and workers.size > 1,
+            f"precision {precision}": beside and precision != "float32",
+            "checkpoint_activations": beside and checkpoint_activations,
+        }.items()
+        if found
+    ]
+    if wrong:
+        raise ConfigError(
+            f"weights off the device do not go with {' and '.join(wrong)} on {device.type}",
+            why="it is not supported yet",
+            fix="change that, or leave the weights where they are",
+        )
+
+
+def _move(model: nn.Module, copy: Callable[[Tensor], Tensor]) -> None:
+    """Give each memory of the weights, and what shares it, another place, unless it is on a disk."""
+    moved, weights = dict[int, Tensor](), {p.untyped_storage().data_ptr() for p in model.parameters()}
+    for tensor in (*model.parameters(), *model.buffers()):
+        key = tensor.untyped_storage().data_ptr()
+        if key in weights and tensor.numel() and not is_on_disk(tensor):
+            moved[key] = moved[key] if key in moved else copy(_memory(tensor))
+            tensor.data = _like(tensor, moved[key])
+
+
+def _placed(folder: str, tensor: Tensor) -> Tensor:
+    return _like(tensor, on_disk(_memory(tensor), folder)) if tensor.numel() else tensor
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    """Return all bytes of the memory in which a tensor lies."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
+def _like(tensor: Tensor, memory: Tensor) -> Tensor:
+    """Return the tensor in another memory, at the same place."""
+    new = torch.empty(0, dtype=tensor.dtype)
+    return new.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+class _Gradient:
+    """Moves the gradient of one parameter into a file, when it has been computed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._kept: Tensor | None = None
+
+    def __call__(self, parameter: nn.Parameter) -> None:
+        new = parameter.grad
+        if new is None or new is self._kept or not new.numel() or new.layout != torch.strided:
+            return
+        if self._kept is None:
+            self._kept = on_disk(new, self._folder)
+        else:
+            self._kept.copy_(new)
+        parameter.grad = self._kept

@@ -1,0 +1,57 @@
+"""What a process or a device needs for a network whose weights are elsewhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from satrap.dense.streaming import stream_weights
+from satrap.plan.dense.live import Live
+from satrap.plan.dense.network import size_of
+
+
+def leave_weights(model: nn.Module, live: Live, *, stream: bool) -> dict[nn.Parameter, int]:
+    """Count what is there of weights and gradients while they are used: see `satrap.dense.offload_weights`.
+
+    Args:
+        model: the network; changed.
+        live: what counts.
+        stream: whether each layer computes with a copy of its weights; else with files mapped into memory,
+            of which the system keeps what there is room for.
+
+    Returns:
+        Trained parameter -> its bytes.
+    """
+    if stream:
+        stream_weights(model, partial(_copy, live))
+    else:
+        live.begin(max(map(size_of, model.parameters()), default=0))  # it has its first values before
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.register_post_accumulate_grad_hook(_drop)  # type: ignore[no-untyped-call]
+    return {parameter: size_of(parameter) for parameter in trained}
+
+
+def _copy(live: Live, weight: Tensor) -> Tensor:
+    copy: Tensor = _Copy.apply(weight)  # type: ignore[no-untyped-call]
+    live.call(copy, "parameters")
+    return copy
+
+
+def _drop(parameter: nn.Parameter) -> None:
+    parameter.grad = None
+
+
+class _Copy(torch.autograd.Function):
+    """Makes a copy of a weight; its gradient leaves the device as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        return torch.empty_like(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
