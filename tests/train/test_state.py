@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.dense import pack_optimizer
-from satrap.dense import DataParallel, DenseState, Workers
+from satrap.checkpoint.saved_dense import DensePart
+from satrap.dense import DataParallel, Workers
 from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
 from tests.dense.threads import together
@@ -73,12 +74,14 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
 class Halves(DataParallel):
     """Each of two processes gives every other weight, with its optimizer state, to a checkpoint."""
 
-    def state(self) -> DenseState:
+    whole = False
+
+    def part(self) -> DensePart:
         assert self.optimizer is not None
         mine = [name for i, name in enumerate(self.model.state_dict()) if i % 2 == self.workers.rank]
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {i: e for i, e in optimizer["state"].items() if i % 2 == self.workers.rank}
-        return DenseState({name: self.model.state_dict()[name] for name in mine}, optimizer)
+        return DensePart({name: self.model.state_dict()[name] for name in mine}, optimizer)
 
 
 @pytest.mark.parametrize("kind", ["model", "snapshot"])

@@ -31,10 +31,11 @@ def ahead(items: Iterable[T]) -> Generator[T, None, None]:
             yield item  # type: ignore[misc]
 
 
-def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
-    """Write a whole file; return its entry."""
+def write_file(storage: Storage, name: str, data: Iterable[bytes | memoryview]) -> FileEntry:
+    """Write a whole file, piece by piece; return its entry."""
     with storage.writer(name) as writer:
-        writer.write(data)
+        for piece in data:
+            writer.write(piece)
     return writer.entry
 
 
