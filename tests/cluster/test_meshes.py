@@ -22,7 +22,7 @@ from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.exchange.servers import ShardServer
 from satrap.train import Checkpointing
-from tests.cluster.meshes import STEPS, Mine, make_trainer, whole
+from tests.cluster.meshes import Mine, make_trainer, whole
 from tests.dense.processes import answers as in_processes
 from tests.dense.processes import started
 from tests.train.plain import Batches
@@ -254,16 +254,16 @@ def test_a_saved_network_has_the_bytes_that_safetensors_gives_to_the_whole(
     mesh: Mesh, tmp_path: Path
 ) -> None:
     """Also in snapshots that process 0 writes alone; blocks are so short that most tensors have several."""
-    task = {"mode": "sync", "model": "mine" if mesh.pipeline == 1 else "stacked", "read": 300}
+    task = {"mode": "sync", "model": "mine" if mesh.pipeline == 1 else "stacked", "read": 300, "steps": 10}
     reached, alone = (str(tmp_path / name) for name in ("reached", "alone"))
     tasks = [{**task, "checkpoints": reached}, {**task, "checkpoints": alone, "unreached": True}]
     run(tmp_path, mesh, tasks)
-    assert MODEL not in read_manifest(Storage(Series(reached).place(STEPS))).files
-    parts = read_checkpoint(Series(reached).place(STEPS))
+    assert MODEL not in read_manifest(Storage(Series(reached).place(10))).files
+    parts = read_checkpoint(Series(reached).place(10))
     expected = {MODEL: pack_tensors(parts.model), OPTIMIZER: pack_optimizer(parts.optimizer)}
     for number in range(2):
         assert dense_bytes(str(tmp_path / f"saved {number}")) == expected
-    assert dense_bytes(Series(alone).place(STEPS)) == expected
+    assert dense_bytes(Series(alone).place(10)) == expected
 
 
 @pytest.mark.cluster

@@ -111,6 +111,33 @@ def test_no_process_needs_to_hold_all_weights(
     assert pack_optimizer(parts.optimizer) == pack_optimizer(whole.optimizer)
 
 
+def test_two_processes_save_their_halves_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    places = [str(tmp_path / "file" / "model"), str(tmp_path / "model"), str(tmp_path / "never")]
+    said, weights = dict[int, tuple[str, object]](), dict[str, Tensor]()
+
+    def work(workers: Workers) -> None:
+        trainer = make_trainer(mode="sync", workers=workers)
+        trainer.fit(Batches(make_batches(3, seed=workers.rank)))
+        # What the others would name is not read.
+        said[workers.rank] = trainer.state.save(["nowhere"] if workers.rank else iter(places))
+        if workers.rank == 0:
+            weights.update(trainer.model.state_dict())
+        trainer.close()
+
+    monkeypatch.setattr(Sync, "dense", Halves)
+    together(2, work)
+    assert [said[rank][0] for rank in range(2)] == [places[1]] * 2
+    assert str(tmp_path / "file") in str(said[0][1])
+    assert said[1][1] is None
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model"]
+    found = read_checkpoint(places[1]).model
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+
+
 class Tied(Tower):
     """A network whose last weight is its first one too, with a buffer of 16 bits that training changes."""
 
