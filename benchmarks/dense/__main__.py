@@ -1,12 +1,15 @@
-"""Memory of the dense network by mesh beside its plan, and what each wrapping costs. See README.md here."""
+"""Memory of the network by mesh and while it is saved, and what each wrapping costs. See README.md here."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import statistics
+import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,9 @@ from benchmarks.turns import line, turn
 from satrap.dense import Mesh
 
 RANK = "benchmarks.dense.rank"
+
+SAVED = {"width": 2048, "layers": 9}
+"""The network of `saving`: 151 MB, and as much of momentum."""
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain PyTorch": {"plain": True},
@@ -77,9 +83,21 @@ def overhead(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def saving() -> dict[str, Any]:
+    """Return what each of two processes needs to save a network of which each has half."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = answers("benchmarks.dense.saving", 2, json.dumps(SAVED), f"{folder}/model")
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            for path in Path(folder).rglob("*.safetensors")
+        }
+    print(*found, files, sep="\n", flush=True)
+    return {"processes": found, "files": files}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["memory", "overhead"])
+    parser.add_argument("what", choices=["memory", "overhead", "saving"])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     parser.add_argument("--size", type=int, default=512, help="samples of a batch")
@@ -89,9 +107,10 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # of the processes
     load = os.getloadavg()[0]
-    results = memory() if options.what == "memory" else overhead(options)
+    measure = {"memory": memory, "overhead": partial(overhead, options), "saving": saving}
+    results = measure[options.what]()
     if options.write:
-        parameters = vars(options) | {"load_before": load}
+        parameters = vars(options) | {"load_before": load, "saved": SAVED}
         print(write(Path(__file__).parent / "results", parameters, results))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 from torch import Tensor
 
-from satrap.checkpoint import saved_dense
+from satrap.checkpoint import saved_dense, stream
 from satrap.checkpoint.dense import flat_optimizer, pack_optimizer, pack_tensors, unpack_optimizer
 from satrap.checkpoint.manifest import Manifest
 from satrap.checkpoint.parts import write_file
@@ -24,9 +24,9 @@ from satrap.checkpoint.saved_dense import (
     SavedDense,
     is_dense_file,
     loaded_values,
-    streamed,
 )
 from satrap.checkpoint.storage import FileEntry, Storage
+from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
 
 GROUPS = [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0, 1]}]
@@ -90,7 +90,8 @@ def test_any_division_is_read_as_any_other(
         for box in boxes(written)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saved_dense, "READ", read)
+        for module in (saved_dense, stream):
+            patch.setattr(module, "READ", read)
         found = write(tmp_path_factory.mktemp("parts"), parts)
         for start, size in boxes(wanted):
             assert torch.equal(found.weights["w"].read(start, size), sliced(whole, start, size))
@@ -111,7 +112,7 @@ def test_files_of_a_whole_network_are_read_alike_and_written_with_the_same_bytes
     storage = Storage(str(tmp_path))
     storage.make_folder("data")
     packed = {MODEL: pack_tensors(weights), OPTIMIZER: pack_optimizer(optimizer)}
-    files = {name: write_file(storage, f"data/{name}", data) for name, data in packed.items()}
+    files = {name: write_file(storage, f"data/{name}", [data]) for name, data in packed.items()}
     found = SavedDense(storage, Manifest("data", {}, files))
     assert torch.equal(found.weights["b"].read([1, 2], [2, 1]), weights["b"][1:, 2:3])
     assert b"".join(bytes(piece) for piece in streamed(found.weights, {})) == packed[MODEL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch
+from satrap.checkpoint import stream
 from satrap.dense import ConnectedWorkers, Mesh, pieces
 from satrap.dense import deferred as monkey_deferred
 from satrap.dense import divided as monkey
@@ -25,7 +27,8 @@ from satrap.exchange.collective import CollectiveExchange
 from satrap.exchange.servers import ServersExchange, Wire, WorkerId
 from satrap.models import PLE, MMoE
 from satrap.store import StoreConfig
-from satrap.train import Checkpointing, Trainer
+from satrap.train import Checkpointing, Trainer, snapshots
+from satrap.train.dense_stream import DenseStream
 from satrap.train.microbatches import MicroBatches
 from satrap.train.place import torch_ranks
 from tests.train.plain import Batches, grouped, make_batches, make_schema
@@ -151,6 +154,9 @@ def exchange_of(
 def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     """Do what a task says; return losses and metrics, and save the result."""
     pieces.UNIT = task.get("unit", pieces.UNIT)
+    stream.READ = task.get("read", stream.READ)
+    if task.get("unreached"):
+        snapshots.all_reach = lambda workers, url: False
     monkey_deferred.LARGE = 2
     exchange = exchange_of(workers, task.get("shards", ()), task["mode"], task["run"])
     extra = {"clip_norm": task["clip"]} if "clip" in task else {}
@@ -175,6 +181,8 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     trainer.fit(own, **fit)
     held = make_batches(1 + workers.data.rank, seed=50 + workers.data.rank)
     metrics = trainer.evaluate(Batches(held))
+    if task.get("killed") == workers.rank:
+        kill_at(task["batch"])
     trainer.save(task["saved"])
     kept = sum(
         p.to_local().numel() if hasattr(p, "to_local") else p.numel()
@@ -184,6 +192,18 @@ def train(workers: ConnectedWorkers, task: dict[str, Any]) -> dict[str, Any]:
     trainer.close()
     took = {"updates": trainer.run.updates, "refused": trainer.run.progress.refused}
     return {"losses": losses, "metrics": metrics, "kept": kept, "scale": trainer.dense.scale.value, **took}
+
+
+def kill_at(batch: int) -> None:
+    """Kill this process when it should send a batch of a file."""
+    slices = DenseStream._slices
+
+    def killing(self: DenseStream, file: str, number: int) -> Any:
+        if number == batch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return slices(self, file, number)
+
+    DenseStream._slices = killing  # type: ignore[method-assign]
 
 
 def main() -> None:

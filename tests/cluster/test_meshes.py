@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache
@@ -13,13 +15,16 @@ import numpy as np
 import pytest
 
 from satrap.checkpoint import Series, read_checkpoint
+from satrap.checkpoint.dense import pack_optimizer, pack_tensors
 from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER
 from satrap.checkpoint.storage import Storage
 from satrap.dense import Mesh
 from satrap.exchange.servers import ShardServer
 from satrap.train import Checkpointing
 from tests.cluster.meshes import MODELS, Mine, make_trainer, whole
 from tests.dense.processes import answers as in_processes
+from tests.dense.processes import started
 from tests.train.plain import Batches
 
 Numbers = dict[str, np.ndarray]
@@ -28,6 +33,7 @@ SHAPES = [(2, 1), (4, 1), (1, 2), (1, 4), (2, 2)]
 LONG = [Mesh(d, t, sharded) for d, t in SHAPES for sharded in (False, "gradients", True)]
 LONG = [mesh for mesh in LONG if not mesh.whole] + [Mesh(4, 1, True, 2), Mesh(4, 1, "gradients", 2)]
 LONG += [Mesh(4, 1, "optimizer", 2), Mesh(2, 2, "optimizer")]
+KINDS = [Mesh(2, 1, True), Mesh(1, 2), Mesh(2, 2, True), Mesh(pipeline=2), Mesh(2, 1, True, pipeline=2)]
 SELECTED = [Mesh(4, 1, True, 2), Mesh(1, 2), Mesh(2, 2, True)]
 
 
@@ -243,6 +249,54 @@ def dense_files(place: str, step: int) -> list[str]:
         assert f"{kind}.safetensors" not in files
         assert min(sizes) > 0.6 * max(sizes)
     return kinds
+
+
+def dense_bytes(place: str) -> dict[str, bytes]:
+    """The files of a whole network in a checkpoint."""
+    storage = Storage(place)
+    manifest = read_manifest(storage)
+    names = [MODEL, OPTIMIZER]
+    return {name: storage.read(f"{manifest.data}/{name}", manifest.files[name]) for name in names}
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mesh", KINDS, ids=str)
+def test_a_saved_network_has_the_bytes_that_safetensors_gives_to_the_whole(
+    mesh: Mesh, tmp_path: Path
+) -> None:
+    """Also in snapshots that process 0 writes alone; blocks are so short that most tensors have several."""
+    task = {"mode": "sync", "model": "mine" if mesh.pipeline == 1 else "stacked", "read": 300, "steps": 10}
+    reached, alone = (str(tmp_path / name) for name in ("reached", "alone"))
+    tasks = [{**task, "checkpoints": reached}, {**task, "checkpoints": alone, "unreached": True}]
+    run(tmp_path, mesh, tasks)
+    assert MODEL not in read_manifest(Storage(Series(reached).place(10))).files
+    parts = read_checkpoint(Series(reached).place(10))
+    expected = {MODEL: pack_tensors(parts.model), OPTIMIZER: pack_optimizer(parts.optimizer)}
+    for number in range(2):
+        assert dense_bytes(str(tmp_path / f"saved {number}")) == expected
+    assert dense_bytes(Series(alone).place(10)) == expected
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+def test_a_process_killed_while_it_sends_its_part_leaves_the_model_that_was_there(tmp_path: Path) -> None:
+    mesh, place = Mesh(2, 1, True), str(tmp_path / "saved 0")
+    task = {"mode": "sync", "steps": 2, "read": 300}
+    run(tmp_path, mesh, [task])
+    before = dense_bytes(place)
+    (tmp_path / "again.json").write_text(
+        json.dumps([{**task, "run": "again", "killed": 1, "batch": 3, "saved": place}])
+    )
+    given = json.dumps(asdict(mesh)), str(tmp_path / "again.json")
+    with started("tests.cluster.meshes", mesh.size, *given, stderr=subprocess.PIPE) as processes:
+        errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, -signal.SIGKILL]
+    assert "worker 0 lost worker 1" in errors[0]
+    assert dense_bytes(place) == before
+    assert [name for name in Storage(place).names() if name.startswith("data-")] == [
+        read_manifest(Storage(place)).data
+    ]
 
 
 @pytest.mark.dense

@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from satrap import optim
-from satrap.checkpoint import Checkpoint
+from satrap.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from satrap.dense import (
     ConnectedWorkers,
     DataParallel,
@@ -27,7 +28,8 @@ from satrap.dense.divided import Divided
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
 from satrap.store import Shard
-from satrap.train.merge import joined, shared
+from satrap.train.dense_stream import DenseStream
+from satrap.train.merge import shared
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
@@ -136,8 +138,14 @@ class Party:
 
     def whole(self) -> DenseState:
         """What a checkpoint has of the network, as each process gets it back."""
-        mine = joined(self.dense.state(), self.workers)
-        written = Checkpoint({}, mine.weights, mine.optimizer, ()) if self.workers.rank == 0 else None
+        stream, written = DenseStream(self.workers, self.dense.part()), None
+        if self.workers.rank:
+            stream.assist()
+        else:
+            with TemporaryDirectory() as place:
+                write_checkpoint(place, Checkpoint({}, {}, {}, (), dense=stream.write))
+                stream.release()
+                written = read_checkpoint(place)
         found = shared(written, self.workers)
         return DenseState(found.model, found.optimizer)
 

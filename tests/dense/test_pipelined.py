@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from satrap.batch import EmbeddedBatch
 from satrap.dense import ConnectedWorkers, DataParallel, DenseState, Group, Mesh
 from satrap.dense.pipelined import Pipelined
 from satrap.errors import ConfigError
+from tests.dense.test_pieces import playing
 
 MESH = Mesh(pipeline=3)
+
+
+@pytest.fixture(autouse=True)
+def process_group() -> Iterator[None]:
+    with playing(0, 1):
+        yield
 
 
 class OneStage(ConnectedWorkers):
@@ -40,7 +48,7 @@ class OneStage(ConnectedWorkers):
         return None
 
     def device_mesh(self, device: str) -> Any:
-        return None
+        return init_device_mesh(device, (1, 1, 1), mesh_dim_names=("replicate", "shard", "tensor"))
 
     @property
     def data(self) -> Group:
@@ -116,13 +124,12 @@ def take(dense: DataParallel, steps: range) -> None:
 
 
 def together(stages: list[Pipelined]) -> DenseState:
-    parts = [stage.state() for stage in stages]
+    parts = [stage.part() for stage in stages]
     whole = DenseState()
     for part in parts:
         assert not whole.weights.keys() & part.weights.keys()
-        whole.weights.update(part.weights)
         state = whole.optimizer.get("state", {}) | part.optimizer["state"]
-        whole.optimizer.update(part.optimizer, state=state)
+        whole = DenseState({**whole.weights, **part.weights}, {**part.optimizer, "state": state})
     return whole
 
 
@@ -144,7 +151,7 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
     stages = [stage_of(number, make) for number in range(3)]
     for dense in (plain, *stages):
         take(dense, range(2))
-    expected, found = plain.state(), together(stages)
+    expected, found = plain.part(), together(stages)
     assert_same(found.weights, expected.weights)
     assert_same(found.optimizer, expected.optimizer)
 
@@ -153,7 +160,7 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
         other.restore(found)
     for dense in (plain, *others):
         take(dense, range(2, 4))
-    expected, found = plain.state(), together(others)
+    expected, found = plain.part(), together(others)
     assert_same(found.weights, expected.weights)
     assert_same(found.optimizer, expected.optimizer)
 
@@ -161,7 +168,7 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
 def test_a_stage_lets_go_of_the_weights_of_others_after_it_was_tried_out() -> None:
     stage = stage_of(1, MAKERS["adam"])
     real = [name for name, p in stage.model.named_parameters() if not p.is_meta]
-    assert sorted(real) == sorted(name for name in stage.state().weights if "kept" not in name)
+    assert sorted(real) == sorted(name for name in stage.part().weights if "kept" not in name)
     assert 0 < len(real) < len(list(stage.model.parameters()))
 
 
@@ -189,7 +196,7 @@ def test_a_chain_that_is_not_the_network_is_refused() -> None:
 
 def test_one_stage_that_refuses_a_step_takes_none() -> None:
     stage = stage_of(0, MAKERS["adam"])
-    before = {name: weight.clone() for name, weight in stage.state().weights.items()}
+    before = {name: weight.clone() for name, weight in stage.part().weights.items()}
     stage.parameters[0].grad = torch.full_like(stage.parameters[0], float("nan"))
     assert not stage.step(torch.tensor(1.0), [], 1.0).accepted
-    assert_same(stage.state().weights, before)
+    assert_same(stage.part().weights, before)

@@ -30,6 +30,12 @@ class Board:
         self._lock = threading.Lock()
         self._places: dict[str, int] = {}
         self.aborted = False
+        self.posted, self.news = dict[str, bytes](), threading.Condition()
+
+    def post(self, key: str, data: bytes) -> None:
+        with self.news:
+            self.posted[key] = data
+            self.news.notify_all()
 
     def exchange(self, channel: str, rank: int, item: Any) -> list[Any]:
         with self._lock:
@@ -50,6 +56,8 @@ class Board:
 
     def abort(self) -> None:
         self.aborted = True
+        with self.news:
+            self.news.notify_all()
         for barrier in self._barriers.values():
             barrier.abort()
 
@@ -131,6 +139,17 @@ class ThreadWorkers(ThreadGroup, Workers):
                 raise threading.BrokenBarrierError
             if meanwhile is not None:
                 meanwhile()
+
+    def post(self, key: str, data: bytes) -> None:
+        self.board.post(key, data)
+
+    def posted(self, key: str) -> bytes:
+        board = self.board
+        with board.news:
+            board.news.wait_for(lambda: board.aborted or key in board.posted, 20)
+            if key not in board.posted:
+                raise threading.BrokenBarrierError
+            return board.posted[key]
 
     def called(self, stage: str) -> bool:
         return self.board.arrived(f"{stage}/{self._met.get(stage, 0) + 1}") > 0

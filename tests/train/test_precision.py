@@ -105,7 +105,7 @@ def test_rows_get_float32_gradients_and_the_same_run_gives_the_same_bytes(
 def test_weights_and_optimizer_stay_float32() -> None:
     trainer = make_trainer(**BFLOAT16)
     trainer.fit(Batches(make_batches(5)))
-    state = trainer.dense.state()
+    state = trainer.dense.part()
     kept = [*state.weights.values(), *(v for e in state.optimizer["state"].values() for v in e.values())]
     assert {tensor.dtype for tensor in kept} == {torch.float32}
     trainer.close()

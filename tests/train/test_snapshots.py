@@ -99,7 +99,7 @@ def make_trainer(**arguments: Any) -> Trainer:
 
 def everything(trainer: Trainer, result: Result) -> dict[str, Any]:
     """All that a run leaves: two runs are the same if this is equal, to the bit."""
-    state = trainer.dense.state()
+    state = trainer.dense.part()
     rows = [
         (table, chunk.ids.tobytes(), chunk.weights.tobytes(), chunk.state.tobytes())
         for table, chunk in trainer.exchange.durability.snapshot()

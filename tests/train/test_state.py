@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from satrap.batch import EmbeddedBatch
 from satrap.checkpoint import Series, read_checkpoint
 from satrap.checkpoint.dense import pack_optimizer
-from satrap.dense import DataParallel, DenseState, Workers
+from satrap.checkpoint.saved_dense import DensePart
+from satrap.dense import DataParallel, Workers
 from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
 from tests.dense.threads import together
@@ -73,12 +74,14 @@ def test_the_best_are_brought_back_with_the_present_learning_rate(tmp_path: Path
 class Halves(DataParallel):
     """Each of two processes gives every other weight, with its optimizer state, to a checkpoint."""
 
-    def state(self) -> DenseState:
+    whole = False
+
+    def part(self) -> DensePart:
         assert self.optimizer is not None
         mine = [name for i, name in enumerate(self.model.state_dict()) if i % 2 == self.workers.rank]
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {i: e for i, e in optimizer["state"].items() if i % 2 == self.workers.rank}
-        return DenseState({name: self.model.state_dict()[name] for name in mine}, optimizer)
+        return DensePart({name: self.model.state_dict()[name] for name in mine}, optimizer)
 
 
 @pytest.mark.parametrize("kind", ["model", "snapshot"])
@@ -106,6 +109,33 @@ def test_no_process_needs_to_hold_all_weights(
     assert parts.model.keys() == whole.model.keys()
     assert all(torch.equal(parts.model[name], tensor) for name, tensor in whole.model.items())
     assert pack_optimizer(parts.optimizer) == pack_optimizer(whole.optimizer)
+
+
+def test_two_processes_save_their_halves_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    places = [str(tmp_path / "file" / "model"), str(tmp_path / "model"), str(tmp_path / "never")]
+    said, weights = dict[int, tuple[str, object]](), dict[str, Tensor]()
+
+    def work(workers: Workers) -> None:
+        trainer = make_trainer(mode="sync", workers=workers)
+        trainer.fit(Batches(make_batches(3, seed=workers.rank)))
+        # What the others would name is not read.
+        said[workers.rank] = trainer.state.save(["nowhere"] if workers.rank else iter(places))
+        if workers.rank == 0:
+            weights.update(trainer.model.state_dict())
+        trainer.close()
+
+    monkeypatch.setattr(Sync, "dense", Halves)
+    together(2, work)
+    assert [said[rank][0] for rank in range(2)] == [places[1]] * 2
+    assert str(tmp_path / "file") in str(said[0][1])
+    assert said[1][1] is None
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["model"]
+    found = read_checkpoint(places[1]).model
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
 
 
 class Tied(Tower):

@@ -31,15 +31,10 @@ def ahead(items: Iterable[T]) -> Generator[T, None, None]:
             yield item  # type: ignore[misc]
 
 
-def write_file(storage: Storage, name: str, data: bytes) -> FileEntry:
-    """Write a whole file; return its entry."""
-    return write_pieces(storage, name, [data])
-
-
-def write_pieces(storage: Storage, name: str, pieces: Iterable[bytes | memoryview]) -> FileEntry:
-    """Write a file, one piece after another; return its entry."""
+def write_file(storage: Storage, name: str, data: Iterable[bytes | memoryview]) -> FileEntry:
+    """Write a whole file, piece by piece; return its entry."""
     with storage.writer(name) as writer:
-        for piece in pieces:
+        for piece in data:
             writer.write(piece)
     return writer.entry
 

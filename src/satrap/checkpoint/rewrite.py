@@ -113,7 +113,7 @@ def _copied(
     edit: Callable[[str, bytes], bytes] | None = None,
 ) -> FileEntry:
     data, entry = read_part(storage, old, name), old.files[name]
-    copy = write_file(storage, f"{folder}/{name}", data if edit is None else edit(name, data))
+    copy = write_file(storage, f"{folder}/{name}", [data if edit is None else edit(name, data)])
     return replace(copy, table=entry.table, rows=entry.rows, buckets=entry.buckets)
 
 

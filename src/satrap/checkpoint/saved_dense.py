@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -15,61 +16,64 @@ from torch import Tensor
 
 from satrap.checkpoint.dense import flat_optimizer, whole_optimizer
 from satrap.checkpoint.manifest import Manifest
-from satrap.checkpoint.parts import write_pieces
+from satrap.checkpoint.parts import write_file
 from satrap.checkpoint.storage import FileEntry, Storage, damaged
+from satrap.checkpoint.stream import DTYPES, READ, streamed
 
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 """Files of the whole network and of its optimizer."""
-READ = 1 << 24
-"""Roughly how many bytes of a tensor are in memory beside the slice that is read."""
 
 Region = tuple[Sequence[int], Sequence[int]]
 """Shape of a whole tensor, and where in it a part begins, by dimension."""
 
 _FILE = re.compile(r"(model|optimizer)(\.part-\d{4,})?\.safetensors")
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DensePart:
-    """What one process has of the network and writes by itself.
+    """What one process gives of the network to a checkpoint.
 
     Args:
         weights: name -> tensor, a part or the whole.
-        optimizer: `state_dict` of the optimizer, numbered as in the whole network, with parts of tensors.
+        optimizer: `state_dict` of the optimizer, with base learning rates, numbered as in the whole network,
+            with parts of tensors; empty if it has none here.
         regions: for each tensor that is a part, by name, or by `<number>.<key>` of the optimizer.
     """
 
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Any]
-    regions: Mapping[str, Region]
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    regions: Mapping[str, Region] = field(default_factory=dict)
+
+    def copied(self, copy: Callable[[Tensor], Tensor] = _on_host) -> DensePart:
+        """Return a copy of which nothing is on a device; `copy` copies a tensor, default into memory."""
+
+        def copies(values: Mapping[Any, Any]) -> dict[Any, Any]:
+            return {
+                key: copy(value) if isinstance(value, Tensor) else deepcopy(value)
+                for key, value in values.items()
+            }
+
+        state = {number: copies(entry) for number, entry in self.optimizer.get("state", {}).items()}
+        optimizer = copies(self.optimizer) | {"state": state} if self.optimizer else {}
+        return DensePart(copies(self.weights), optimizer, self.regions)
+
+    def files(self) -> dict[str, tuple[Mapping[str, Tensor], dict[str, str]]]:
+        """Return tensors and metadata of the files of model and optimizer, by the names of whole ones."""
+        return {MODEL: (self.weights, {}), OPTIMIZER: flat_optimizer(self.optimizer)}
 
     def write(self, storage: Storage, folder: str, number: int) -> dict[str, FileEntry]:
         """Write the files of this part, which have a number of their own; return name -> entry."""
-        state, header = flat_optimizer(self.optimizer)
-        return {
-            name: write_pieces(storage, f"{folder}/{name}", streamed(tensors, self._header(tensors, more)))
-            for name, tensors, more in (
-                (f"model.part-{number:04d}.safetensors", self.weights, {}),
-                (f"optimizer.part-{number:04d}.safetensors", state, header),
-            )
-        }
-
-    def _header(self, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> dict[str, str]:
-        regions = {name: self.regions[name] for name in tensors if name in self.regions}
-        return {**metadata, "parts": json.dumps(regions)}
+        written = dict[str, FileEntry]()
+        for whole, (tensors, metadata) in self.files().items():
+            regions = {name: self.regions[name] for name in tensors if name in self.regions}
+            data = streamed(tensors, {**metadata, "parts": json.dumps(regions)})
+            name = whole.replace(".", f".part-{number:04d}.", 1)
+            written[name] = write_file(storage, f"{folder}/{name}", data)
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class SavedDense:
                     if not all(type(number) is int for number in (*shape, *start)):
                         raise ValueError(f"the place of {name} is not given by whole numbers")
                     part = _Part(file, at, tuple(start), size)
-                    new = SavedTensor(name, torch.Size(shape), _DTYPES[entry["dtype"]], self)
+                    new = SavedTensor(name, torch.Size(shape), DTYPES[entry["dtype"]], self)
                     tensor = found.setdefault(name, new)
                     # What several processes have whole is the same in all; the first counts.
                     if not tensor.parts or name in regions:
@@ -257,44 +261,3 @@ def loaded_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: loaded_values(one) for key, one in value.items()}
     return value.whole() if isinstance(value, SavedTensor) else value
-
-
-def streamed(
-    tensors: Mapping[str, SavedTensor | Tensor], metadata: Mapping[str, str]
-) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of one safetensors file; of them, only a few rows of a tensor are in memory.
-
-    Args:
-        tensors: name -> tensor, saved or not; those that share memory are written separately.
-        metadata: of the file.
-    """
-    header, at = dict[str, Any](), 0
-    # As safetensors does it, by size of a number: so each begins at a multiple of it.
-    order = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    for name, tensor in order:
-        end = at + tensor.shape.numel() * tensor.dtype.itemsize
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
-        at = end
-    head = {"__metadata__": dict(metadata)} if metadata else {}
-    text = json.dumps(head | header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, tensor in order:
-        for piece in _rows(tensor):
-            yield memoryview(piece.contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-
-
-def _rows(tensor: SavedTensor | Tensor) -> Iterable[Tensor]:
-    if not tensor.shape.numel():
-        return
-    if not tensor.shape:
-        yield tensor.detach().cpu() if isinstance(tensor, Tensor) else tensor.whole()
-        return
-    size = math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
-    count, rest = max(1, READ // size), [0] * (len(tensor.shape) - 1)
-    for begin in range(0, tensor.shape[0], count):
-        rows = min(count, tensor.shape[0] - begin)
-        if isinstance(tensor, Tensor):
-            yield tensor.detach()[begin : begin + rows].cpu()
-        else:
-            yield tensor.read([begin, *rest], [rows, *tensor.shape[1:]])

@@ -13,12 +13,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
-from satrap.checkpoint.dense import flat_optimizer, pack_tensors, unpack_optimizer, unpack_tensors
+from satrap.checkpoint.dense import flat_optimizer, unpack_optimizer, unpack_tensors
 from satrap.checkpoint.disk import BESIDE
 from satrap.checkpoint.manifest import MANIFEST, Link, Manifest, write_manifest
-from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_pieces, write_tables
-from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values, streamed
+from satrap.checkpoint.parts import ahead, read_chunks, write_file, write_tables
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, loaded_values
 from satrap.checkpoint.storage import FileEntry, Storage, damaged, is_plain
+from satrap.checkpoint.stream import streamed
 from satrap.errors import CheckpointError
 from satrap.faults import hit
 from satrap.store import Chunk
@@ -43,8 +44,8 @@ class Checkpoint:
     """
 
     settings: dict[str, Any]  # plain JSON data: schema, model, optimizer, counters
-    model: dict[str, Any]  # `state_dict` of the network; of `open_checkpoint` with `SavedTensor`s
-    optimizer: dict[str, Any]  # `state_dict` of the dense optimizer, or empty; the same
+    model: Mapping[str, Any]  # `state_dict` of the network; of `open_checkpoint` with `SavedTensor`s
+    optimizer: Mapping[str, Any]  # `state_dict` of the dense optimizer, or empty; the same
     chunks: Iterable[tuple[str, Chunk]]  # (table, rows) in canonical order; can be read only once
     extra: Mapping[str, Tensor] = field(default_factory=dict)  # worker 0: generators, lookups in flight
     others: Sequence[Mapping[str, Tensor]] = ()  # the same of the other workers
@@ -118,17 +119,16 @@ def _discard(storage: Storage, names: Iterable[str]) -> None:
 
 
 def _write_data(storage: Storage, folder: str, checkpoint: Checkpoint) -> dict[str, FileEntry]:
-    parts, dense = dict[str, bytes](), dict[str, Iterable[bytes | memoryview]]()
+    parts = dict[str, Iterable[bytes | memoryview]]()
     if checkpoint.dense is None:
-        dense[MODEL] = streamed(checkpoint.model, {})
-        dense[OPTIMIZER] = streamed(*flat_optimizer(checkpoint.optimizer))
+        parts[MODEL] = streamed(checkpoint.model, {})
+        parts[OPTIMIZER] = streamed(*flat_optimizer(checkpoint.optimizer))
     if checkpoint.extra:
-        parts[EXTRA] = pack_tensors(checkpoint.extra)
-    parts |= {worker_file(1 + i): pack_tensors(extra) for i, extra in enumerate(checkpoint.others)}
+        parts[EXTRA] = streamed(checkpoint.extra, {})
+    parts |= {worker_file(1 + i): streamed(extra, {}) for i, extra in enumerate(checkpoint.others)}
     if checkpoint.deleted is not None:
-        parts[DELETED] = pack_deleted(checkpoint.deleted)
-    files = {name: write_pieces(storage, f"{folder}/{name}", pieces) for name, pieces in dense.items()}
-    files |= {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
+        parts[DELETED] = [pack_deleted(checkpoint.deleted)]
+    files = {name: write_file(storage, f"{folder}/{name}", data) for name, data in parts.items()}
     if checkpoint.dense is not None:
         files |= sorted(checkpoint.dense(storage, folder).items())
     if checkpoint.rows is not None:

@@ -47,5 +47,5 @@ class StorePart:
         files |= write_store(storage, folder, self.state, suffix=suffix, buckets=buckets)
         if self.deleted is not None:
             name = deleted_file(suffix)
-            files[name] = write_file(storage, f"{folder}/{name}", pack_deleted(self.deleted))
+            files[name] = write_file(storage, f"{folder}/{name}", [pack_deleted(self.deleted)])
         return files

@@ -50,7 +50,7 @@ def write_store(
     runs = runs_of(buckets)
     if len(runs) != 1:
         plain[_OWN] = mask_of(buckets)
-    entry = write_file(storage, f"{folder}/{name}", save(plain))
+    entry = write_file(storage, f"{folder}/{name}", [save(plain)])
     return {name: of_buckets(entry, runs[0] if len(runs) == 1 else _SCATTERED)}
 
 

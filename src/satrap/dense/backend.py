@@ -41,17 +41,17 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class DenseState:
-    """The trained network, or the part of it that one process gives to a checkpoint.
+    """A trained network to be restored.
 
     Args:
-        weights: name -> tensor, as in the `state_dict` of the whole network; to be restored, it may be a
-            saved one, see `Slices`; so may be tensors of the optimizer.
+        weights: name -> tensor, as in the `state_dict` of the whole network, or a saved one, see `Slices`; so
+            may be tensors of the optimizer.
         optimizer: `state_dict` of its optimizer, with base learning rates and with parameters numbered as in
-            the whole network; empty if it has none here.
+            the whole network; empty if it has none.
     """
 
-    weights: dict[str, Any] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Slices(Protocol):
@@ -141,12 +141,13 @@ class DenseBackend(ABC):
     - A step changes the weights of all `partners`, by the mean gradient over the samples of all, or of none,
       because a loss or a gradient was not finite. A partner without a batch takes part.
     - After `begin` and `settle`, all workers score with the same network.
-    - The parts that all processes return as `state` hold each weight, and each state of the optimizer,
+    - What all processes return as `part` holds each number of the weights, and of the optimizer's state,
       exactly once. `restore` takes what this process needs from the whole; `restore_own` the rest.
     - Weights that are rows are in `tables`; the loop pulls `requests` with each batch, and pushes.
 
     Attributes:
         trainable: whether it was made with an optimizer.
+        whole: whether the `part` of process 0 is the whole network.
         collective: whether each forward pass is one of all workers, also of those without a batch.
         partners: the workers with which this one takes each step.
         scale: the factor on its losses; a checkpoint keeps it.
@@ -155,6 +156,7 @@ class DenseBackend(ABC):
     """
 
     trainable: bool
+    whole: bool = True
     collective: bool = False
     partners: Workers
     scale: LossScale
@@ -227,26 +229,19 @@ class DenseBackend(ABC):
         """
 
     @abstractmethod
-    def state(self) -> DenseState:
-        """Return what this process gives to a checkpoint, not copied; all call it at the same time."""
-
-    def part(self) -> DensePart | None:
-        """Return copies of what this process alone gives to a checkpoint, if it writes that by itself.
-
-        The parts of all processes hold each number exactly once. None: `state` is to be saved.
-        """
-        return None
+    def part(self) -> DensePart:
+        """Return what this process gives to a checkpoint, not copied."""
 
     @abstractmethod
     def restore(self, whole: DenseState) -> None:
-        """Take over a saved network, joined from the parts of all processes; each process gets it whole.
+        """Take over a saved network; each process gets all of it, or can read all of it.
 
         A backend without an optimizer ignores the optimizer's state.
         """
 
     @abstractmethod
     def own(self) -> dict[str, Tensor]:
-        """Return copies of what only this process has and `state` leaves out, such as batch statistics."""
+        """Return copies of what only this process has and `part` leaves out, such as batch statistics."""
 
     @abstractmethod
     def restore_own(self, tensors: Mapping[str, Tensor]) -> None:

@@ -243,6 +243,9 @@ class ConnectedWorkers(ConnectedGroup, Workers):
         cuda = dist.new_group(backend="nccl", timeout=limit) if on_cuda else None
         super().__init__(dist.group.WORLD, counting, cuda, wire=wire)
         self._axes: dict[str, ConnectedGroup] = {}
+        if not self.mesh.whole:
+            aside = dist.new_group(backend="gloo", timeout=limit)
+            self._axes["aside"] = ConnectedGroup(aside, aside)
         axes = ["data", "tensor", "shard", "replicate"] if not self.mesh.whole else []
         for axis in [*axes, *(["pipeline", "peers"] if self.mesh.pipeline > 1 else [])]:
             backends = ["gloo", *(["gloo"] if axis == "data" else []), *(["nccl"] if on_cuda else [])]
@@ -274,6 +277,11 @@ class ConnectedWorkers(ConnectedGroup, Workers):
     def peers(self) -> Group:
         """See `Workers.peers`."""
         return self._axes.get("peers", self.tensor)
+
+    @property
+    def aside(self) -> Group:
+        """See `Workers.aside`."""
+        return self._axes["aside"]
 
     def pipeline_group(self, device: str) -> Any:
         """Return the processes of `pipeline` as PyTorch has them, for tensors on "cpu" or "cuda"."""

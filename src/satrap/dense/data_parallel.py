@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from satrap.checkpoint.dense import same_shapes
+from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import compressed
 from satrap.dense.backend import DenseBackend, DenseState, Stepped, in_memory
 from satrap.dense.offload import MakeOptimizer, OffloadedOptimizer
@@ -161,16 +163,16 @@ class DataParallel(DenseBackend):
             said = average(self.parameters, copies, say, zero=not own.accepted)
         return Stepped(said[0] == 0, said[1] / copies.size, said[3] > 0), said[2] / copies.size**2
 
-    def state(self) -> DenseState:
+    def part(self) -> DensePart:
         """Return the whole network in process 0, nothing elsewhere."""
         if self.workers.rank > 0:
-            return DenseState()
-        state = DenseState(dict(self.model.state_dict()))
+            return DensePart()
+        weights, optimizer = self.model.state_dict(), dict[str, Any]()
         if self.optimizer is not None:
-            state.optimizer.update(self.optimizer.state_dict())
-            for group, rate in zip(state.optimizer["param_groups"], self._base_rates, strict=True):
+            optimizer = self.optimizer.state_dict()
+            for group, rate in zip(optimizer["param_groups"], self._base_rates, strict=True):
                 group["lr"] = rate
-        return state
+        return DensePart(weights, optimizer)
 
     def restore(self, whole: DenseState) -> None:
         """Take over the whole network."""
@@ -193,7 +195,7 @@ class DataParallel(DenseBackend):
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 
     def own(self) -> dict[str, Tensor]:
-        """Return copies of the buffers, except in process 0, whose buffers are in `state`, and of errors."""
+        """Return copies of the buffers, except in process 0, whose buffers are in `part`, and of errors."""
         kept = {} if self.workers.rank == 0 else dict(self.model.named_buffers())
         if self._compressed is not None:
             kept |= {f"{compressed.KEPT}{name}": t for name, t in self._compressed.state().items()}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +46,7 @@ class Divided(DataParallel):
             one number at a time.
     """
 
-    collective = True
+    whole, collective = False, True
 
     def __init__(
         self,
@@ -205,24 +203,6 @@ class Divided(DataParallel):
             * (mesh.tensor if piece.tensor_dim is None else 1)
         )
 
-    def state(self) -> DenseState:
-        """Return the whole network, or stage, in the first of its processes, nothing elsewhere.
-
-        One parameter after another is gathered. So the other processes hold no more than one whole parameter
-        at a time.
-        """
-        pieces = {id(piece.parameter): piece for piece in self._pieces}
-        weights, optimizer = dict[str, Tensor](), dict[str, Any]()
-        with self.workers.watched("gathering weights"):
-            for name, tensor in self._tensors().items():
-                piece = pieces.get(id(tensor))
-                whole = tensor.detach() if piece is None else piece.gather(piece.local)
-                if self._first:
-                    weights[name] = whole.cpu()
-            if self.optimizer is not None:
-                optimizer = self._optimizer_state()
-        return DenseState(weights, optimizer) if self._first else DenseState()
-
     @property
     def _first(self) -> bool:
         """Whether this process gives to a checkpoint what it and others hold together."""
@@ -234,10 +214,10 @@ class Divided(DataParallel):
         weights, regions = dict[str, Tensor](), dict[str, Region]()
         for name, tensor in self._tensors().items():
             piece = pieces.get(id(tensor))
-            if self._first if piece is None else piece.first:
-                weights[name] = (tensor.detach() if piece is None else piece.local).cpu().clone()
-                if piece is not None:
-                    regions[name] = piece.region[:2]
+            if piece is None and self._first:
+                weights[name] = tensor.detach()
+            elif piece is not None and piece.first:
+                weights[name], regions[name] = piece.local, piece.region[:2]
         if self.optimizer is None:
             return DensePart(weights, {}, regions)
         found = self._numbered(self.optimizer.state_dict())
@@ -247,7 +227,7 @@ class Divided(DataParallel):
         ):
             if not piece.first or number not in found["state"]:
                 continue
-            state[number] = deepcopy(found["state"][number])
+            state[number] = found["state"][number]
             regions |= {
                 f"{number}.{key}": piece.region[:2]
                 for key, value in state[number].items()
@@ -265,27 +245,6 @@ class Divided(DataParallel):
     def _tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers that this process has, or has a part of, by name."""
         return dict(self.model.state_dict(keep_vars=True))
-
-    def _optimizer_state(self) -> dict[str, Any]:
-        """Return the optimizer's state as the whole network numbers it; only the first process has all."""
-        assert self.optimizer is not None
-        found: dict[str, Any] = self.optimizer.state_dict()
-        state = {number: dict(entry) for number, entry in found["state"].items()}
-        order, pieces = self._in_order(), self._pieces_in_order()
-        # A process without a row of a parameter may have no state of it; the first share has rows of all.
-        # After a resume, tensor peers may have the same entries in different orders.
-        divided = sorted(
-            [number, key]
-            for number, entry in state.items()
-            for key, value in entry.items()
-            if isinstance(value, Tensor) and value.ndim and value.shape == order[number].shape
-        )
-        for number, key in json.loads(self.workers.data.share(json.dumps(divided).encode())):
-            local = state.get(number, {}).get(key, torch.zeros_like(order[number]))
-            whole = pieces[number].gather(local)
-            if self._first:
-                state[number][key] = whole.cpu()
-        return self._numbered({**found, "state": state})
 
     def _in_order(self) -> list[nn.Parameter]:
         """Return the parameters in the order in which the optimizer numbers them."""

@@ -45,10 +45,10 @@ def is_on_disk(tensor: Tensor) -> bool:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor: in a file if it is in one, else in memory.
+    """Return a copy of a tensor: in a file if it is in one, else in host memory.
 
     Raises:
         ConfigError: the folder of the file has no room.
     """
     file = tensor.untyped_storage().filename
-    return tensor.detach().clone() if file is None else on_disk(tensor, os.path.dirname(file))
+    return tensor.detach().to("cpu", copy=True) if file is None else on_disk(tensor, os.path.dirname(file))

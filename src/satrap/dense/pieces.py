@@ -55,17 +55,6 @@ class Piece:
         """The gradient of `local`."""
         return None if self.parameter.grad is None else _local(self.parameter.grad)
 
-    def gather(self, local: Tensor) -> Tensor:
-        """Return the whole of something that has the shape of `local`; all processes call it."""
-        if self.sharded:
-            local = _join(local, self.mesh["shard"], 0, self.shape)
-        if self.tensor_dim is not None:
-            mesh, dim = self.mesh["tensor"], self.tensor_dim
-            whole = list(self.shape)
-            whole[dim] *= mesh.size()
-            local = _join(local, mesh, dim, torch.Size(whole))
-        return local
-
     @property
     def region(self) -> tuple[list[int], list[int], list[int]]:
         """Shape of the whole parameter, and where in it this process's part begins, and its size."""
@@ -125,15 +114,6 @@ def chunk(size: int, parts: int, number: int) -> tuple[int, int]:
 def _local(tensor: Any) -> Tensor:
     found: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return found
-
-
-def _join(part: Tensor, mesh: DeviceMesh, dim: int, shape: torch.Size) -> Tensor:
-    """Return what the parts of all processes of a dimension of the mesh make up; they may be uneven."""
-    stride = torch.empty(shape, device="meta").stride()
-    joined = DTensor.from_local(
-        part.contiguous(), mesh, [Shard(dim)], run_check=False, shape=shape, stride=stride
-    )
-    return joined.full_tensor()
 
 
 def spread(

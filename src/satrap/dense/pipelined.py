@@ -192,7 +192,7 @@ class Pipelined(Divided):
         return {name: tensor for name, tensor in super()._tensors().items() if name in self._names}
 
     def own(self) -> dict[str, Tensor]:
-        """Return copies of the stage's buffers, except in the process whose buffers are in `state`."""
+        """Return copies of the stage's buffers, except in the process whose buffers are in `part`."""
         if self._first:
             return {}
         return {name: tensor.detach().cpu().clone() for name, tensor in self._buffers().items()}

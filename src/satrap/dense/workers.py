@@ -131,6 +131,11 @@ class Workers(Group):
         """The processes that train the same batches, and make up one copy of the network."""
         return Group()
 
+    @property
+    def aside(self) -> Group:
+        """All processes, for one thread beside the one that trains; only if the network is in parts."""
+        return self
+
     def meet(self, stage: str, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Wait until all workers are here, for as long as they are alive.
 

@@ -15,9 +15,10 @@ from satrap.checkpoint.chain import Chain, open_chain
 from satrap.checkpoint.dense import flat_optimizer
 from satrap.checkpoint.manifest import read_manifest, reading_settings
 from satrap.checkpoint.rewrite import compact, forget, rewrite
-from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense, streamed
+from satrap.checkpoint.saved_dense import MODEL, OPTIMIZER, SavedDense
 from satrap.checkpoint.series import find
 from satrap.checkpoint.storage import Storage
+from satrap.checkpoint.stream import streamed
 from satrap.data.hashing import hash_ids
 from satrap.data.row_files import Floats, Wanted, read_rows
 from satrap.errors import CheckpointError, ConfigError, DataError

@@ -27,8 +27,7 @@ class DenseFiles:
 
     def __init__(self, workers: Workers, part: DensePart) -> None:
         self._workers, self._part, self._told = workers, part, False
-        # A name that was never used: what was posted for other snapshots is still there.
-        self._key = f"dense/{workers.share(secrets.token_hex(8).encode()).decode()}"
+        self._key = unused_key(workers)
 
     def write(self, storage: Storage, folder: str) -> Mapping[str, FileEntry]:
         """Write this part, have the others write theirs, and return the files of all."""
@@ -67,6 +66,11 @@ class DenseFiles:
             answer = str(error)
         finally:
             self._workers.post(f"{self._key}/{self._workers.rank}", json.dumps(answer).encode())
+
+
+def unused_key(workers: Workers) -> str:
+    """Return a key that was never used: what was posted for other checkpoints is still there."""
+    return f"dense/{workers.share(secrets.token_hex(8).encode()).decode()}"
 
 
 def all_reach(workers: Workers, url: str) -> bool:

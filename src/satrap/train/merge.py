@@ -42,17 +42,6 @@ def unpack_worker(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return json.loads(data[8:end]), unpack_tensors(data[end:])
 
 
-def joined(part: DenseState, workers: Workers) -> DenseState:
-    """Return, in process 0, the parts of the network that all processes give; elsewhere the given part."""
-    weights, optimizer, others = dict(part.weights), part.optimizer, workers.rank > 0
-    for packed in workers.gather(pack_tensors(weights) if others else b"")[1:]:
-        weights |= unpack_tensors(packed)
-    for packed in workers.gather(pack_optimizer(optimizer) if others else b"")[1:]:
-        if found := unpack_optimizer(packed):
-            optimizer = found | {"state": optimizer.get("state", {}) | found["state"]}
-    return DenseState(weights, optimizer)
-
-
 def shared(checkpoint: Checkpoint | None, workers: Workers, dense: DenseState | None = None) -> Checkpoint:
     """Return the checkpoint of process 0, which alone gives one, to all; the others get no rows.
 
@@ -67,8 +56,6 @@ def shared(checkpoint: Checkpoint | None, workers: Workers, dense: DenseState | 
     if dense is None:
         loaded(given)
         model = unpack_tensors(workers.share(pack_tensors(given.model)))
-        optimizer = unpack_optimizer(workers.share(pack_optimizer(given.optimizer)))
-    else:
-        model, optimizer = dense.weights, dense.optimizer
+        dense = DenseState(model, unpack_optimizer(workers.share(pack_optimizer(given.optimizer))))
     extra, *others = (unpack_tensors(workers.share(extras[i] if checkpoint else b"")) for i in range(count))
-    return Checkpoint(settings, model, optimizer, given.chunks, extra, others)
+    return Checkpoint(settings, dense.weights, dense.optimizer, given.chunks, extra, others)

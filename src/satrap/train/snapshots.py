@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from satrap.batch import Batch
 from satrap.checkpoint import Background, Checkpoint, Series
 from satrap.checkpoint.manifest import reading_settings
-from satrap.dense import DenseState
 from satrap.dense.on_disk import copied
 from satrap.errors import ConfigError, SatrapError
 from satrap.exchange import Cut
 from satrap.exchange.states import COUNTS
 from satrap.train.dense_files import DenseFiles, all_reach, opened
-from satrap.train.merge import joined, pack_worker, shared, unpack_worker
+from satrap.train.dense_stream import DenseStream
+from satrap.train.merge import pack_worker, shared, unpack_worker
 from satrap.train.state import TrainingState
 
 CALL_SECONDS = 0.02
@@ -204,7 +203,7 @@ class Snapshots:
         step: int,
         checkpoint: Checkpoint | ConfigError,
         put_back: Callable[[], None],
-        files: DenseFiles | None = None,
+        files: DenseFiles | DenseStream | None = None,
     ) -> None:
         assert self._series is not None
         kept = False
@@ -263,7 +262,6 @@ class Snapshots:
         all_cut = state.exchange.collective
         cut = state.exchange.durability.cut(delta=self._as_delta()) if workers.rank == 0 or all_cut else None
         files = self._dense_files()
-        dense = DenseState() if files else joined(state.dense.state(), workers)
         run, extra = state.of_worker()
         others = workers.gather(pack_worker(run, extra) if workers.rank else b"")[1:]
         parts = [(run, extra), *map(unpack_worker, others)]
@@ -271,22 +269,23 @@ class Snapshots:
         if workers.rank and (cut is not None or files):
             write = partial(self._assist, files, None if cut is None else cut.put_back)
         elif cut is not None:
-            whole = self._whole(cut, dense, parts)
-            if not isinstance(whole, ConfigError):
-                whole.dense = None if files is None else files.write
+            whole = self._whole(cut, files, parts)
             write = partial(self._write, state.run.steps, whole, cut.put_back, files)
         state.run.pauses.append(time.perf_counter() - begun)
         return write
 
-    def _dense_files(self) -> DenseFiles | None:
-        """Return what writes the network, if it is in parts and each process writes its own."""
+    def _dense_files(self) -> DenseFiles | DenseStream | None:
+        """Return what writes a network in parts: each process its own, if all reach the folder."""
         assert self._series is not None
-        if self._workers.size == 1 or (part := self._state.dense.part()) is None:
+        if self._state.dense.whole:
             return None
         self._reached = self._reached or all_reach(self._workers, self._series.url)
-        return DenseFiles(self._workers, part) if self._reached else None
+        part = self._state.dense.part().copied()
+        if self._reached:
+            return DenseFiles(self._workers, part)
+        return DenseStream(self._workers, part, self._workers.aside)
 
-    def _assist(self, files: DenseFiles | None, put_back: Callable[[], None] | None) -> None:
+    def _assist(self, files: DenseFiles | DenseStream | None, put_back: Callable[[], None] | None) -> None:
         if files is not None:
             files.assist()
         if put_back is not None and not self._state.exchange.durability.assist():
@@ -300,19 +299,23 @@ class Snapshots:
         return not full and self._series.followable(self._state.run.steps)
 
     def _whole(
-        self, cut: Cut, dense: DenseState, workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]]
+        self,
+        cut: Cut,
+        files: DenseFiles | DenseStream | None,
+        workers: Sequence[tuple[dict[str, Any], dict[str, Tensor]]],
     ) -> Checkpoint | ConfigError:
         """Return what is to be written, or why the network cannot be copied."""
         (run, *peers), (extra, *others) = zip(*workers, strict=True)
         settings = self._state.settings() | {"run": run, "peers": peers, COUNTS: dict(cut.counts)}
         if best := self._state.best.name:
             settings["best"] = best
+        if files is not None:
+            return Checkpoint(settings, {}, {}, (), extra, others, cut.write, cut.deleted, files.write)
         try:
-            weights = {name: copied(tensor) for name, tensor in dense.weights.items()}
-            optimizer = tree_map(lambda v: copied(v) if isinstance(v, Tensor) else v, dense.optimizer)
+            part = self._state.dense.part().copied(copied)
         except ConfigError as error:  # no room on their disk
             return error
-        return Checkpoint(settings, weights, optimizer, (), extra, others, cut.write, cut.deleted)
+        return Checkpoint(settings, part.weights, part.optimizer, (), extra, others, cut.write, cut.deleted)
 
     def resume(self) -> None:
         """Restore the state from the newest snapshot; `ConfigError` if there is none of the same training."""

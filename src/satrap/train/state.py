@@ -19,7 +19,8 @@ from satrap.errors import CheckpointError
 from satrap.train.best import Best
 from satrap.train.control import PlateauControl
 from satrap.train.dense_files import opened
-from satrap.train.merge import joined, shared
+from satrap.train.dense_stream import DenseStream
+from satrap.train.merge import shared
 from satrap.train.observer import Observer
 from satrap.train.position import Position
 from satrap.train.predictor import Predictor
@@ -121,32 +122,35 @@ class TrainingState:
         Return the place that has it, empty if there is none, and, in process 0, why the first does not have
         it. Only process 0 reads `places`, and no more than needed.
         """
-        kept, errors = "", list[CheckpointError]()
-
-        def write() -> None:
-            nonlocal kept
-            checkpoint = Checkpoint(self.settings(), dense.weights, dense.optimizer, ())
-            for place in places:
-                try:
-                    checkpoint.rows = (taken or durability.snapshot()).write
-                    write_checkpoint(place, checkpoint)
-                except CheckpointError as error:
-                    errors.append(error)
-                else:
-                    kept = place
-                    return
-
-        def write_and_release() -> None:
-            try:
-                write()
-            finally:
-                durability.release(kept=bool(kept))
-
         self.settle("before saving")
-        dense, durability = joined(self.dense.state(), self.workers), self.exchange.durability
-        taken = durability.snapshot() if self.exchange.collective else None
-        self._on_rows("saving", durability.assist if self.workers.rank else write_and_release)
-        return self.workers.share(kept.encode()).decode(), next(iter(errors), None)
+        left, errors, kept = iter(() if self.workers.rank else places), list[CheckpointError](), ""
+        while not kept and (place := self._told(next(left, ""))):
+            kept = self._told(place if self._save_to(place, errors) else "")
+        return kept, next(iter(errors), None)
+
+    def _told(self, text: str) -> str:
+        """Return the text of process 0."""
+        return self.workers.share(text.encode()).decode()
+
+    def _save_to(self, place: str, errors: list[CheckpointError]) -> bool:
+        """Write a checkpoint to a place; return, in process 0, whether it is there, else note the error."""
+        dense, durability = DenseStream(self.workers, self.dense.part()), self.exchange.durability
+        taken, kept = durability.snapshot() if self.exchange.collective else None, False
+        if self.workers.rank:
+            dense.assist()
+            durability.assist()
+        else:
+            try:
+                rows = (taken or durability.snapshot()).write
+                write_checkpoint(place, Checkpoint(self.settings(), {}, {}, (), rows=rows, dense=dense.write))
+                kept = True
+            except CheckpointError as error:
+                errors.append(error)
+            finally:
+                dense.release()
+                durability.release(kept=kept)
+        self.workers.meet("saving")
+        return kept
 
     def restore(self, checkpoint: Checkpoint, place: str = "", *, follow: bool = False) -> None:
         """Take over the weights, optimizer state and rows of a checkpoint.
