@@ -22,7 +22,10 @@ def test_a_closed_loopback_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_slow_loopback_and_an_unknown_name_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_round_trips", lambda: [0.01] * 3)
-    assert network.loopback().level == "warning"
+    found = network.loopback()
+    assert (found.level, "takes 10000 microseconds" in found.found) == ("warning", True)
+    monkeypatch.setattr(network, "_round_trips", lambda: [0.002] * 3)
+    assert network.loopback().level == "ok"
 
     def unknown(*_: object) -> None:
         raise socket.gaierror(-2, "unknown")

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from satrap.errors import ConfigError
 from satrap.openmetrics import METRICS, Endpoint
+from satrap.openmetrics import endpoint as served
 from satrap.openmetrics.endpoint import CONNECTIONS
 
 VALUES: dict[str, Any] = {
@@ -161,6 +162,13 @@ def test_slow_clients_are_given_up_for_others() -> None:
             assert slow[0].recv(100) == b""
 
 
+def test_a_client_that_says_nothing_is_given_up_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(served, "_TICK", 0.02)
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert answer(endpoint.address, b"GET /") == b""  # closed, without an answer
+
+
 def test_clients_that_say_nothing_hold_up_nobody() -> None:
     with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
         host, _, port = endpoint.address.rpartition(":")
@@ -270,3 +278,9 @@ def test_others_reach_it_at_an_address_of_this_machine() -> None:
         assert scrape(endpoint.reached)["process_start_time_seconds"] > 0
     with Endpoint("127.0.0.1", 0, dict) as endpoint:
         assert endpoint.reached == endpoint.address
+    assert [served._joined("::1", 7), served._joined("host", 7)] == ["[::1]:7", "host:7"]
+
+
+def test_without_a_network_it_is_reached_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "ELSEWHERE", ("::1", 9))  # no address of this family
+    assert [served._here(host) for host in ("0.0.0.0", "::", "host")] == ["127.0.0.1", "127.0.0.1", "host"]
