@@ -6,7 +6,7 @@ import ast
 import tomllib
 from pathlib import Path
 
-from tests.mutants.__main__ import REVIEWED, ROOT, draw
+from tests.mutants.__main__ import REVIEWED, ROOT, draw, equivalent
 from tests.mutants.operators import mutants
 from tests.mutants.survey import Choice, Survey
 
@@ -57,6 +57,12 @@ def test_the_mutants_of_a_file() -> None:
     }
 
 
+def test_arguments_are_swapped_where_their_order_matters() -> None:
+    source = "a = max(b, c)\nd = np.minimum(b, c)\ne = builder.and_(b, c)\nf = take(b, c)\ng = s.max(b, c)\n"
+    found = [(m.line, m.after) for m in mutants("src/satrap/x.py", source.encode())]
+    assert found == [(4, "take(c, b)"), (5, "s.max(c, b)")]
+
+
 def test_a_planted_mutant_is_another_program_and_changes_nothing_else() -> None:
     original = ast.dump(ast.parse(SOURCE))
     for mutant in mutants("src/satrap/x.py", SOURCE):
@@ -100,6 +106,11 @@ def test_the_mirrored_tests_come_first_and_the_others_as_long_as_there_is_time(t
 
 def test_what_was_judged_equivalent_is_still_there() -> None:
     for entry in tomllib.loads(REVIEWED.read_text(encoding="utf-8")).get("equivalent", []):
-        lines = (ROOT / entry["file"]).read_text(encoding="utf-8").splitlines()
-        assert entry["line"] in map(str.strip, lines), entry
+        source = (ROOT / entry["file"]).read_bytes()
+        lines = [line.strip() for line in source.decode().splitlines()]
+        assert entry["line"] in lines, entry
+        planted = [m for m in mutants(entry["file"], source) if lines[m.line - 1] == entry["line"]]
+        after = entry["after"] if isinstance(entry["after"], list) else [entry["after"]]
+        assert {m.after for m in planted}.issuperset(after), entry
+        assert all(equivalent(m, entry["line"]) for m in planted if m.after in after), entry
         assert len(entry["reason"]) > 20, entry
