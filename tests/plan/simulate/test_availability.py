@@ -16,6 +16,12 @@ def test_every_second_is_of_one_kind() -> None:
     deaths = Deaths(10, 5, 50.0, restart=100.0, snapshot_every=900.0, snapshot_pause=7.0)
     found = survive(deaths, 1000.0)
     assert found.trained + found.repeated + found.down + found.paused == pytest.approx(3.6e6)
+    assert found == survive(deaths, 1000.0, 1) != survive(deaths, 1000.0, 2)
+    for kind, changed in (("down", {"mean_hours": 1e-6}), ("paused", {"snapshot_every": 1e-3})):
+        long = replace(deaths, restart=7200.0, snapshot_pause=7200.0, **changed)
+        cut = survive(replace(long, journal=True), 1.0)  # the hour ends in the wait
+        assert getattr(cut, kind) == pytest.approx(3600, abs=1)
+        assert cut.trained + cut.repeated + cut.down + cut.paused == pytest.approx(3600)
 
 
 def test_shards_that_come_back_alone_cost_their_restart() -> None:
@@ -34,6 +40,11 @@ def test_a_death_costs_half_the_time_between_snapshots() -> None:
 
 
 def test_impossible_numbers_are_refused() -> None:
-    for wrong in ({"mean_hours": 0.0}, {"restart": -1.0}, {"workers": 0}):
-        with pytest.raises(ConfigError):
-            replace(Deaths(1, 1, 1.0), **wrong)
+    deaths = Deaths(1, 0, 1.0, snapshot_pause=0.0)
+    assert (deaths.restart, deaths.snapshot_every, deaths.journal) == (60, 0, False)
+    for name, value in {"mean_hours": 0.0, "workers": 0, "shards": -1}.items():
+        with pytest.raises(ConfigError, match="must be above 0"):
+            replace(deaths, **{name: value})
+    for name in ("restart", "snapshot_every", "snapshot_pause"):
+        with pytest.raises(ConfigError, match="must not be below 0"):
+            replace(deaths, **{name: -0.5})
