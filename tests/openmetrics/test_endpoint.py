@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import struct
 import threading
@@ -167,6 +169,31 @@ def test_a_client_that_says_nothing_is_given_up_after_some_time(monkeypatch: pyt
     monkeypatch.setattr(served, "_TICK", 0.02)
     with Endpoint("127.0.0.1", 0, dict) as endpoint:
         assert answer(endpoint.address, b"GET /") == b""  # closed, without an answer
+
+
+def test_without_descriptors_the_oldest_client_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "REQUEST_SECONDS", 60.0)
+    with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+        slow = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30)) for _ in range(2)
+        ]
+        while len(endpoint._open) < 2:
+            time.sleep(0.01)
+        client = stack.enter_context(socket.socket())
+        client.settimeout(30)
+        free, limits = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            client.connect((host, int(port)))
+            client.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
+            assert everything(client).startswith(b"HTTP/1.1 200 OK")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert slow[0].recv(1) == b""
+        with pytest.raises(BlockingIOError):
+            slow[1].recv(1, socket.MSG_DONTWAIT)
 
 
 def test_clients_that_say_nothing_hold_up_nobody() -> None:
