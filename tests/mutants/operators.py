@@ -37,7 +37,7 @@ SILENT = (
 )
 """Calls by these names only tell or annotate: they are left alone."""
 COMMUTATIVE = (
-    *("max", "min", "np.maximum", "np.minimum"),
+    *("max", "min", "np.maximum", "np.minimum", "suppress", "contextlib.suppress"),
     *("builder.add", "builder.mul", "builder.and_", "builder.or_", "builder.xor"),
 )
 """Calls of these do the same whichever argument comes first."""

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from satrap.report import Curves, curves_available
-from satrap.train.observer import Progress
+from satrap.train.observer import Progress, Result
 
 
 def test_curves_can_be_read_back(tmp_path: Path) -> None:
@@ -41,7 +41,8 @@ def test_a_resumed_run_drops_the_points_after_its_snapshot(tmp_path: Path) -> No
         curves.started(Progress(step=start))
         for step in steps:
             curves.step(Progress(step=step, loss=0.5))
-        curves.close()
+        ended = {"steps": 4, "samples": 4, "seconds": 1.0, "samples_per_second": 4.0, "refused": 0}
+        curves.finished(Result({}, (), stopped="", **ended))  # type: ignore[arg-type]
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [3, 4, 7]

@@ -85,6 +85,11 @@ def test_widths_that_make_no_difference_are_left_out(tmp_path: Path) -> None:
     assert not any(key.startswith("model") for key in found)
 
 
+def test_factors_that_give_the_same_width_are_tried_once(tmp_path: Path) -> None:
+    _, found = space(tmp_path, "features.user.dim=2", "features.item.dim=2")
+    assert texts(found["features.*.dim"]) == ["x0.25", "x1", "x2", "x4"]
+
+
 def test_the_widths_of_rows_from_a_file_stay(tmp_path: Path) -> None:
     text = RECIPE + "tables: {vectors: {rows: vectors.npz}}\n"
     text = text.replace("item:  {dim: 4}", "item:  {dim: 4, table: vectors}")

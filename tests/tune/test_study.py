@@ -188,8 +188,13 @@ def test_a_trial_is_free_in_four_keys_around_the_best_one_and_each_third_in_all(
 def test_with_four_keys_all_are_free(tmp_path: Path) -> None:
     study = opened(tmp_path, keys=4)
     study.ask().complete(1.0, 1.0)
-    study.ask()
-    assert "fixed_params" not in study._study.trials[-1].system_attrs
+    choices = []
+    for _ in range(3):
+        trial = study.ask()
+        choices.append(tuple(trial.choice.values()))
+        trial.complete(0.0, 1.0)
+        assert "fixed_params" not in study._study.trials[-1].system_attrs
+    assert len(set(choices)) == 3
     study.close()
 
 

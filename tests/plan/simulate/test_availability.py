@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from satrap.errors import ConfigError
@@ -37,6 +38,15 @@ def test_a_death_costs_half_the_time_between_snapshots() -> None:
     none = survive(replace(deaths, mean_hours=1e12, snapshot_pause=200.0), HOURS)
     assert (none.deaths, none.repeated) == (0, 0)
     assert none.share == pytest.approx(0.9, rel=0.001)
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_the_first_death_comes_when_the_first_of_all_processes_dies(shards: int) -> None:
+    """After it, the restart takes the rest of the time."""
+    found = survive(Deaths(2, shards, 3.0, restart=1e12), 1e6, seed=5)
+    alone = np.random.default_rng(5).exponential(3600.0 * 3.0 / (2 + shards))
+    assert (found.repeated, found.trained, found.deaths) == (pytest.approx(alone), 0, 1)
+    assert found.down == pytest.approx(3.6e9 - alone)
 
 
 def test_impossible_numbers_are_refused() -> None:

@@ -16,6 +16,7 @@ from satrap.plan.simulate.costs import Calibration, Costs, Run, _slowdown, nonne
 from satrap.plan.simulate.measured import Measured
 from satrap.plan.simulate.setup import Setup
 from tests.plan.simulate.runs import HOP, SUM, TALK, TURN, calibration, run
+from tests.plan.simulate.test_cluster import setup
 
 
 def test_factors_are_those_of_nonnegative_least_squares() -> None:
@@ -98,6 +99,24 @@ def test_a_slowdown_by_hand(
     assert _slowdown(runs[:1], cores) == _slowdown(runs[1:], cores) == 1.0
 
 
+def test_shares_of_the_exchange_and_of_the_shards(costs: Costs) -> None:
+    work = costs.work(setup(mode="hybrid", ahead=2), sent=3.0, received=5.0)
+    exchange, shard = work.send + work.receive + work.push, work.lookup + work.update
+    assert [work.send / exchange, work.receive / exchange, work.lookup / shard] == pytest.approx(
+        [0.2, 0.35, 0.6]
+    )
+    # the machine's own numbers of 400 rows with 6,400 numbers in one shard
+    assert exchange == pytest.approx(2e-4 + 400 * 2e-8 + 6400 * 4e-10)
+    assert shard == pytest.approx(1e-4 + 400 * 3e-8 + 6400 * 5e-10)
+    assert (work.sent, work.received, work.turn) == (3.0, 5.0, costs.waits["turn"])
+    several = costs.work(setup(mode="hybrid", ahead=2, workers=2))
+    assert several.reader - work.reader == pytest.approx(1e-4)
+    assert several.main - work.main == pytest.approx(2e-4)
+    assert (several.meet, work.hop) == (costs.waits["sum"], costs.waits["hop"])
+    assert costs.work(setup("collective", workers=2)).meet == costs.waits["talk"]
+    assert costs.predict(run(Case("servers"))).setup.steps == 200
+
+
 def test_what_a_run_was_of() -> None:
     made = local(0.5, 3.0, copies=2)
     assert made.others == 2.0
@@ -111,6 +130,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Calibration.read(path) == made
     assert made.disturbed == pytest.approx(0, abs=0.01)
     plain = json.loads(path.read_text())
+    assert (plain["version"], plain["cores"], plain["recipe"]) == (1, 2, "made.yaml")
     for wrong in ("", "[]", json.dumps({**plain, "version": 9}), json.dumps({**plain, "runs": [{}]})):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match="calibration"):

@@ -116,6 +116,9 @@ def test_every_figure_is_in_the_text_and_in_the_plain_form(by_hand: Simulated) -
     assert one["shard_busy"] == {"mean": 0.375, "max": 0.5}
     assert one["staleness"] == {"own": {0: 10, 3: 30}, "others": {0: 20, 5: 20}}
     assert other["shard_busy"] == {"mean": 0.0, "max": 0.0}
+    assert (plain["recipe"], plain["origin"], plain["costs"]["slowdown"]) == ("made", "made up", 1.0)
+    assert plain["costs"]["waits"] == by_hand.costs.waits
+    assert replace(by_hand, survived=None).to_dict()["survived"] is None
 
 
 def test_every_figure_is_on_the_page(by_hand: Simulated) -> None:

@@ -54,6 +54,7 @@ def figures(found: Sequence[str]) -> list[dict[str, object]]:
             "legend": re.findall(r"solid var\((.*?)\)\"></i> (.*?)<", one.replace("dashed var", "solid var")),
             "dashed": one.count('class="dashed"'),
             "dots": one.count("<circle"),
+            "square": 'viewBox="0 0 460 418"' in one,
             "axes": re.findall('class="axis middle">([a-zA-Z/ ]+)<', one),
         }
         for one in "".join(found).split("<figure>")[1:]
@@ -69,6 +70,7 @@ def test_several_runs_share_a_chart() -> None:
         "legend": names,
         "dashed": 2,
         "dots": 2,
+        "square": False,
         "axes": ["step", "logloss"],
     }
     assert (speed["caption"], speed["axes"]) == ("Samples/s", ["step", "samples/s"])
@@ -91,7 +93,11 @@ def test_roc_and_calibration_of_several_runs() -> None:
         "Calibration of liked",
     ]
     assert found[0]["legend"] == [("--c1", "runs/a, AUC 0.7500"), ("--c2", "runs/b, AUC 0.5000")]
-    assert [one["dots"] for one in found] == [0, 4, 2]
+    assert [(one["dots"], one["square"]) for one in found] == [(0, True), (4, True), (2, True)]
+    assert [one["axes"] for one in found[:2]] == [
+        ["false positive rate", "true positive rate"],
+        ["mean prediction", "share of positives"],
+    ]
 
 
 def captions(run: RunReport) -> list[str]:
