@@ -54,7 +54,9 @@ def test_little_space_and_a_disk_that_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(disk, "_write", lambda _: (1e9, 0))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1, 0, 1 << 20))
-    assert disk.folder("runs", tmp_path).level == "warning"
+    little = disk.folder("runs", tmp_path)
+    assert (little.level, little.fix) == ("warning", "free space")
+    assert little.found.endswith("little space")
     for free, level in ((1 << 30, "ok"), ((1 << 30) - 1, "warning")):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: Usage(1, 0, free))
         assert disk.folder("runs", tmp_path).level == level

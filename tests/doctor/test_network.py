@@ -17,7 +17,8 @@ def test_a_closed_loopback_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(1, "not permitted")
 
     monkeypatch.setattr(socket, "create_server", refuse)
-    assert network.loopback().level == "error"
+    found = network.loopback()
+    assert (found.level, "not permitted" in found.found) == ("error", True)
 
 
 def test_a_slow_loopback_and_an_unknown_name_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,4 +32,5 @@ def test_a_slow_loopback_and_an_unknown_name_are_warnings(monkeypatch: pytest.Mo
         raise socket.gaierror(-2, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert network.name().level == "warning"
+    found = network.name()
+    assert (found.level, "does not resolve" in found.found) == ("warning", True)

@@ -86,6 +86,7 @@ def test_more_processes_than_cores(tmp_path: Path) -> None:
     assert requirements.processes(many, 64).found == "the recipe starts 8 on 64 cores"
     found = requirements.processes(recipe, 3)
     assert (found.level, "4 on 3 cores" in found.found) == ("warning", True)
+    assert found.fix == "use fewer workers or shards"
     elsewhere = [
         "cluster.exchange=servers",
         "cluster.workers=9",
@@ -132,7 +133,8 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for wanted, level in (("cuda", "ok"), ("cuda:1", "ok"), ("cuda:2", "error")):
         recipe = load(make_recipe(tmp_path), [f"training.device={wanted}"])
-        assert requirements.device(recipe).level == level
+        found = requirements.device(recipe)
+        assert (found.level, "PyTorch does not see it" in found.found) == (level, level == "error")
     for flags, precision, level in (
         ([], "float32", "ok"),
         ([], "bfloat16", "warning"),
@@ -143,11 +145,11 @@ def test_devices_and_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(requirements, "abilities", lambda flags=flags: flags)
         recipe = load(make_recipe(tmp_path), [f"dense.precision={precision}"])
         found = requirements.device(recipe)
-        assert found.level == level
-        assert level == "warning" or found.found == f"cpu, {precision}"
+        wrong = f"this processor has no instructions for {precision}"
+        assert (found.level, found.found) == (level, wrong if level == "warning" else f"cpu, {precision}")
 
 
-def test_data_that_cannot_be_read(tmp_path: Path) -> None:
+def test_data_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make_recipe(tmp_path, rows=frame(100).drop(columns="item"))
     found = list(requirements.data(load(recipe)))
     assert levels(found) == dict.fromkeys(["train rows", "validation rows", "test rows"], "error")
@@ -156,8 +158,16 @@ def test_data_that_cannot_be_read(tmp_path: Path) -> None:
     [found, *_] = requirements.data(load(recipe))
     assert (found.level, "rows.csv" in found.found, found.fix != "") == ("error", True, True)
     make_recipe(tmp_path, rows=frame(5))
-    assert levels(list(requirements.data(load(recipe)))) == {
-        "train rows": "ok",
-        "validation rows": "error",
-        "test rows": "error",
+    found = list(requirements.data(load(recipe)))
+    assert levels(found) == {"train rows": "ok", "validation rows": "error", "test rows": "error"}
+    none = f"no rows are left after the row split: {tmp_path / 'rows.csv'}"
+    assert [one.found for one in found] == ["the first ones can be read", none, none]
+
+    def unreadable(*_: object) -> None:
+        raise OSError("a broken disk")
+
+    monkeypatch.setattr(requirements, "open_part", unreadable)
+    found = list(requirements.data(load(recipe)))
+    assert {(one.level, one.found, one.fix) for one in found} == {
+        ("error", "they cannot be read: a broken disk", "check path and permissions")
     }

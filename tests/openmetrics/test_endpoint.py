@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import socket
@@ -195,6 +196,28 @@ def test_without_descriptors_the_oldest_client_makes_room(monkeypatch: pytest.Mo
         slow[1].setblocking(False)
         with pytest.raises(BlockingIOError):
             slow[1].recv(1)
+
+
+def test_an_endpoint_that_is_closed_leaves_nothing_open() -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    endpoint = Endpoint("127.0.0.1", 0, dict)
+    host, _, port = endpoint.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        while not endpoint._open:
+            time.sleep(0.01)
+        endpoint.close()
+        assert client.recv(1) == b""
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_port_can_be_used_again_at_once() -> None:
+    """The side that ends a connection keeps its port for a while, and that is the endpoint."""
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert answer(endpoint.address, b"GET /ready HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+        port = int(endpoint.address.rpartition(":")[2])
+    with Endpoint("127.0.0.1", port, dict) as again:
+        assert again.address == endpoint.address
 
 
 def test_clients_that_say_nothing_hold_up_nobody() -> None:

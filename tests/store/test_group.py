@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from satrap.errors import ConfigError, StoreError
 from satrap.optim import SGD
 from satrap.retention import Admission
 from satrap.schema import Table
-from satrap.store import Eviction, Shard
+from satrap.store import Eviction, Shard, Tier
 from satrap.store.admission import Gate
 from satrap.store.group import _left_for_rows, check_room
 
@@ -51,3 +53,19 @@ def test_there_is_room_for_as_many_rows_as_the_budget_holds() -> None:
             check_room(group, both, np.array([0, room, room + 1]))
     with closing(Shard(tables, optimizer=SGD(lr=1), memory=300_000, eviction=Eviction())) as store:
         check_room(store.groups[0], ids, np.array([0, 0, len(ids)]))
+
+
+def test_a_store_that_cannot_be_made_leaves_no_file_open(tmp_path: Path) -> None:
+    tables = [Table("a", dim=4), Table("b", dim=8, memory=2000)]
+    with pytest.raises(ConfigError) as caught:
+        Shard(
+            tables,
+            optimizer=SGD(lr=1),
+            memory=1 << 20,
+            eviction=Eviction(),
+            tier=Tier(str(tmp_path), 1 << 16),
+        )
+    assert caught.value.where is not None
+    assert caught.value.where.startswith("group of b")  # that of a was made
+    paths = [os.readlink(file.path) for file in os.scandir("/proc/self/fd") if os.path.lexists(file.path)]
+    assert [path for path in paths if path.startswith(str(tmp_path))] == []

@@ -118,6 +118,10 @@ def test_bars_to_the_last_number() -> None:
     ]
     assert f"</title>{'n' * 21}…</text>" in bars("gain", {long: [1.0]}, x="AUC")
     assert f"</title>{fits}</text>" in bars("gain", {fits: [1.0]}, x="AUC")
+    for value, axis in ((2.0, ["0", "1", "2"]), (5.0, ["0", "2", "4"])):  # about three
+        assert re.findall(r'middle">(\d)<', bars("gain", {"a": [value]}, x="AUC")) == axis
+    for value in (2.0, -2.0):  # all bars begin at 0
+        assert 'x="150.0" y="1.0" width="246.0"' in bars("gain", {"a": [value]}, x="AUC")
     many = bars("gain", {str(i): [1.0] for i in range(41)}, x="AUC")
     assert (many.count("<rect"), "gain: the first 40 of 41" in many) == (40, True)
 
@@ -148,6 +152,7 @@ def test_points_are_drawn_in_proportion() -> None:
     assert first[1] - third[1] == pytest.approx(4 * (first[1] - second[1]), abs=0.5)
     assert 0 < third[1] < first[1] < HEIGHT
     assert Page(picture).tags.count("circle") == 3
+    assert picture.count("var(--c0)") == 4
 
 
 def test_a_square_has_a_diagonal_and_equal_axes() -> None:
