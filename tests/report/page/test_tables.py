@@ -1,7 +1,9 @@
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import pytest
 
 from satrap.report.page import tables
 from satrap.report.page.element import Html
@@ -162,6 +164,25 @@ def test_figures_of_traffic_and_of_machines_as_text() -> None:
         ["memory", "", "much"],
         ["sessions", "", "3"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "numbers"),
+    [
+        (tables.what_was_run, False),
+        (tables.machines, False),
+        (tables.differences, False),
+        (tables.traffic, True),
+        (tables.metrics, True),
+        (tables.table_sizes, True),
+    ],
+)
+def test_tables_of_numbers_are_aligned(
+    section: Callable[[Sequence[RunReport]], list[Html]], numbers: bool
+) -> None:
+    found = "".join(section([full(), replace(full("b"), recipe={"training.seed": 7})]))
+    assert "<td>" in found
+    assert ('class="number"' in found) is numbers
 
 
 def test_recipes_and_what_is_left_out() -> None:
