@@ -33,6 +33,7 @@ def test_the_cheapest_hosts_that_hold_the_rows_and_workers_of_the_same_cloud() -
     found = plan_cluster(demand(), CATALOG)  # 1e10 rows, 920 GB
     assert found.choices == ((SMALL, 4), (BIG, 1))
     assert found.hosts == ((SMALL, 4), (GPUS, 1))
+    assert plan_cluster(demand(), CATALOG, hosts={"b/gpus": 2}).hosts == ((SMALL, 4), (ELSEWHERE, 2))
     assert (found.fits, found.price) == (True, 28.0)
     assert found.snapshot_seconds == pytest.approx(9.2e11 / 2e9 / 4)
 

@@ -96,6 +96,7 @@ def test_sizes_of_tables_side_by_side() -> None:
         ["tag", *[""] * 6, "1,000", "2.0 KiB", "2"],
         ["all", "15", "3.0 KiB", "", "", "", "", "1,000", "2.1 KiB", ""],
     ]
+    assert rows(tables.table_sizes([full(), other]))[0][:3] == ["table", "runs/a: rows", "runs/a: bytes"]
     assert tables.table_sizes([RunReport("a")]) == []
 
 
