@@ -32,3 +32,4 @@ def test_a_library_that_cannot_be_loaded_ends_the_checks(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "satrap.doctor.machine", None)
     *_, last = examine()
     assert (last.check, last.level) == ("libraries", "error")
+    assert last.found.startswith("a library cannot be loaded: ")

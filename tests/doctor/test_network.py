@@ -17,15 +17,20 @@ def test_a_closed_loopback_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(1, "not permitted")
 
     monkeypatch.setattr(socket, "create_server", refuse)
-    assert network.loopback().level == "error"
+    found = network.loopback()
+    assert (found.level, "not permitted" in found.found) == ("error", True)
 
 
 def test_a_slow_loopback_and_an_unknown_name_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_round_trips", lambda: [0.01] * 3)
-    assert network.loopback().level == "warning"
+    found = network.loopback()
+    assert (found.level, "takes 10000 microseconds" in found.found) == ("warning", True)
+    monkeypatch.setattr(network, "_round_trips", lambda: [0.002] * 3)
+    assert network.loopback().level == "ok"
 
     def unknown(*_: object) -> None:
         raise socket.gaierror(-2, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert network.name().level == "warning"
+    found = network.name()
+    assert (found.level, "does not resolve" in found.found) == ("warning", True)

@@ -64,7 +64,8 @@ def draw(sources: Mapping[str, bytes], count: int, seed: int) -> list[Mutant]:
 def equivalent(mutant: Mutant, text: str) -> str:
     """Return the reason why nobody can notice this mutant, "" if none is known."""
     for entry in tomllib.loads(REVIEWED.read_text(encoding="utf-8")).get("equivalent", []):
-        if (entry["file"], entry["line"], entry["after"]) == (mutant.path, text, mutant.after):
+        after = entry["after"] if isinstance(entry["after"], list) else [entry["after"]]
+        if (entry["file"], entry["line"]) == (mutant.path, text) and mutant.after in after:
             return str(entry["reason"])
     return ""
 

@@ -36,6 +36,11 @@ SILENT = (
     "echo",
 )
 """Calls by these names only tell or annotate: they are left alone."""
+COMMUTATIVE = (
+    *("max", "min", "np.maximum", "np.minimum", "suppress", "contextlib.suppress"),
+    *("builder.add", "builder.mul", "builder.and_", "builder.or_", "builder.xor"),
+)
+"""Calls of these do the same whichever argument comes first."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -228,6 +233,8 @@ def _of_bounds(bounds: Sequence[ast.expr | None]) -> Iterator[Planted]:
 def _of_call(node: ast.Call) -> Iterator[Planted]:
     if _name(node.func) == "range":
         yield from _of_bounds(node.args[:2])
+    if ast.unparse(node.func) in COMMUTATIVE:
+        return
     for first, second in zip(node.args, node.args[1:], strict=False):
         if not any(isinstance(a, (ast.Starred, ast.GeneratorExp)) for a in (first, second)):
             changed = copy.deepcopy(node)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
+import resource
 import socket
 import struct
 import threading
@@ -17,6 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from satrap.errors import ConfigError
 from satrap.openmetrics import METRICS, Endpoint
+from satrap.openmetrics import endpoint as served
 from satrap.openmetrics.endpoint import CONNECTIONS
 
 VALUES: dict[str, Any] = {
@@ -161,6 +165,61 @@ def test_slow_clients_are_given_up_for_others() -> None:
             assert slow[0].recv(100) == b""
 
 
+def test_a_client_that_says_nothing_is_given_up_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(served, "_TICK", 0.02)
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert answer(endpoint.address, b"GET /") == b""  # closed, without an answer
+
+
+def test_without_descriptors_the_oldest_client_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "REQUEST_SECONDS", 60.0)
+    with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
+        host, _, port = endpoint.address.rpartition(":")
+        slow = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30)) for _ in range(2)
+        ]
+        while len(endpoint._open) < 2:
+            time.sleep(0.01)
+        client = stack.enter_context(socket.socket())
+        client.settimeout(30)
+        free, limits = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            client.connect((host, int(port)))
+            client.sendall(b"GET /ready HTTP/1.1\r\n\r\n")
+            assert everything(client).startswith(b"HTTP/1.1 200 OK")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert slow[0].recv(1) == b""
+        slow[1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[1].recv(1)
+
+
+def test_an_endpoint_that_is_closed_leaves_nothing_open() -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    endpoint = Endpoint("127.0.0.1", 0, dict)
+    host, _, port = endpoint.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        while not endpoint._open:
+            time.sleep(0.01)
+        endpoint.close()
+        assert client.recv(1) == b""
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_port_can_be_used_again_at_once() -> None:
+    """The side that ends a connection keeps its port for a while, and that is the endpoint."""
+    with Endpoint("127.0.0.1", 0, dict) as endpoint:
+        assert answer(endpoint.address, b"GET /ready HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+        port = int(endpoint.address.rpartition(":")[2])
+    with Endpoint("127.0.0.1", port, dict) as again:
+        assert again.address == endpoint.address
+
+
 def test_clients_that_say_nothing_hold_up_nobody() -> None:
     with Endpoint("127.0.0.1", 0, dict) as endpoint, contextlib.ExitStack() as stack:
         host, _, port = endpoint.address.rpartition(":")
@@ -270,3 +329,9 @@ def test_others_reach_it_at_an_address_of_this_machine() -> None:
         assert scrape(endpoint.reached)["process_start_time_seconds"] > 0
     with Endpoint("127.0.0.1", 0, dict) as endpoint:
         assert endpoint.reached == endpoint.address
+    assert [served._joined("::1", 7), served._joined("host", 7)] == ["[::1]:7", "host:7"]
+
+
+def test_without_a_network_it_is_reached_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "ELSEWHERE", ("::1", 9))  # no address of this family
+    assert [served._here(host) for host in ("0.0.0.0", "::", "host")] == ["127.0.0.1", "127.0.0.1", "host"]

@@ -71,6 +71,11 @@ def test_the_names_are_frozen() -> None:
     assert sorted(metric.name for metric in METRICS) == NAMES
 
 
+def test_buckets_of_staleness_are_frozen() -> None:
+    [histogram] = [metric for metric in METRICS if metric.kind == "histogram"]
+    assert histogram.bounds == (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
+
+
 def test_a_unit_is_the_last_word_of_a_name() -> None:
     for metric in METRICS:
         last = metric.name.rsplit("_", 1)[-1]

@@ -6,8 +6,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from satrap.data.loader import LoaderService
 from satrap.embedding.workers import EmbeddingService, Lanes
+from satrap.errors import ConfigError
+from satrap.events import Event, MetricsServed
 from satrap.exchange.servers import ServersExchange, ShardServer, Wire
 from satrap.openmetrics import (
     METRICS,
@@ -49,6 +53,23 @@ def test_a_shard_is_ready_once_it_has_recovered(tmp_path: Path) -> None:
             if (found := ready(again)).startswith(b"HTTP/1.1 200 OK"):
                 return
     raise AssertionError(found)
+
+
+def test_an_endpoint_is_told_and_one_that_cannot_be_ends_its_server(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said: list[Event] = []
+    with ShardServer("127.0.0.1:0") as shard:
+        assert metrics_of(shard, dict, None) is None
+        made = metrics_of(shard, dict, "127.0.0.1:0", said.append)
+        assert made is not None
+        made.close()
+        assert said == [MetricsServed(made.reached)]
+        assert capsys.readouterr().out == f"satrap shard metrics on http://{made.address}/metrics\n"
+        assert not shard._stopping.is_set()
+        with pytest.raises(ConfigError, match="65536"):
+            metrics_of(shard, dict, "127.0.0.1:65536")
+        assert shard._stopping.is_set()
 
 
 def test_a_shard_and_a_worker_that_trained() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from satrap.optim import Adagrad
@@ -13,6 +15,17 @@ def test_rates_are_measured_once_for_each_dim(monkeypatch: pytest.MonkeyPatch) -
     found = measure.rates(tables)
     assert list(found) == [4, 8]
     assert all(10 < rate < 1e12 for rates in found.values() for rate in (rates.lookups, rates.updates))
+
+
+def test_a_time_is_the_median_of_nine_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, now = iter([100.0, 9.0, 1.0, 5.0, 4.0, 6.0, 2.0, 8.0, 3.0, 7.0]), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def work() -> None:
+        now[0] += next(taken)
+
+    assert measure._seconds(work) == 5
+    assert list(taken) == []
 
 
 @pytest.mark.cluster

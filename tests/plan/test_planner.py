@@ -96,8 +96,25 @@ def test_what_does_not_fit_is_an_error_that_says_what_is_missing() -> None:
     assert error.fix.startswith("use 1 more worker with as much memory each, or embedding.dtype bfloat16, or")
     with pytest.raises(ConfigError, match=r"use 6 more workers .*each, or more memory"):
         place(workload, topology(4, 100 * 87))
-    with pytest.raises(ConfigError, match="use more memory; or set"):
-        place(workload, topology(4, 50))
+    for memory in (50, 87):  # without room for a row in excess of an even split
+        with pytest.raises(ConfigError, match="use more memory; or set"):
+            place(workload, topology(4, memory))
+
+
+@pytest.mark.parametrize(("dim", "short"), [(15, 55), (16, 55), (17, 59)])
+def test_a_shorter_format_is_advised_where_it_makes_room(dim: int, short: int) -> None:
+    """Rows of two bytes a weight, filled up to four, 4 bytes of state and 19 of index."""
+    workload = Workload((load("b", rows=100), load("a", rows=1000, weight_bytes=4 * dim, dim=dim)), 1, 1)
+    for memory, advised in ((250 * short + 25 * 31, True), (250 * short + 25 * 31 - 1, False)):
+        with pytest.raises(ConfigError, match="largest table 'a' with 1,000 rows") as caught:
+            place(workload, topology(4, memory))
+        assert ("bfloat16" in (caught.value.fix or "")) is advised
+
+
+def test_the_largest_table_is_that_of_most_bytes() -> None:
+    wide, long = load("wide", rows=1000, weight_bytes=64), load("long", rows=1200)
+    with pytest.raises(ConfigError, match="largest table 'wide' with 1,000 rows"):
+        place(Workload((long, wide), 1, 1), topology(1, 100))
 
 
 def test_admission_alone_does_not_make_room() -> None:

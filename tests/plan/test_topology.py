@@ -10,7 +10,9 @@ def test_known_rates_beat_assumed_ones() -> None:
     workers = topology(2, rates={8: Rates(100, 50)})
     assert workers.rates_of(8).seconds(10, 20) == pytest.approx(0.1 + 0.4)
     assert workers.rates_of(16) == assumed(16)
-    assert assumed(64).lookups < assumed(16).lookups
+    assert (1e9 / assumed(16).lookups, 1e9 / assumed(16).updates) == pytest.approx((14.8, 7.4))
+    assert (1e9 / assumed(64).lookups, 1e9 / assumed(64).updates) == pytest.approx((29.2, 26.6))
+    assert (workers.bandwidth, workers.latency) == (1.25e9, 200e-6)
 
 
 def test_only_eviction_makes_room() -> None:

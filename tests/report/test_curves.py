@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from satrap.report import Curves, curves_available
-from satrap.train.observer import Progress
+from satrap.train.observer import Progress, Result
 
 
 def test_curves_can_be_read_back(tmp_path: Path) -> None:
@@ -31,6 +31,22 @@ def test_curves_can_be_read_back(tmp_path: Path) -> None:
         "store/bytes": [(2, 2 << 20), (4, 4 << 20)],
         "validation/auc": [(4, 0.75)],
     }
+
+
+def test_a_resumed_run_drops_the_points_after_its_snapshot(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, steps in ((0, (3, 4, 5, 6)), (4, (7,))):
+        curves = Curves(tmp_path, every=1)
+        curves.started(Progress(step=start))
+        for step in steps:
+            curves.step(Progress(step=step, loss=0.5))
+        ended = {"steps": 4, "samples": 4, "seconds": 1.0, "samples_per_second": 4.0, "refused": 0}
+        curves.finished(Result({}, (), stopped="", **ended))  # type: ignore[arg-type]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [3, 4, 7]
+    assert Curves(tmp_path).every == 20
 
 
 def test_curves_that_cannot_be_written_end_and_the_run_does_not(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_one_json_object_per_line_without_nan(tmp_path: Path) -> None:
     assert lines[0]["loss"] is None
     assert lines[2] == {"event": "validation", "step": 5, "epoch": 0, "auc": 0.7, "gauc": None}
     assert (history.steps, history.validation["auc"]) == (5, 0.7)
+    assert History(tmp_path / "other").every == 50
 
 
 def test_finite() -> None:

@@ -27,6 +27,7 @@ class Recorder:
 @pytest.mark.parametrize("kind", [WandbTracker, MLflowTracker])
 def test_a_tracker_gets_training_validation_and_totals(kind: Any) -> None:
     recorder = Recorder()
+    assert kind(recorder).every == 20
     tracker: Tracker = kind(recorder, every=2)
     progress = Progress()
     tracker.started(progress)

@@ -39,11 +39,25 @@ def test_nobody_waits_and_late_requests_are_left_out(store):
         assert not other.is_alive()
     store.ahead.settle()
     assert store.statistics().tier.prefetched == 1_600
+    assert (store.ahead._waiting, store.ahead._ids) == (0, 0)
+
+
+def test_many_ids_are_left_out_like_many_requests(store, monkeypatch):
+    monkeypatch.setattr("satrap.store.ahead.MOST_IDS", 300)
+    monkeypatch.setattr("satrap.store.ahead.PIECE", 64)
+    with store._lock:
+        asked = (np.arange(i, i + 100, dtype=U) for i in range(2_000, 2_500, 100))
+        other = threading.Thread(target=lambda: [store.ahead.prefetch(0, ids, SPLITS) for ids in asked])
+        other.start()
+        other.join(10)
+    store.ahead.settle()
+    assert store.statistics().tier.prefetched == 300
 
 
 def test_bad_requests_are_refused(store):
-    with pytest.raises(StoreError, match="no group 1"):
-        store.ahead.prefetch(1, np.arange(100, dtype=U), SPLITS)
+    for group in (1, -1):
+        with pytest.raises(StoreError, match=f"no group {group}: there are 1"):
+            store.ahead.prefetch(group, np.arange(100, dtype=U), SPLITS)
     with pytest.raises(StoreError, match="ids must be uint64"):
         store.ahead.prefetch(0, np.arange(100), SPLITS)
     with pytest.raises(StoreError, match="splits"):

@@ -1,6 +1,7 @@
 """Copies of rows against a plain dictionary."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,3 +84,16 @@ def test_places_are_used_again(monkeypatch):
     assert copies.count == 0
     assert copies.put(tables, ids, rows, nothing)
     assert copies.count == 0  # nothing is needed any more
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit"), [(0, 1), (5, 5), (299, 299), (400, 300), (1200, 300), (1201, 301), (2000, 500)]
+)
+def test_a_quarter_may_be_copied_or_more_of_few(monkeypatch, rows, limit):
+    """A copy takes 16 bytes beside its four numbers."""
+    monkeypatch.setattr(aside, "SMALLEST", 300 * 32 + 31)
+    assert Aside(("a",), 3, 1, rows).limit == limit
+
+
+def test_256_mib_of_copies_are_always_allowed():
+    assert Aside(("a",), 3, 1, 16_000_000).limit == (256 << 20) // 32

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from satrap.errors import ConfigError
 from satrap.optim import SGD
 from satrap.schema import Table
-from satrap.store import Admission, Eviction, Shard, StoreConfig, Tier
+from satrap.store import Admission, Eviction, Shard, StoreConfig, TableSettings, Tier
 
 
 def test_every_argument_reaches_the_store(tmp_path: Path) -> None:
@@ -44,3 +46,50 @@ def test_one_of_several_shards_has_its_share_of_memory_and_tier(tmp_path: Path) 
     part = StoreConfig(5, 250, admission, eviction, Tier(str(tmp_path), 1 << 18), dtype="bfloat16")
     assert whole.part(4) == part
     assert StoreConfig().part(4) == StoreConfig()
+
+
+def test_bounds_of_another_configuration(tmp_path: Path) -> None:
+    lru, lfu, strict = Eviction(), Eviction("lfu"), Admission(min_count=2)
+    mine = StoreConfig(
+        5, 100, strict, lru, Tier(str(tmp_path), 9), 0.5, "float16", {"a": TableSettings(dtype="bfloat16")}
+    )
+    own = {"a": TableSettings(memory=7, eviction=lfu, dtype="float32"), "b": TableSettings(memory=8)}
+    by = StoreConfig(6, 200, None, lfu, None, tables=own)
+    assert mine.limited(by) == StoreConfig(
+        5,
+        200,
+        strict,
+        lfu,
+        None,
+        0.5,
+        "float16",
+        {"a": TableSettings(dtype="bfloat16", memory=7, eviction=lfu), "b": TableSettings(memory=8)},
+    )
+    assert by.limited(mine).tables["a"] == TableSettings(dtype="float32")
+
+
+def test_tables_that_do_not_keep_every_row() -> None:
+    lru, strict = Eviction(), Admission(min_count=2)
+    tables = [
+        Table("a", dim=4),
+        Table("b", dim=4, eviction=lru),
+        Table("c", dim=4, admission=strict),
+        Table("d", dim=4, eviction=lru, admission=strict),
+    ]
+    assert StoreConfig().bounds(tables) == {"b": "eviction", "c": "admission", "d": "eviction"}
+    whole = StoreConfig(eviction=lru).bounds([*tables, Table("e", dim=4, eviction=None)])
+    assert whole == dict.fromkeys("abcd", "eviction")
+
+
+def test_settings_of_a_table_as_plain_data() -> None:
+    plain = {"optimizer": None, "initial_scale": None, "dtype": None}
+    assert TableSettings().to_dict() == plain
+    frozen = TableSettings(frozen=True, admission=None)
+    assert frozen.to_dict() == {**plain, "frozen": True, "admission": None}
+    whole = TableSettings(SGD(lr=0.5), 0.25, "float16", admission=Admission(min_count=3))
+    assert TableSettings.of(whole.to_dict()) == whole
+    for one in (TableSettings(), frozen, TableSettings(admission=None)):
+        assert TableSettings.of(one.to_dict()) == one
+    for wrong in ({"optimizer": SGD(lr=1.0)}, {"initial_scale": 0.0}, {"admission": Admission()}):
+        with pytest.raises(ConfigError, match=f"a frozen table has no {next(iter(wrong))}"):
+            TableSettings(frozen=True, **wrong)  # type: ignore[arg-type]

@@ -235,6 +235,32 @@ def test_requests_wait_for_the_reader_of_a_cut_rather_than_copy_without_bound(na
     assert_same(content(seen), expected)
 
 
+def test_requests_wait_at_the_last_copy_that_fits(narrow):
+    """Of 20,000 rows, 5,000 may be copied; a request counts as half of that at most."""
+    store = shard()
+    store.lookup("a", np.arange(20_000, dtype=U))
+    cut = store.groups[0].cut([0])
+
+    def changed(first, last):
+        store.update("a", np.arange(first, last, dtype=U), np.ones((last - first, 3), np.float32))
+
+    assert not cut.waits(10**6)
+    changed(0, 2500)
+    assert (cut._aside.count, cut.waits(2500), cut.waits(10**6)) == (2500, False, False)
+    changed(2499, 2501)
+    assert (cut._aside.count, cut.waits(2499), cut.waits(2500)) == (2501, False, True)
+    cut.give_up()
+    assert (cut.given_up, cut.waits(10**6)) == (True, False)
+
+
+def test_nobody_waits_where_all_rows_may_be_copied():
+    store = shard()
+    store.lookup("a", np.arange(10, dtype=U))
+    cut = store.groups[0].cut([0])
+    store.update("a", np.arange(10, dtype=U), np.ones((10, 3), np.float32))
+    assert (cut._aside.count, cut.waits(10), cut.given_up) == (10, False, False)
+
+
 def test_a_cut_that_nobody_reads_is_given_up_and_training_goes_on(narrow, monkeypatch):
     monkeypatch.setattr("satrap.store.cut.PATIENCE", 0.05)
     store = shard()

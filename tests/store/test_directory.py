@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from satrap.errors import ConfigError
 from satrap.retention import Eviction
-from satrap.store.directory import OVERHEAD, Budget, Directory, budget
+from satrap.store.directory import OVERHEAD, Budget, Directory, budget, plain_budget
 from satrap.store.hashes import bucket_of
+from satrap.store.kernels.layout import PAGE_BYTES
 from satrap.store.workers import Workers
 
 U = np.uint64
@@ -122,6 +123,64 @@ def test_a_budget_holds_all_its_rows_need(eviction):
         rows = budget(memory, 64, 64, 3, eviction).rows
         assert rows * (64 + OVERHEAD - 5) < memory
         assert rows * (64 + OVERHEAD + 4) > 0.6 * memory
+
+
+@pytest.mark.parametrize(("eviction", "each"), [(None, 83), (Eviction(), 88), (Eviction("ttl", ttl=5), 92)])
+def test_the_least_budget_holds_one_row(eviction, each):
+    """Beside it three first pages of the index and 32 spare ones of 2 KiB, and nine of the system's pages."""
+    least = (3 + 32) * PAGE_BYTES + 9 * 4096 + each
+    assert budget(least, 64, 64, 3, eviction) == Budget(1, 35 * PAGE_BYTES + 17, False, False)
+    assert budget(least + each, 64, 64, 3, eviction).rows == 2
+    assert budget(least + each - 1, 64, 64, 3, eviction).rows == 1
+    with pytest.raises(ConfigError, match=f"budget of {least - 1} bytes") as caught:
+        budget(least - 1, 64, 64, 3, eviction)
+    assert caught.value.where == "group of 3 tables with 64 bytes a row"
+    assert caught.value.fix == f"give this group at least {least} bytes"
+
+
+def test_large_budgets_have_large_pages():
+    """Rows and index may round up to 2 MiB; without eviction a row takes 19 bytes more."""
+    for memory, rows_huge, index_huge in (
+        ((64 << 20) - 1, False, False),
+        (64 << 20, True, False),
+        ((192 << 20) - 1, True, False),
+        (192 << 20, True, True),
+    ):
+        found = budget(memory, 64, 64, 3, None)
+        assert (found.huge_rows, found.huge_index) == (rows_huge, index_huge)
+        pages = 2 * (2 << 20 if rows_huge else 4096) + 3 * (2 << 20 if index_huge else 4096) + 4 * 4096
+        assert found.rows == (memory - 35 * PAGE_BYTES - pages) // 83
+        assert found.index_bytes == 35 * PAGE_BYTES + 17 * found.rows
+
+
+def test_the_machine_bounds_the_rows(monkeypatch):
+    monkeypatch.setattr("satrap.store.directory.machine_bytes", lambda: 1 << 20)
+    assert budget(None, 70, 64, 1, None) == Budget((1 << 14) - 16, 1 << 20)
+    assert budget(1 << 30, 70, 64, 1, None).rows == (1 << 14) - 16
+    monkeypatch.setattr("satrap.store.directory.machine_bytes", lambda: 1 << 50)
+    assert budget(None, 70, 64, 1, None).rows == 2**31 - 2
+
+
+def test_rows_that_stay_need_an_index_and_marks():
+    index = (2 + 32) * PAGE_BYTES + 1000 * 17
+    assert plain_budget(1000, 2) == (Budget(1000, index, False, False), index + 10 * 4096 + 2000)
+
+
+@pytest.mark.parametrize(("rows", "piece"), [(100, 32), (1600, 50), (16 << 18, 1 << 17), (20 << 18, 1 << 17)])
+def test_the_log_of_lost_slots_is_a_sixteenth_of_the_rows(rows, piece):
+    assert directory(rows=rows, eviction=Eviction()).piece == piece
+
+
+def test_steps_begin_again_before_they_need_33_bits():
+    d = directory()
+    assert d.step == 0
+    d.advance()
+    assert d.step == 1
+    d.step = 2**32 - 3
+    d.advance()
+    assert d.step == 2**32 - 2
+    d.advance()
+    assert d.step == 1
 
 
 def test_no_budget_means_the_machine():

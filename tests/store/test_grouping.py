@@ -166,6 +166,34 @@ def test_tables_with_equal_settings_share_a_group():
     assert sizes == [rest * 3 // 5, rest * 2 // 5, 1 << 20, 1 << 20]
 
 
+def test_without_a_budget_a_third_of_the_address_space_is_shared(monkeypatch):
+    own, least = table("own", memory=1 << 20), 256 << 20
+    monkeypatch.setattr("satrap.store.grouping.address_bytes", lambda: least + (1 << 20))
+    found = shares([own, table("a")], optimizer=OPTIMIZER)
+    assert [share.memory for share in found] == [1 << 20, least // 3]
+    monkeypatch.setattr("satrap.store.grouping.address_bytes", lambda: least + (1 << 20) - 1)
+    assert [share.memory for share in shares([own], optimizer=OPTIMIZER)] == [1 << 20]  # asks for no other
+    with pytest.raises(StoreError, match=f"leave {least - 1} bytes of address space"):
+        shares([own, table("a")], optimizer=OPTIMIZER)
+    monkeypatch.setattr("satrap.store.grouping.address_bytes", lambda: None)
+    assert [share.memory for share in shares([own, table("a")], optimizer=OPTIMIZER)] == [1 << 20, None]
+
+
+def test_all_of_the_memory_can_be_that_of_single_tables():
+    tables = [table("a", memory=600), table("b", memory=400)]
+    assert [share.memory for share in shares(tables, optimizer=OPTIMIZER, memory=1000)] == [600, 400]
+    with pytest.raises(ConfigError, match="1000 bytes are more than the 999 bytes") as caught:
+        shares(tables, optimizer=OPTIMIZER, memory=999)
+    assert caught.value.where == "tables a, b"
+    with pytest.raises(ConfigError, match="nothing is left of the 1000 bytes") as caught:
+        shares([*tables, table("c")], optimizer=OPTIMIZER, memory=1000)
+    assert caught.value.where == "tables a, b; without: c"
+    with pytest.raises(ConfigError, match="two tables have the name 'a'"):
+        shares([table("a"), table("a")], optimizer=OPTIMIZER)
+    [one] = shares([table("a")], optimizer=OPTIMIZER, memory=1)
+    assert one.memory == 1
+
+
 def test_only_tables_that_evict_have_a_part_of_the_tier(tmp_path: Path):
     tables = [table("a"), table("b", eviction=None), table("c", memory=1 << 20)]
     found = shares(

@@ -4,6 +4,7 @@ import gc
 import os
 import resource
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -85,6 +86,17 @@ def spilled(monkeypatch):
 
     monkeypatch.setattr("satrap.store.cut.Spill", Counted)
     return made
+
+
+def test_tables_without_rows_have_no_chunks(tmp_path, spilled):
+    with closing(shard(memory=2 << 20, eviction=Eviction(), tier=Tier(tmp_path, 3 << 20))) as store:
+        for ids in np.arange(20_000, dtype=U).reshape(10, -1):
+            store.lookup("a", ids)
+        assert store.statistics().tier.rows > 0
+        found = content(store.snapshot())
+    assert list(found) == ["a"]
+    assert sorted(found["a"][0].tolist()) == list(range(20_000))
+    assert len(spilled) == 1
 
 
 def test_both_ways_yield_the_same_chunks(tiered, request):

@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 
 from satrap.optim import SGD
@@ -11,6 +13,9 @@ def test_sums_are_taken_counter_by_counter():
     assert total([one, other]) == TableStatistics(rows=11, hits=2, dropped=5)
     assert total([TierStatistics(reads=3)]) == TierStatistics(reads=3)
     assert total([]) is None
+    assert set(astuple(TableStatistics()) + astuple(TierStatistics())) == {0}
+    assert Statistics() == Statistics(rows=0, bytes=0, refused=0, load_factor=(), tables={}, tier=None)
+    assert (Statistics().rows, Statistics().bytes, Statistics().refused) == (0, 0, 0)
 
 
 def test_stores_together_have_the_rows_of_all():

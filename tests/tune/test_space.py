@@ -4,7 +4,7 @@ import pytest
 
 from satrap.config import Recipe, load
 from satrap.errors import ConfigError
-from satrap.tune.space import Dimension, changes_of, chosen, space_of
+from satrap.tune.space import Dimension, _scaled, changes_of, chosen, space_of
 from tests.launch.runs import RECIPE, make_recipe
 
 ONLY = "tune.usual=false"
@@ -32,11 +32,21 @@ def test_a_recipe_that_says_nothing_varies_its_own_values(tmp_path: Path) -> Non
         "model.dropout",
         "data.batch_size",
     ]  # no accumulator, whose own value 0 has no multiples
-    assert texts(found["embedding.optimizer.lr"]) == ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5"]
-    assert texts(found["model.hidden"]) == ["[4]", "[8]", "[16]", "[32]"]
-    assert texts(found["features.*.dim"]) == ["x0.25", "x0.5", "x1", "x2", "x4"]
+    decays = ["0", "1e-06", "1e-05", "0.0001", "0.001", "0.01"]
+    assert {key: (one.own, texts(one)) for key, one in found.items()} == {
+        "embedding.optimizer.lr": (3, ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5"]),
+        "embedding.optimizer.weight_decay": (0, decays),
+        "embedding.initial_scale": (1, ["0.001", "0.01", "0.1"]),
+        "features.*.dim": (2, ["x0.25", "x0.5", "x1", "x2", "x4"]),
+        "dense.optimizer.lr": (2, ["0.001", "0.003", "0.01", "0.03"]),
+        "dense.optimizer.weight_decay": (0, decays),
+        "model.hidden": (1, ["[4]", "[8]", "[16]", "[32]"]),
+        "model.dropout": (0, ["0", "0.1", "0.2", "0.3", "0.5"]),
+        "data.batch_size": (2, ["25", "50", "100", "200"]),
+    }
     for one in found.values():
         assert dict(one.options[one.own].changes) == {}
+        assert one.ordered
     assert chosen(recipe, space_of(recipe), {}).resolved() == recipe.resolved()
 
 
@@ -52,11 +62,32 @@ def test_a_choice_sets_its_keys_and_nothing_else(tmp_path: Path) -> None:
     assert changes_of(list(found.values()), {"model.dropout": 0}) == {}
 
 
+def test_values_that_are_not_0_are_varied_by_factors(tmp_path: Path) -> None:
+    _, found = space(
+        tmp_path,
+        "embedding.optimizer={name: adagrad, lr: 0.1, initial_accumulator: 0.2, weight_decay: 0.03}",
+        "dense.optimizer={name: adamw, lr: 0.01, weight_decay: 0.01}",
+    )
+    assert texts(found["embedding.optimizer.initial_accumulator"]) == ["0.002", "0.02", "0.2", "2", "20"]
+    assert texts(found["embedding.optimizer.weight_decay"]) == ["0", "0.003", "0.03", "0.3"]
+    assert texts(found["dense.optimizer.weight_decay"]) == ["0", "0.001", "0.01", "0.1"]
+    for l2, expected in ((0, ["0", "1e-06", "1e-05", "0.0001", "0.001", "0.01"]), (3, ["0.3", "3", "30"])):
+        _, found = space(tmp_path / str(l2), f"embedding.optimizer={{name: ftrl, lr: 0.1, l2: {l2}.0}}")
+        assert texts(found["embedding.optimizer.l2"])[-len(expected) :] == expected
+    assert [_scaled(3, 0.1), _scaled(0.0123, 1), _scaled(0.0123, 2)] == [1, 0.0123, 0.025]
+    assert _scaled([3, 0.5], 2) == [6, 1.0]
+
+
 def test_widths_that_make_no_difference_are_left_out(tmp_path: Path) -> None:
     """The rows of a logistic regression have one column whatever `dim` says."""
     _, found = space(tmp_path, "model={name: lr}")
     assert "features.*.dim" not in found
     assert not any(key.startswith("model") for key in found)
+
+
+def test_factors_that_give_the_same_width_are_tried_once(tmp_path: Path) -> None:
+    _, found = space(tmp_path, "features.user.dim=2", "features.item.dim=2")
+    assert texts(found["features.*.dim"]) == ["x0.25", "x1", "x2", "x4"]
 
 
 def test_the_widths_of_rows_from_a_file_stay(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 
 from satrap.errors import CheckpointError
@@ -135,6 +136,78 @@ def test_importance_finds_the_key_that_decides(tmp_path: Path) -> None:
     assert count == 16
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["key2"] > 0.5
+    study.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "tells"),
+    [
+        ([], False),
+        ([3, 2, 1], False),  # too few
+        ([2, 1, 1, 1], True),
+        ([2, 1, 1, 1, 1], False),  # the best quarter, two of five, holds an ordinary one
+        ([2, 2, 1, 1, 1], True),
+    ],
+)
+def test_importance_needs_some_trials_that_are_better_than_the_others(
+    tmp_path: Path, values: list[float], tells: bool
+) -> None:
+    study = opened(tmp_path)
+    made = [
+        optuna.trial.create_trial(
+            params={"key0": i % 5, "key1": 4 - i % 3}, distributions=study._distributions, value=float(value)
+        )
+        for i, value in enumerate(values)
+    ]
+    study._study.add_trials(made)
+    shares, count = study.importance()
+    assert (count, sum(shares.values()) == pytest.approx(1)) == (len(values), tells)
+    assert list(shares) == [] or set(shares) == {"key0", "key1"}
+    study.close()
+
+
+def test_a_trial_is_free_in_four_keys_around_the_best_one_and_each_third_in_all(tmp_path: Path) -> None:
+    study = opened(tmp_path, keys=6)
+    study.ask().complete(1.0, 1.0)
+    fixed = []
+    for value in (2.0, 0.0, 0.0, 0.0):
+        best = study.best()
+        trial = study.ask()
+        fixed.append(study._study.trials[-1].system_attrs.get("fixed_params", {}))
+        assert best is not None
+        assert fixed[-1].items() <= best.choice.items()
+        trial.complete(value, 1.0)
+    assert [len(one) for one in fixed] == [2, 2, 0, 2]
+    first, second = study.best(1), study.best(2)
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number, study.best(0)) == (1, 2, None)
+    study.close()
+
+
+def test_with_four_keys_all_are_free(tmp_path: Path) -> None:
+    study = opened(tmp_path, keys=4)
+    study.ask().complete(1.0, 1.0)
+    choices = []
+    for _ in range(3):
+        trial = study.ask()
+        choices.append(tuple(trial.choice.values()))
+        trial.complete(0.0, 1.0)
+        assert "fixed_params" not in study._study.trials[-1].system_attrs
+    assert len(set(choices)) == 3
+    study.close()
+
+
+@pytest.mark.parametrize(("higher", "value"), [(True, 0.6), (False, 0.2)])
+def test_a_trial_that_was_given_up_has_its_best_value(tmp_path: Path, higher: bool, value: float) -> None:
+    study = opened(tmp_path, higher=higher)
+    trial = study.ask()
+    for scored in (0.2, 0.6, 0.4):
+        trial.scored(scored, 5.0)
+    trial.give_up("worse", 7.0)
+    [found] = study.trials()
+    assert (found.state, found.value, found.passes, found.seconds) == ("pruned", value, 3, 7.0)
+    assert (found.why, found.recipe, study.own()) == ("worse", True, found)
     study.close()
 
 

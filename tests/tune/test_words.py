@@ -4,7 +4,7 @@ import pytest
 
 from satrap.tune.space import Dimension, Option
 from satrap.tune.study import Found, Trial
-from satrap.tune.words import WIDTH, changes, heading, result_lines, space_lines, trial_line
+from satrap.tune.words import WIDTH, changes, cut, heading, result_lines, space_lines, trial_line
 
 
 def space() -> list[Dimension]:
@@ -46,6 +46,33 @@ def test_the_table_of_what_was_reached_is_aligned(metric: str) -> None:
         assert len(lines[0]) == len(lines[-1]) <= WIDTH
         assert lines[-1].split()[0] == "validation"
         assert lines[-1].split()[-2:] == ["0.1235", "0.1235"]
+
+
+def test_the_table_of_what_mattered() -> None:
+    """The key that mattered most comes first; `=`: the recipe's own value was the best."""
+    rates, drops = (Option("0.001"), Option("0.01")), (Option("0"), Option("0.1"))
+    part = (Dimension("dense.optimizer.lr", rates, 0), Dimension("model.dropout", drops, 1))
+    best = Trial(3, {"dense.optimizer.lr": 1, "model.dropout": 1}, "complete", 0.123456, 1, 1.0, "", False)
+    shares = {"dense.optimizer.lr": 0.25, "model.dropout": 0.75}
+    assert list(result_lines(Found(Path("out"), "auc", part, 12, best, None, shares, 9, False))) == [
+        "of 9 trials         mattered        recipe          best",
+        "model.dropout            75%           0.1             =",
+        "dense.optimizer.lr       25%         0.001          0.01",
+        "validation AUC                           -        0.1235",
+    ]
+    untold = list(result_lines(Found(Path("out"), "auc", part, 12, best, best, {}, 3, False)))
+    assert [line.split()[1] for line in untold[1:3]] == ["-", "-"]
+    assert list(space_lines(part))[1:] == [
+        "  dense.optimizer.lr  (0.001) 0.01",
+        "  model.dropout       0 (0.1)",
+    ]
+
+
+def test_lines_are_cut_at_80_characters() -> None:
+    assert [cut("x" * length) for length in (80, 81)] == ["x" * 80, "x" * 77 + "..."]
+    assert cut("a\nb ") == "a b"
+    pruned = trial_line(trial("pruned", "below the median"), space(), improved=False)
+    assert pruned == "    3    0.1235    12     1:23  below the median:"
 
 
 def test_short_names_tell_keys_apart() -> None:

@@ -119,11 +119,13 @@ class Endpoint:
 
     def _accept(self) -> None:
         """Accept connections; if there are too many, close the oldest, which is the slowest."""
-        for _ in range(CONNECTIONS):
+        for number in range(CONNECTIONS):
             try:
                 sock, _ = self._socket.accept()
             except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.ECONNABORTED):  # no descriptors are left
+                # No descriptors are left. The system says so even if nobody waits, so that after one was
+                # accepted, only the next round tells.
+                if error.errno not in (errno.EAGAIN, errno.ECONNABORTED) and not number:
                     self._end_oldest()
                     sleep(_TICK / 10)
                 return

@@ -32,6 +32,9 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(OWN)
     (machine,) = read(str(tmp_path / "own.toml")).of("shards")
     assert (machine.name, machine.bytes, machine.bytes_per_second) == ("ours/big", 2**40, 1.25e9)
+    assert (machine.gpus, machine.tflops) == (0, 0.0)
+    (tmp_path / "own.toml").write_text(OWN.replace("price = 5", "price = 0\ngpus = 0\ntflops = 0"))
+    assert read(str(tmp_path / "own.toml")).machines["ours/big"].price == 0
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,13 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
         ("price = 5", "price = nan", "'price'"),
         ("price = 5", "prize = 5\nprice = 5", "'prize'"),
         ('"shards"', '"shard"', "'role'"),
+        ("price = 5", "price = -0.1", "'price'"),
+        ("price = 5", "price = 5\ngpus = -1", "'gpus'"),
+        ("memory = 1024", "memory = 1_000_000_000", "'memory'"),
+        ('[machines."ours/big"]', '[machines]\n"ours/big" = 3\n[other]', "'cores' is missing"),
         ("[machines", "[machine", "the file has no machines"),
+        ('[machines."ours/big"]', "[machines]\n[other]", "the file has no machines"),
+        ('[machines."ours/big"]', "machines = 3\n[other]", "the file has no machines"),
         ("role =", "role", "cannot be read"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from satrap.errors import ConfigError
 from satrap.plan import Workload
 from satrap.plan.cluster import Demand, plan_cluster, read
 from satrap.plan.cluster.machines import Catalog, Machine
-from satrap.plan.cluster.plan import FILLED
+from satrap.plan.cluster.plan import FILLED, ClusterPlan
 from tests.plan.loads import load
 
 BIG = Machine("a/big", "shards", memory=1024, cores=100, network=80, price=10.0)
@@ -32,6 +33,7 @@ def test_the_cheapest_hosts_that_hold_the_rows_and_workers_of_the_same_cloud() -
     found = plan_cluster(demand(), CATALOG)  # 1e10 rows, 920 GB
     assert found.choices == ((SMALL, 4), (BIG, 1))
     assert found.hosts == ((SMALL, 4), (GPUS, 1))
+    assert plan_cluster(demand(), CATALOG, hosts={"b/gpus": 2}).hosts == ((SMALL, 4), (ELSEWHERE, 2))
     assert (found.fits, found.price) == (True, 28.0)
     assert found.snapshot_seconds == pytest.approx(9.2e11 / 2e9 / 4)
 
@@ -72,6 +74,28 @@ def test_embedding_workers_take_the_ids_and_rows_from_the_workers() -> None:
     assert found.limits["ids and rows in the embedding workers"] == pytest.approx(150 / (2 * 0.55e-6))
     assert found.limits["network of the embedding workers"] == pytest.approx(5e9 / (2 * (8 + 32 + 32)))
     assert found.limits["network of the workers"] == pytest.approx(2e10 / asked.vectors)
+
+
+def test_limits_and_hosts_at_the_brink() -> None:
+    """85 % of 20 GiB are 17 GiB: 17 x 2^24 rows of 64 bytes, or 17 x 2^26 weights of 16 bytes with Adam."""
+    table = load("t", dim=9, weight_bytes=36, state_bytes=4, rows=1000, distinct=2000)
+    rows = Machine("a/rows", "shards", memory=20, cores=1, network=8, price=1.0)
+    plain = Machine("a/plain", "workers", memory=20, cores=8, network=8, price=2.0)
+    catalog = Catalog({kind.name: kind for kind in (rows, plain)}, "a test")
+
+    def planned(more: int, dense: int) -> ClusterPlan:
+        parameters = 9.0 * (17 * 2**24 + more)
+        asked = Demand.of(Workload((table,), batch_size=1000, steps=1), parameters, 0.0, dense)
+        return plan_cluster(asked, catalog, hosts={"a/rows": 1, "a/plain": 3}, budget=7.0)
+
+    assert [planned(more, 17 * 2**26).fits for more in (0, 1)] == [True, False]
+    with pytest.raises(ConfigError, match="the network needs 17 GiB with its optimizer, more than a a/plain"):
+        planned(0, 17 * 2**26 + 1)
+    limits = planned(0, 0).limits  # one thread of each worker without a GPU; nothing for the GPUs
+    seconds = 2 * 0.55e-6 * (11 + 0.7 * 9) / (11 + 0.7 * 16)
+    assert limits["ids and rows in the workers"] == pytest.approx(3 / seconds)
+    assert len(limits) == 4
+    assert len(plan_cluster(replace(demand(), forward_flop=0.0), CATALOG).limits) == 4
 
 
 def test_impossible_hosts_are_refused() -> None:

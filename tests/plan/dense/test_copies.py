@@ -44,6 +44,7 @@ def test_bytes_that_meshes_send() -> None:
     cut = need_of_copy(net, Mesh(1, 2)).sent
     # Two pairs of layers: each sums its outputs, and the gradients of its inputs.
     assert cut["activations"] == pytest.approx(2 * 2 * 2048 * 256 * 4, rel=0.01)
+    assert cut["rows"] == net.inputs.row_bytes / 2
     parts = need_of_copy(network(microbatches=4), Mesh(2, sharded=True)).sent
     assert parts["weights"] == pytest.approx(4 * n, rel=0.01)
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from functools import cache
 
 from satrap.dense import Mesh
-from satrap.plan.dense import DensePlan, plan_dense
-from satrap.plan.dense.meshes import keys, meshes, needs, per_sample
+from satrap.plan.dense import DensePlan, Need, plan_dense
+from satrap.plan.dense.meshes import Tried, _changes, _try, keys, meshes, needs, per_sample
 from tests.plan.dense.measured import network
 
 
@@ -22,6 +22,80 @@ def test_meshes_of_four_devices() -> None:
     assert len(list(meshes(4, microbatches=2))) == 14
     assert [str(mesh) for mesh in meshes(1)] == ["1 data = 1 workers"]
     assert max(mesh.tensor for mesh in meshes(64)) == 8
+
+
+def test_meshes_of_four_devices_in_order() -> None:
+    plain = [
+        Mesh(4),
+        Mesh(4, sharded="gradients"),
+        Mesh(4, sharded=True, shard_size=2),
+        Mesh(4, sharded=True),
+    ]
+    plain += [Mesh(2, 2), Mesh(2, 2, "gradients"), Mesh(2, 2, True), Mesh(1, 4)]
+    stages = [
+        Mesh(2, pipeline=2),
+        Mesh(2, sharded=True, pipeline=2),
+        Mesh(1, 2, pipeline=2),
+        Mesh(pipeline=4),
+    ]
+    assert list(meshes(4)) == [*plain, *stages]
+    parts = [mesh for mesh in meshes(4, microbatches=2) if mesh.sharded == "optimizer"]
+    assert parts == [Mesh(4, sharded="optimizer"), Mesh(2, 2, "optimizer")]
+    assert [mesh.tensor for mesh in meshes(9) if mesh.sharded is False and mesh.pipeline == 1] == [1, 3]
+
+
+def test_meshes_as_keys_of_a_recipe() -> None:
+    assert keys(Mesh()) == {"mesh": {"data": 1}}
+    assert keys(Mesh(4, 2, True, 2)) == {
+        "mesh": {"data": 4, "tensor": 2},
+        "sharded": True,
+        "shard_size": 2,
+    }
+    assert keys(Mesh(2, pipeline=2, microbatches=3)) == {
+        "mesh": {"data": 2, "pipeline": 2},
+        "microbatches": 3,
+    }
+
+
+def test_changes_that_are_tried() -> None:
+    net = network()
+    found = [change.words for change in _changes(net, Mesh(2))]
+    once = "dense.checkpoint_activations: true"
+    parts = [f"dense.microbatches: {count}" for count in (2, 4, 8, 16, 32)]
+    assert found[:11] == [*parts, once, *(f"{once} and {part}" for part in parts)]
+    assert [words.split()[0] for words in found[11:]] == ["4", "8", "16", "32", "64", "128", "256"]
+    assert all(words.split()[1] == "devices" for words in found[11:])
+    last = list(_changes(net, Mesh(1, 2)))[-1]
+    assert (last.mesh, last.network) == (Mesh(128, 2, True), net)
+    some = replace(net, microbatches=4, inputs=replace(net.inputs, size=16))
+    assert [change.network.microbatches for change in _changes(some, Mesh(2))][:3] == [8, 16, 4]
+    assert list(_changes(net, Mesh(pipeline=2))) == []
+
+
+def test_a_plan_fits_to_the_last_byte() -> None:
+    need = Need(Mesh(2, 2), {"rows": 7}, {"gradients": 100.0})
+    fits = [DensePlan(network(), memory, (need,)).fits for memory in (None, 7, 6)]
+    assert fits == [True, True, False]
+    tried = (Tried(Mesh(2, 2), need, ""),)
+    assert [DensePlan(network(), 6, tried=tried, chosen=one).fits for one in (None, need)] == [False, True]
+    assert per_sample(need, network()) == 100 * 4 / (2 * 2048)
+    plain = DensePlan(network(), 7, (need,), (*tried, Tried(Mesh(4), None, "no")), need, "x").to_dict()
+    own, known = need.to_dict(), {"mesh": {"data": 2, "tensor": 2}}
+    assert plain == {
+        "batch_size": 2048,
+        "device_memory": 7,
+        "fits": True,
+        "mesh": [own],
+        "proposed": known,
+        "tried": [
+            {"mesh": known, "why_not": "", **own, "bytes_per_sample": 400 / 4096},
+            {"mesh": {"mesh": {"data": 4}}, "why_not": "no"},
+        ],
+        "change": "x",
+    }
+    assert (own["sent"], own["sent_bytes"], own["stage"]) == ({"gradients": 100}, 100, 0)
+    stages = _try(network(checkpoint_activations=True), Mesh(pipeline=2), 7)
+    assert "without checkpoint_activations" in stages.why
 
 
 def test_the_mesh_that_fits_and_sends_least() -> None:

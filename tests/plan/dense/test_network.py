@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from satrap.dense import MakeOptimizer, Mesh
-from satrap.plan.dense.network import KINDS, Need, Rates, all_reduce, size_of
+from satrap.plan.dense.network import KINDS, Need, Rates, all_reduce, largest_layer, size_of
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,16 @@ def test_a_need_adds_up() -> None:
     plain = need.to_dict()
     assert plain["memory"] == dict.fromkeys(KINDS, 0) | {"parameters": 3, "rows": 4, "peak": 7}
     assert Need(Mesh(4), {}).bubble == 0
+
+
+def test_an_optimizer_that_is_elsewhere_takes_less() -> None:
+    rates = Rates(8.0, 4.0)
+    assert [rates.away(where) for where in ("", "disk", "cpu")] == [rates, Rates(0.0, 12.0), Rates(0.0, 0.0)]
+
+
+def test_the_largest_layer_has_most_weights_of_its_own() -> None:
+    model = nn.Sequential(nn.Linear(5, 2), nn.Sequential(nn.Linear(3, 4), nn.Linear(2, 3)))
+    assert largest_layer(model) == 4 * (3 * 4 + 4)
 
 
 def test_a_ring_sends_each_part_twice() -> None:

@@ -35,6 +35,7 @@ def test_stages_need_their_weights_and_parts_in_flight() -> None:
     assert early[0].sent["activations"] == boundary
     assert early[0].sent["gradients"] + early[1].sent["gradients"] == 4 * WEIGHTS
     assert early[0].bubble == 1 / 9
+    assert early[0].sent["rows"] == early[1].sent["rows"] == net.inputs.row_bytes / 2
 
 
 def test_stages_with_divided_layers_need_less_and_send_more() -> None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from satrap.dense import Mesh
-from satrap.plan.dense import plan_dense
-from satrap.plan.dense.meshes import needs
-from satrap.plan.dense.report import report
+from satrap.plan.dense import DensePlan, Need, plan_dense
+from satrap.plan.dense.meshes import Tried, needs
+from satrap.plan.dense.report import NOTES, report
+from satrap.plan.result import columns
 from tests.plan.dense.measured import network
 
 
@@ -22,3 +23,64 @@ def test_a_mesh_of_stages_and_what_does_not_fit() -> None:
     nothing = report(plan_dense(net, mesh=Mesh(2), memory=1 << 20))
     assert "DOES NOT FIT: no mesh here fits devices with 1.0 MiB" in nothing
     assert "what to do: use devices with" in nothing
+
+
+def test_the_whole_text() -> None:
+    stages = Mesh(pipeline=2)
+    given = [
+        Need(stages, {"parameters": 2048, "rows": 1024 * one}, {"rows": 2.0, "gradients": 1022.0}, one)
+        for one in (0, 1)
+    ]
+    copies = Need(Mesh(2), {"buffers": 1 << 20}, {"gradients": 20480.0})
+    tried = (
+        Tried(Mesh(2), copies, "needs 1 B more"),
+        Tried(Mesh(1, 2), None, "no"),
+        Tried(Mesh(2, sharded=True), copies, ""),
+        Tried(stages, given[1], ""),
+    )
+    head = ["stage", "parameters", "gradients", "optimizer", "activations", "buffers", "rows", "peak", "sent"]
+    none = ["0 B"] * 4
+    first = columns(
+        [
+            head,
+            ["0", "2.0 KiB", *none, "0 B", "2.0 KiB", "1.0 KiB"],
+            ["1", "2.0 KiB", *none, "1.0 KiB", "3.0 KiB", "1.0 KiB"],
+        ]
+    )
+    # 20 KiB from each of 2 processes for 2 x 2,048 samples; 1 KiB from each of 2 for 2,048
+    second = columns(
+        [
+            ["mesh", "memory", "sent", "sent/sample", "idle", ""],
+            [str(Mesh(2)), "1.0 MiB", "20 KiB", "10 B", "0%", "needs 1 B more"],
+            [str(Mesh(1, 2)), "", "", "", "", "no"],
+            [str(Mesh(2, sharded=True)), "1.0 MiB", "20 KiB", "10 B", "0%", "fits"],
+            [str(stages), "3.0 KiB", "1.0 KiB", "1 B", "11%", "PROPOSED"],
+        ]
+    )
+    notes = ["", *(f"  {note}" for note in NOTES)]
+    start = ["dense network, batches of 2,048 samples per share", ""]
+    mesh = "mesh of the recipe: 1 data x 2 pipeline = 2 workers"
+    best = "proposed: 1 data x 2 pipeline = 2 workers, the one that fits and sends least for each sample"
+    plan = DensePlan(network(), 1 << 20, tuple(given), tried, given[1])
+    assert report(plan).splitlines() == [
+        *start,
+        mesh,
+        *first,
+        "stages idle for 11% of a step",
+        "",
+        *second,
+        "",
+        best,
+        "no mesh without stages fits",
+        *notes,
+    ]
+    one = DensePlan(network(), 1 << 20, (given[0],), (), copies)
+    said = report(one).splitlines()
+    assert [line.split() for line in said[2:6]] == [mesh.split(), head, first[1].split(), []]
+    assert said[6].startswith("proposed: 2 data = 2 workers, the one that fits and sends least")
+    assert "no mesh without stages" not in report(one)
+    untried = DensePlan(network(), None, (given[0],))
+    assert "DOES NOT FIT" not in report(untried)
+    said = report(DensePlan(network(), 2047, (given[0],), change="more")).splitlines()
+    assert said[-5:-4] == ["what to do: use more"]
+    assert said[-6] == "DOES NOT FIT: no mesh here fits devices with 2.0 KiB"

@@ -58,6 +58,15 @@ def test_over_two_parts_gradients_stay_whole_until_the_last() -> None:
     assert live.now["gradients"] == whole / 2
 
 
+def test_shards_of_a_part_of_the_workers_are_averaged_over_the_others() -> None:
+    """Half of what is gathered and reduced is sent, and shards of 200 bytes once to the other half's."""
+    with FakeTensorMode():
+        sharding = Sharding(nn.Linear(2, 2), Mesh(4, sharded=True, shard_size=2), Live())
+    sharding.gathers, sharding.reduces = 800, 400
+    assert sharding.sent() == (400, 200 + 200)
+    assert sharding.sent(3) == (1200, 1200)
+
+
 def test_shards_are_as_large_as_the_largest() -> None:
     assert shard_bytes(torch.zeros(7, 3), 2) == 4 * 3 * 4
     assert shard_bytes(torch.zeros(1), 4) == 4

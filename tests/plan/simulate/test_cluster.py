@@ -72,6 +72,9 @@ def test_every_update_is_applied_and_staleness_is_bounded(mode: str, workers: in
     assert max(found.own) == ahead
     assert found.own.total() == 200 * workers
     assert found.own[ahead] >= (200 - ahead) * workers
+    assert found.others.total() == 200 * workers
+    if mode == "sync":
+        assert found.others == {0: 200 * workers}
     if mode != "async" and workers > 1:  # networks step together
         assert max(found.others) <= (workers - 1) * (ahead + 2)
 
@@ -106,6 +109,33 @@ def test_a_network_delays_each_way_and_a_sum_is_a_ring() -> None:
     own = replace(NOTHING, main=1e-3)
     ring = 8 * 1e-3 + 8 * 1e6 / 5 / 1e8
     assert simulate(asked, own).step_seconds == pytest.approx(1e-3 + ring, rel=0.01)
+
+
+def test_bytes_take_the_network_of_a_worker_and_of_a_shard() -> None:
+    """A lookup of 1 MB goes behind an update of as many; 3 MB come back, from the shard and to the worker."""
+    asked = setup(together=False, bandwidth=1e9)
+    found = simulate(asked, replace(NOTHING, lookup=1e-9, sent=2e6, received=3e6))
+    assert found.step_seconds == pytest.approx(2e-3 + 3e-3 + 3e-3, rel=1e-4)
+    assert found.shard_busy[0] == pytest.approx(4e-3 / 8e-3, rel=0.01)
+    assert (found.sent, found.received) == (2e6, 3e6)
+
+
+@pytest.mark.parametrize(("sent", "received"), [(3e6, 1e6), (1e6, 3e6)])
+def test_three_all_to_alls_share_the_bytes_of_a_step(sent: float, received: float) -> None:
+    """Two fetch rows; that of the update passes during the sum."""
+    asked = setup("collective", workers=2, together=False, bandwidth=1e9, latency=1e-3, dense=1e6)
+    found = simulate(asked, replace(NOTHING, sent=sent, received=received))
+    assert found.step_seconds == pytest.approx(2 * (1e-3 + 1e-3) + 2 * 1e-3 + 1e-3, rel=1e-6)
+
+
+def test_the_first_fifth_is_left_out_and_all_work_is_counted() -> None:
+    w = SOME
+    found = simulate(setup("local", workers=3, together=False), w)
+    assert (found.steps, len(found.taken), len(found.lookups)) == (159, 159, 160)
+    assert found.seconds == pytest.approx(found.taken.sum())
+    alone = w.reader + w.main + w.send + w.receive + w.push
+    assert found.core_seconds == pytest.approx(3 * 200 * (alone + w.other), rel=0.01)
+    assert simulate(setup("local"), w).core_seconds == pytest.approx(200 * alone, rel=0.01)
 
 
 def test_the_same_seed_gives_the_same_times() -> None:

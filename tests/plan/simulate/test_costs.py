@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,11 @@ from scipy.optimize import nnls
 
 from satrap.errors import ConfigError
 from satrap.launch.calibration import Case
-from satrap.plan.simulate.costs import Calibration, Costs, nonnegative
+from satrap.plan.simulate.costs import Calibration, Costs, Run, _slowdown, nonnegative
+from satrap.plan.simulate.measured import Measured
+from satrap.plan.simulate.setup import Setup
 from tests.plan.simulate.runs import HOP, SUM, TALK, TURN, calibration, run
+from tests.plan.simulate.test_cluster import setup
 
 
 def test_factors_are_those_of_nonnegative_least_squares() -> None:
@@ -66,12 +69,68 @@ def test_a_slowdown_is_told_from_runs_on_all_cores() -> None:
     assert Costs(replace(made, runs=alone)).slowdown == pytest.approx((m.cpu + 0.5 * m.main) / m.cpu)
 
 
+def local(cpu: float, busy: float, copies: int = 1) -> Run:
+    """A run whose step takes a second, `cpu` of it in the main thread."""
+    figures = dict.fromkeys((field.name for field in fields(Measured)), 0.0)
+    known = {"workers": 1, "holders": 0, "samples": 7.0, "seconds": 1.0, "main": cpu, "busy": busy}
+    return Run("local", "hybrid", 3, Measured(**{**figures, **known}), copies, delay=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "cores", "expected"),
+    [
+        ((1.0, 1.0), (1.5, 2.0), 2, 1.5),
+        ((1.0, 1.0), (1.5, 3.0), 2, 1.5),  # no more than all are busy
+        ((1.0, 0.5), (1.5, 3.0), 3, 1.5),
+        ((1.0, 1.0), (1.25, 2.0), 3, 1.5),  # half of the other cores
+        ((1.0, 1.0), (1.5, 1.25), 2, 1.0),  # a difference that cannot be told
+        ((1.0, 1.0), (1.5, 1.375), 2, 2.0),  # the most that is believed
+        ((1.0, 1.0), (0.5, 2.0), 2, 1.0),
+        ((1.0, 1.5), (2.0, 2.0), 2, 1.0),  # other programs kept the cores busy both times
+        ((1.0, 1.25), (1.25, 2.0), 2, 1 + 0.25 / (1 - 1.25 * 0.25)),
+        ((1.0, 1.0), (1.5, 2.0), 1, 1.0),
+    ],
+)
+def test_a_slowdown_by_hand(
+    alone: tuple[float, float], together: tuple[float, float], cores: int, expected: float
+) -> None:
+    runs = [local(*alone), local(*together, copies=2)]
+    assert _slowdown(runs, cores) == pytest.approx(expected)
+    assert _slowdown(runs[:1], cores) == _slowdown(runs[1:], cores) == 1.0
+
+
+def test_shares_of_the_exchange_and_of_the_shards(costs: Costs) -> None:
+    work = costs.work(setup(mode="hybrid", ahead=2), sent=3.0, received=5.0)
+    exchange, shard = work.send + work.receive + work.push, work.lookup + work.update
+    assert [work.send / exchange, work.receive / exchange, work.lookup / shard] == pytest.approx(
+        [0.2, 0.35, 0.6]
+    )
+    # the machine's own numbers of 400 rows with 6,400 numbers in one shard
+    assert exchange == pytest.approx(2e-4 + 400 * 2e-8 + 6400 * 4e-10)
+    assert shard == pytest.approx(1e-4 + 400 * 3e-8 + 6400 * 5e-10)
+    assert (work.sent, work.received, work.turn) == (3.0, 5.0, costs.waits["turn"])
+    several = costs.work(setup(mode="hybrid", ahead=2, workers=2))
+    assert several.reader - work.reader == pytest.approx(1e-4)
+    assert several.main - work.main == pytest.approx(2e-4)
+    assert (several.meet, work.hop) == (costs.waits["sum"], costs.waits["hop"])
+    assert costs.work(setup("collective", workers=2)).meet == costs.waits["talk"]
+    assert costs.predict(run(Case("servers"))).setup.steps == 200
+
+
+def test_what_a_run_was_of() -> None:
+    made = local(0.5, 3.0, copies=2)
+    assert made.others == 2.0
+    assert local(0.5, 0.25).others == 0.0
+    assert made.setup(4.0) == Setup("local", "hybrid", 3, 1, 1, 7.0, 0.0, 0.0, 0.0, 4.0, latency=0.5)
+
+
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path, made = tmp_path / "calibration.json", calibration()
     made.write(path)
     assert Calibration.read(path) == made
     assert made.disturbed == pytest.approx(0, abs=0.01)
     plain = json.loads(path.read_text())
+    assert (plain["version"], plain["cores"], plain["recipe"]) == (1, 2, "made.yaml")
     for wrong in ("", "[]", json.dumps({**plain, "version": 9}), json.dumps({**plain, "runs": [{}]})):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match="calibration"):

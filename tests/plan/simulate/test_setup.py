@@ -8,11 +8,18 @@ from tests.plan.simulate.test_cluster import SOME, setup, simulate
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"workers": 0}, {"cores": 0}, {"latency": -1.0}, {"steps": 5}, {"background": 2e9}, {"ahead": -1}],
+    [
+        *({name: 0} for name in ("workers", "shards", "samples", "cores", "bandwidth", "hot", "straggler")),
+        *({name: -0.5} for name in ("ahead", "latency", "lost", "background")),
+        {"steps": 9},
+        {"background": 1.25e9},
+    ],
 )
 def test_impossible_numbers_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    said = "other traffic" if wrong == {"background": 1.25e9} else next(iter(wrong))
+    with pytest.raises(ConfigError, match=said):
         setup(**wrong)
+    assert setup(steps=10).seed == 1
 
 
 def test_an_outcome_as_plain_data() -> None:

@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 from satrap.report.page import RunReport, page
+from satrap.report.page.html import swatch
 from tests.report.page.runs import NASTY, Page, full
 
 TITLES = [
@@ -58,3 +59,8 @@ def test_several_runs_have_their_colours_and_differences() -> None:
     assert headings(text) == [*TITLES[:-1], "What differs between the recipes", "Recipe"]
     assert "var(--c1)" in text
     assert "(+0.0500)" in text
+    assert "<h1>satrap report</h1>" in text
+    assert "<title>satrap report: runs/a, runs/b</title>" in text
+    runs = re.findall(r'<p class="legend"><span>(.*?) </span><span>(.*?) </span></p>', text)
+    assert runs[0] == (swatch(0) + "runs/a", swatch(1) + "runs/b")
+    assert swatch(7) == '<span class="swatch" style="background: var(--c1)"></span>'

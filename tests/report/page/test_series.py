@@ -40,6 +40,28 @@ def test_a_clock_that_goes_back_after_a_resume_makes_no_negative_speed() -> None
     assert [speed for _, speed in curves(lines)["samples_per_second"]] == pytest.approx([500, 500, 500])
 
 
+def test_the_speed_is_that_of_lines_with_more_samples_and_more_time() -> None:
+    """Of samples and seconds: a first line, fewer samples, as many, as many seconds, more of both."""
+    pairs = [(64, 8), (32, 16), (32, 32), (128, 32), (192, 48)]
+    lines = [
+        {"event": "step", "step": i, "samples": samples, "samples_per_second": samples / seconds}
+        for i, (samples, seconds) in enumerate(pairs)
+    ]
+    lines.insert(2, {"event": "step", "step": 9, "samples": 99, "samples_per_second": None})
+    assert curves(lines)["samples_per_second"] == [(0, 8), (4, 4)]
+
+
+def test_every_validation_is_a_point() -> None:
+    lines = [{"event": "validation", "step": step, "epoch": 1, "auc": step / 8} for step in (2, 4)]
+    assert curves(lines) == {"validation/auc": [(2, 0.25), (4, 0.5)]}
+
+
+@pytest.mark.parametrize(("lines", "points"), [(600, 600), (601, 301), (1200, 600), (1201, 401)])
+def test_a_curve_has_600_points_at_most(lines: int, points: int) -> None:
+    found = curves([{"event": "step", "step": i, "loss": 1.0} for i in range(lines)])["loss"]
+    assert (len(found), found[-1]) == (points, (lines - 1, 1.0))
+
+
 def test_a_long_history_is_thinned_and_keeps_its_last_point() -> None:
     lines = [{"event": "step", "step": i, "loss": float(i), "samples": i} for i in range(1, 2001)]
     points = curves(lines)["loss"]

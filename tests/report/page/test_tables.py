@@ -1,10 +1,13 @@
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import pytest
 
 from satrap.report.page import tables
 from satrap.report.page.element import Html
-from satrap.report.page.run import RunReport
+from satrap.report.page.run import RunReport, TableSize
 from tests.report.page.runs import full
 
 
@@ -36,7 +39,27 @@ def test_better_and_worse() -> None:
 
     assert kind("auc", 0.6) == kind("logloss", 0.4) == kind("income/logloss", 0.4) == ["better"]
     assert kind("auc", 0.4) == kind("rmse", 0.6) == ["worse"]
-    assert kind("auc", 0.50001) == kind("calibration", 0.9) == []
+    assert kind("auc", 0.50004) == kind("calibration", 0.9) == kind("profit", 0.9) == []
+    assert kind("auc", 0.50006) == ["better"]
+
+
+def test_a_table_has_its_numbers_to_the_right() -> None:
+    parts = "<tr><th></th><th{}>a</th></tr><tr><td>x</td><td{}>1</td></tr>"
+    around = '<div class="scroll"><table>{}</table></div>'
+    right = ' class="number"'
+    assert tables.table(["", "a"], [["x", 1]]) == around.format(parts.format(right, right))
+    assert tables.table(["", "a"], [["x", 1]], numbers=False) == around.format(parts.format("", ""))
+
+
+def test_metrics_that_only_one_run_has() -> None:
+    runs = [RunReport("a", metrics={"test": {"auc": 0.5, "ne": math.nan}})]
+    runs.append(RunReport("b", metrics={"test": {"logloss": 0.4, "ne": 0.9}}))
+    assert rows(tables.metrics(runs)) == [
+        ["", "a", "b"],
+        ["test AUC", "0.5000", ""],
+        ["test NE", "", "0.9000"],
+        ["test logloss", "", "0.4000"],
+    ]
 
 
 def test_sizes_of_tables_and_their_sums() -> None:
@@ -61,14 +84,59 @@ def test_only_keys_that_differ_are_listed() -> None:
     assert tables.differences([full()]) == []
 
 
+def test_sizes_of_tables_side_by_side() -> None:
+    other = RunReport("b", tables={"item": TableSize(0, 100), "tag": TableSize(1000, 2000)})
+    assert rows(tables.table_sizes([full(), RunReport("a"), other])) == [
+        [
+            "table",
+            *(f"{run}: {what}" for run in ("runs/a", "a", "b") for what in ("rows", "bytes", "bytes/row")),
+        ],
+        ["user", "10", "1000 B", "100", *[""] * 6],
+        ["item", "5", "2.0 KiB", "410", "", "", "", "0", "100 B", "100"],
+        ["tag", *[""] * 6, "1,000", "2.0 KiB", "2"],
+        ["all", "15", "3.0 KiB", "", "", "", "", "1,000", "2.1 KiB", ""],
+    ]
+    assert rows(tables.table_sizes([full(), other]))[0][:3] == ["table", "runs/a: rows", "runs/a: bytes"]
+    assert tables.table_sizes([RunReport("a")]) == []
+
+
 def test_what_was_run() -> None:
-    facts = dict(rows(tables.what_was_run([full()]))[1:])
-    assert facts["ended"] == "all passes done"
-    assert facts["started"] == "2026-11-23 10:00 UTC"
-    assert (facts["steps"], facts["samples/s"], facts["time of training"]) == ("200", "200", "0:10")
-    assert facts["mode"] == "hybrid, staleness 4"
-    killed = replace(full(), metrics={})
-    assert dict(rows(tables.what_was_run([killed]))[1:])["steps"] == "100"
+    asked = {
+        "cluster.exchange": "servers",
+        "cluster.workers": 2,
+        "cluster.shards": 3,
+        "about.title": "Clicks",
+    }
+    run = replace(full(), recipe={**full().recipe, **asked})
+    run = replace(run, metrics={**run.metrics, "samples_per_second": 1999.6})
+    assert rows(tables.what_was_run([run])) == [
+        ["", "runs/a"],
+        ["data", "Clicks"],
+        ["model", "dnn"],
+        ["mode", "hybrid, staleness 4"],
+        ["processes", "servers: 2 workers, 3 shards"],
+        ["started", "2026-11-23 10:00 UTC"],
+        ["ended", "all passes done"],
+        ["steps", "200"],
+        ["samples", "2,000"],
+        ["time of training", "0:10"],
+        ["samples/s", "2,000"],
+        ["steps refused", "0"],
+    ]
+
+
+def test_what_was_run_in_another_way_or_not_to_its_end() -> None:
+    of = {"cluster.exchange": "collective", "cluster.workers": 2, "cluster.shards": 3}
+    curves = {"loss": [(50, 0.7), (100, 0.6), (1500, 0.5)], "rows": [(50, 1.0)]}
+    runs = [RunReport("a", recipe={"training.mode": "sync", "cluster.exchange": "local"})]
+    runs.append(RunReport("b", recipe={"training.mode": "async", **of}, curves=curves))
+    assert rows(tables.what_was_run(runs)) == [
+        ["", "a", "b"],
+        ["mode", "sync", "async, staleness None"],
+        ["processes", "one", "collective: 2 workers"],
+        ["ended", *["not yet, or it was killed"] * 2],
+        ["steps", "", "1,500"],
+    ]
 
 
 def test_traffic_and_machine() -> None:
@@ -76,3 +144,51 @@ def test_traffic_and_machine() -> None:
     assert rows(tables.machines([full()])) == [["", "runs/a"], ["torch", "2.13.0"], ["memory", "16 GiB"]]
     some = replace(full(), sessions=[{"cores": 2.0}]), replace(full("runs/b"), sessions=[{"cores": 1.5}])
     assert rows(tables.machines(some))[1] == ["cores", "2", "1.5"]
+
+
+def test_figures_of_traffic_and_of_machines_as_text() -> None:
+    found = {"shard_rows": [1000, 2000], "shard_busy": [0.5, 0.25], "resent": 1234, "snapshots": 0}
+    other = {"lookup_seconds": 0.00123456, "unknown": 1}
+    assert rows(tables.traffic([RunReport("a", metrics={"traffic": t}) for t in (found, other, None)])) == [
+        ["", "a", "a", "a"],
+        ["mean seconds of a lookup", "", "0.001235", ""],
+        ["messages sent again", "1,234", "", ""],
+        ["rows of each shard", "1,000, 2,000", "", ""],
+        ["busy share of each shard", "0.5, 0.25", "", ""],
+    ]
+    assert tables.traffic([RunReport("a")]) == []
+    sessions = [{"torch": "1"}, {"torch": "2"}, {"torch": "3", "cpu_count": 8, "memory": "much"}]
+    assert rows(tables.machines([RunReport("a"), RunReport("b", sessions=sessions)])) == [
+        ["", "a", "b"],
+        ["torch", "", "3"],
+        ["cpu count", "", "8"],
+        ["memory", "", "much"],
+        ["sessions", "", "3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "numbers"),
+    [
+        (tables.what_was_run, False),
+        (tables.machines, False),
+        (tables.differences, False),
+        (tables.traffic, True),
+        (tables.metrics, True),
+        (tables.table_sizes, True),
+    ],
+)
+def test_tables_of_numbers_are_aligned(
+    section: Callable[[Sequence[RunReport]], list[Html]], numbers: bool
+) -> None:
+    found = "".join(section([full(), replace(full("b"), recipe={"training.seed": 7})]))
+    assert "<td>" in found
+    assert ('class="number"' in found) is numbers
+
+
+def test_recipes_and_what_is_left_out() -> None:
+    runs = [RunReport("a", recipe_text="x: 1", missing=["One.", "Two."]), RunReport("b", missing=["Three."])]
+    assert tables.recipes(runs)[0] == "<details><summary>a</summary><pre>x: 1</pre></details>"
+    assert tables.missing(runs) == ["<ul><li>a: One.</li><li>a: Two.</li><li>b: Three.</li></ul>"]
+    assert tables.missing(runs[1:]) == ["<ul><li>Three.</li></ul>"]
+    assert tables.missing([RunReport("a")]) == []

@@ -21,6 +21,8 @@ def test_settings_pass_through_plain_data(tmp_path):
     tier = Tier(tmp_path, 1 << 30)
     assert tier == Tier(**tier.to_dict())
     assert tier.part(1, 4) == Tier(str(tmp_path), 1 << 28)
+    assert [Tier("x", 10).part(share, 4).size for share in (1, 3)] == [2, 7]
+    assert Tier("x", 1).part(1, 4) == Tier("x", 1)
 
 
 @pytest.mark.parametrize(

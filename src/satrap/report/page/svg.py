@@ -100,8 +100,7 @@ def bars(title: str, rows: Mapping[str, Sequence[float | None]], *, x: str, show
     values = [value for group in drawn.values() for value in group if value is not None]
     low, high = min([0.0, *values]), max([0.0, *values])
     high = high if high > low else low + 1
-    at = {name: 0.0 for name in drawn}
-    top = 0.0
+    at, top = dict[str, float](), 0.0
     for name, group in drawn.items():
         at[name] = top
         top += len(group) * BAR + GAP

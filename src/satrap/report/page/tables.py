@@ -133,9 +133,8 @@ def metrics(runs: Sequence[RunReport]) -> list[Html]:
 
 
 def _metric(key: str, value: float | None, first: float | None, run: int) -> Content | Html:
-    if value is None or first is None or run == 0:
+    if value is None or first is None or run == 0 or math.isnan(change := value - first):
         return _number(value)
-    change = value - first
     plain = key.rpartition("/")[2]
     better = change < 0 if plain in LOWER_IS_BETTER else change > 0
     kind = (
