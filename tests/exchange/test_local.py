@@ -86,3 +86,19 @@ def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
         exchange.durability.load(table, chunk)
     for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_allclose(now, before - 1.0)
+
+
+def test_requests_are_counted(exchange: LocalExchange) -> None:
+    lookup = exchange.lookup([request(0, [1, 2], [1])], create=True)
+    gradients = [np.ones_like(rows) for rows in lookup.result()]
+    exchange.lookup([request(0, [1, 7], [8]), request(1, [9])], create=False).result()
+    exchange.update(lookup, gradients, lr_scale=1.0)
+    wrong = exchange.lookup([Request(0, np.array([1], np.uint64), np.array([0, 2, 1]))], create=True)
+    with pytest.raises(StoreError):
+        wrong.result()
+    exchange.flush()
+    traffic, statistics = exchange.telemetry.traffic(), exchange.telemetry.statistics()
+    assert (traffic.lookups.count, traffic.pushes.count, traffic.waiting) == (3, 1, 0)
+    assert (dict(traffic.own), dict(traffic.others)) == ({0: 1}, {0: 1})
+    assert dict(statistics.peeked) == {"a": 2, "b": 1, "c": 1}
+    assert dict(statistics.unseen) == {"a": 1, "b": 1, "c": 1}
