@@ -103,6 +103,37 @@ def test_an_error_that_nobody_foresaw_is_an_answer(rows: data.Dataset) -> None:
     assert text["where"] == "loader: open"
 
 
+def test_a_client_has_one_pass_at_a_time(rows: data.Dataset) -> None:
+    service, session = LoaderService(lambda part, _: rows if part == "train" else None), Session(1, b"")
+
+    def asked(kind: Kind, *parts: Any) -> Any:
+        [text, *_] = execute(service, Job(session, Header(kind), list(parts), 0, 0.0)).parts
+        return unpack_text(text)
+
+    def next_one() -> Any:
+        while "wait" in (text := asked(Kind.NEXT)):
+            pass
+        return text
+
+    assert next_one() == {"end": True}
+    assert asked(Kind.OPEN, pack_text(ASKED)) == {"rows": rows.num_rows()}
+    assert next_one()["size"] == 50
+    assert (service.batches, service.samples, service.statistics().streams) == (1, 50, 1)
+    assert asked(Kind.OPEN, pack_text(ASKED | {"part": "test"})) == {"missing": True}
+    assert next_one() == {"end": True}
+    assert asked(Kind.OPEN, pack_text(ASKED | {"read": False})) == {"rows": rows.num_rows()}
+    assert (next_one(), service.statistics().streams) == ({"end": True}, 0)
+    asked(Kind.OPEN, pack_text(ASKED))
+    session_of_another = 2
+    service.forget(lambda client: client == session_of_another)
+    assert service.statistics().streams == 1
+    service.forget(lambda client: client == session.client)
+    assert service.statistics().streams == 0
+    asked(Kind.OPEN, pack_text(ASKED))
+    service.close()
+    assert service.statistics().streams == 0
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.sampled_from([-1, 0, 1, HUGE, 0.5, float("nan"), "", "train", "\0"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["user", "kind"]), inner),

@@ -167,6 +167,23 @@ def test_steps_are_counted_and_told(now: Now) -> None:
     assert (traffic["sent_bytes_per_sample"], traffic["received_bytes_per_sample"]) == (100.0, 50.0)
 
 
+def test_an_answer_from_before_the_end_of_a_pass_is_not_taken_after_it(now: Now) -> None:
+    run = Run([Label(name="y")], 2)
+    with run.watching(Store(), Rows(None)):  # type: ignore[arg-type]
+        run.begin_epoch(0)
+        run.after_step(NONE, None, GOOD, None)
+        settled(run)
+        run.end_epoch()
+        assert run.progress.rows == 2
+        run.begin_epoch(1)
+        now.seconds += 1
+        run.after_step(NONE, None, GOOD, None)
+        assert run.progress.rows == 2
+        settled(run)
+        run.end_epoch()
+        assert run.progress.rows == 4
+
+
 def test_a_length_that_nobody_knows_is_estimated_at_looks(now: Now) -> None:
     run = Run([Label(name="y")], 2)
     with run.watching(Store(), Rows(None)):  # type: ignore[arg-type]
