@@ -43,6 +43,7 @@ def test_reading_goes_on_anywhere(url: str, tmp_path: Path) -> None:
     with place.writer("file") as writer:
         writer.write(data)
     with place.open("file", writer.entry) as file:
+        assert file.readable()
         for offset in (BLOCK, 0, 1, 2 * BLOCK + 1, BLOCK - 1, size, BLOCK + 1):
             assert file.seek(offset) == offset
             assert file.read(10) == data[offset : offset + 10]

@@ -124,6 +124,10 @@ def test_a_client_has_one_pass_at_a_time(rows: data.Dataset) -> None:
     assert asked(Kind.OPEN, pack_text(ASKED | {"read": False})) == {"rows": rows.num_rows()}
     assert (next_one(), service.statistics().streams) == ({"end": True}, 0)
     asked(Kind.OPEN, pack_text(ASKED))
+    while "size" in next_one():
+        assert service.statistics().streams == 1
+    assert (service.statistics().streams, service.samples) == (0, 50 + rows.num_rows())
+    asked(Kind.OPEN, pack_text(ASKED))
     session_of_another = 2
     service.forget(lambda client: client == session_of_another)
     assert service.statistics().streams == 1
@@ -132,6 +136,25 @@ def test_a_client_has_one_pass_at_a_time(rows: data.Dataset) -> None:
     asked(Kind.OPEN, pack_text(ASKED))
     service.close()
     assert service.statistics().streams == 0
+
+
+def test_a_pass_with_an_error_is_over() -> None:
+    class Broken(data.Dataset):
+        def batches(self, epoch: int = 0, position: Any = None) -> Any:
+            yield 1 // 0
+
+    bad = data.read({**columns(10), "clicked": ["no"] * 10}, SCHEMA, batch_size=5)
+    for rows, kinds in ((bad, (Kind.NEXT | 0x80,)), (Broken(bad._source, SCHEMA, bad.settings), (FAILURE,))):
+        service, session = LoaderService(lambda *_, rows=rows: rows), Session(1, b"")
+        rows.with_options = lambda rows=rows, **_: rows  # type: ignore[method-assign]
+        execute(service, Job(session, Header(Kind.OPEN), [pack_text(ASKED)], 0, 0.0))
+        assert service.statistics().streams == 1
+        while "wait" in unpack_text(
+            (answer := execute(service, Job(session, Header(Kind.NEXT), [], 0, 0.0))).parts[0]
+        ):
+            pass
+        assert answer.header.kind in kinds
+        assert service.statistics().streams == 0
 
 
 VALUES = st.recursive(

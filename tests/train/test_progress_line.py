@@ -200,5 +200,14 @@ def test_progress_line_fits_the_terminal() -> None:
         assert line.startswith("epoch 12 step 123,456  30% | ")
         assert "loss 0.5321 | AUC 0.7512" in line
         assert set(line.split(" | ")) <= set(whole.split(" | "))
+    shown, left_out = whole.split(" | "), list[str]()
+    for width in range(len(whole) - 1, 59, -1):
+        now = progress_line(progress, width).split(" | ")
+        left_out += [part.split()[-1] for part in shown if part not in now]
+        shown = now
+    assert left_out == [
+        *("distinct", "B/sample", "ms", "busy", "2.0)", "0%", "GiB", "rows", "samples/s", "left", "refused")
+    ]
+    assert progress_line(progress, 10) == "epoch 12 step 123,456  30% | loss 0.5321 | AUC 0.7512"
     assert progress_line(progress, 80).endswith("30% | loss 0.5321 | AUC 0.7512 | 3 steps refused")
     assert progress_line(progress, len(whole)) == whole
