@@ -16,9 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from satrap.checkpoint import read_checkpoint, verify, write_checkpoint
+from satrap.checkpoint import manifest, read_checkpoint, verify, write_checkpoint
 from satrap.checkpoint.chain import open_chain
-from satrap.checkpoint.manifest import MANIFEST_BYTES, Link, Manifest, read_manifest, write_manifest
+from satrap.checkpoint.manifest import (
+    MANIFEST_BYTES,
+    MANIFEST_VALUES,
+    Link,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from satrap.checkpoint.rewrite import compact, forget, rewrite_rows
 from satrap.checkpoint.storage import BLOCK, FileEntry, Storage
 from satrap.errors import CheckpointError
@@ -38,6 +45,46 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         manifest = Manifest("data-1", {"best": "best-00000001", "x": [1.5, None]}, files, delta, "id")
         write_manifest(Storage(str(tmp_path)), manifest)
         assert read_manifest(Storage(str(tmp_path))) == manifest
+
+
+def test_what_older_checkpoints_and_other_programs_rely_on(tmp_path: Path) -> None:
+    files = {"model.safetensors": FileEntry(5, [258]), "table-000.arrow": FileEntry(3, [1], "t", 2, [0, 9])}
+    plain = Manifest("data-1", {}, files)
+    assert (plain.bytes, plain.rows(), len(plain.id), plain.delta) == (8, {"t": 2}, 16, None)
+    assert plain.id != Manifest("data-1", {}, files).id
+    write_manifest(Storage(str(tmp_path)), plain)
+    assert {name: body_of(tmp_path)[name] for name in ("format", "delta", "data", "settings", "files")} == {
+        "format": 7,
+        "delta": None,
+        "data": "data-1",
+        "settings": {},
+        "files": {
+            "model.safetensors": {"bytes": 5, "crc32": "AgEAAA=="},
+            "table-000.arrow": {"bytes": 3, "crc32": "AQAAAA==", "table": "t", "rows": 2, "buckets": [0, 9]},
+        },
+    }
+    assert (BLOCK, MANIFEST_BYTES, MANIFEST_VALUES) == (2**20, 2**27, 2**21)
+
+
+def test_as_many_values_as_a_reader_takes_are_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    storage, full = Storage(str(tmp_path)), Manifest("data-1", {"x": [0] * 50}, {})
+    write_manifest(storage, full)
+    text = (tmp_path / "manifest.json").read_bytes()
+    for name, most in (
+        ("MANIFEST_VALUES", sum(map(text.count, (b",", b"[", b"{")))),
+        ("MANIFEST_BYTES", len(text)),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest, name, most)
+            write_manifest(storage, full)
+            assert read_manifest(storage) == full
+            patched.setattr(manifest, name, most - 1)
+            with pytest.raises(CheckpointError, match="too many files or too large settings"):
+                write_manifest(storage, full)
+            with pytest.raises(CheckpointError, match="the manifest is damaged"):
+                read_manifest(storage)
 
 
 NO_FILE = r"symbolic link|no regular file"

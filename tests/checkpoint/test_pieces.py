@@ -58,6 +58,20 @@ def test_whole_pieces_go_past_the_page_cache_where_the_file_system_can(tmp_path:
     assert (tmp_path / "file").stat().st_size == PIECE + 1
 
 
+def test_pieces_that_go_through_the_page_cache_leave_it_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, expected, away = list[object](), list[object](), os.POSIX_FADV_DONTNEED
+    monkeypatch.setattr(pieces, "_DIRECT", 0)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *given: asked.append(given))
+    file = PiecewiseFile(str(tmp_path / "file"))
+    file.write(memoryview(bytes(9 * PIECE + 5)))
+    file.close()
+    for end in range(PIECE, 10 * PIECE, PIECE):  # the last one at once, all but 32 MiB for sure
+        expected += [(end - PIECE, PIECE, away), (0, max(1, end - 2**25), away)]
+    assert asked == expected
+
+
 @pytest.mark.parametrize("size", [10, 2 * PIECE, 9 * PIECE])
 def test_a_full_disk_is_told_before_the_file_counts_as_written(size: int) -> None:
     file = PiecewiseFile("/dev/full")

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from satrap.checkpoint import Checkpoint, Series
+from satrap.checkpoint import Checkpoint, Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.chain import open_chain, read_deleted
-from satrap.checkpoint.rewrite import forget
+from satrap.checkpoint.manifest import read_manifest
+from satrap.checkpoint.rewrite import forget, rewrite, rewrite_rows
+from satrap.checkpoint.storage import Storage
 from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import Exchange
 from satrap.exchange.states import COUNTS
 from satrap.launch.checkpoint_rows import forget_everywhere
-from satrap.store import Eviction
+from satrap.store import Chunk, Eviction
+from tests import faults
+from tests.checkpoint.states import make_checkpoint, make_chunk
 from tests.contract.parties import connect, contents, local, request, threads
 
 SMALL = {"memory": 1_040_000, "eviction": Eviction()}
@@ -123,3 +128,60 @@ def test_a_delta_alone_cannot_forget(tmp_path: Path) -> None:
         forget_everywhere(series.place(2), "a", "1", hashed=True)
     with pytest.raises(CheckpointError, match="there is no table 'z'"):
         forget(series.place(2), "z", 1)
+
+
+def doubled(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        yield replace(chunk, weights=2 * chunk.weights)
+
+
+def test_rows_of_a_table_are_changed_and_all_else_is_as_it_was(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    old = read_manifest(Storage(str(tmp_path)))
+    new = rewrite(str(tmp_path), "user", doubled, edit=lambda name, data: data)
+    assert (new.id, new.settings, new.rows(), list(new.files)) == (
+        old.id,
+        old.settings,
+        {"strange/name ü": 1, "user": 3},
+        sorted(old.files),
+    )
+    assert new == read_manifest(Storage(str(tmp_path)))
+    assert old.data != new.data
+    assert [p.name for p in tmp_path.glob("data-*")] == [new.data]
+    expected, found = make_checkpoint(), read_checkpoint(str(tmp_path))
+    expected.chunks = [
+        (t, replace(c, weights=2 * c.weights) if t == "user" else c) for t, c in expected.chunks
+    ]
+    found.chunks = sorted(found.chunks, key=lambda pair: pair[0] != "user")
+    assert [(t, c.ids.tolist(), c.weights.tolist()) for t, c in found.chunks] == [
+        (t, c.ids.tolist(), c.weights.tolist()) for t, c in expected.chunks
+    ]
+
+
+def test_a_new_table_has_a_file_of_its_own_and_one_without_rows_has_none(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    before = {name: e.table for name, e in read_manifest(Storage(str(tmp_path))).files.items() if e.table}
+    made = rewrite(str(tmp_path), "new", lambda _: [make_chunk("new", [5], 2, 1)])
+    after = {name: entry.table for name, entry in made.files.items() if entry.table}
+    assert before == {"table-000.arrow": "user", "table-001.arrow": "strange/name ü"}
+    assert after == before | {"table-002.arrow": "new"}
+    gone = rewrite(str(tmp_path), "user", lambda _: [])
+    assert {name: entry.table for name, entry in gone.files.items() if entry.table} == {
+        "table-001.arrow": "strange/name ü",
+        "table-002.arrow": "new",
+    }
+    again = rewrite(str(tmp_path), "user", lambda _: [make_chunk("user", [5], 4, 1)])
+    assert again.files["table-000.arrow"].table == "user"
+
+
+def test_other_rows_do_not_take_the_place_of_rows(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), make_checkpoint())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match="rows would take the place of") as caught:
+        rewrite_rows(str(tmp_path), lambda *_: {})
+    assert caught.value.where == str(tmp_path)
+    full = faults.armed("disk.create", faults.fail(lambda: OSError(28, "No space left on device")))
+    with full, pytest.raises(CheckpointError, match=r"could not be written: .*No space left") as caught:
+        rewrite(str(tmp_path), "user", doubled)
+    assert caught.value.where == str(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -12,6 +12,7 @@ import pytest
 from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.disk import LocalDisk
 from satrap.checkpoint.manifest import Link
+from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError
 from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
@@ -63,9 +64,76 @@ def test_best_weights_stay_as_long_as_a_snapshot_names_them(tmp_path: Path) -> N
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000020"]
 
 
+def test_a_snapshot_is_as_good_as_the_best_weights_that_it_names(tmp_path: Path) -> None:
+    series = Series(str(tmp_path))
+    series.write(8, make_checkpoint(8))
+    write_checkpoint(series.place(9, best=True), make_checkpoint(9))
+    state = make_checkpoint(10)
+    state.settings["best"] = "best-00000009"
+    series.write(10, state)
+    known: set[str] = set()
+    series.verify(10, known=known)
+    assert {Path(url).parent.name for url in known} == {"best-00000009", "step-00000010"}
+    flip(next((tmp_path / "best-00000009").glob("data-*/model.safetensors")))
+    with pytest.raises(CheckpointError) as raised:
+        series.verify(10)
+    assert "best-00000009" in raised.value.where
+    good, found = series.repair()
+    assert (good, list(found), series.steps()) == (8, [10], [8])
+
+
+def test_the_newest_best_weights_stay_until_the_run_has_finished(tmp_path: Path) -> None:
+    root, begin = tmp_path / "run", 99_999_999  # the next number has a digit more
+    series = Series(f"{root}/", keep=1)
+    write_checkpoint(series.place(0, best=True), make_checkpoint())
+    series.prune()
+    assert [p.name for p in root.iterdir()] == ["best-00000000"]
+    series.write(begin, make_checkpoint())
+    series.write(begin + 1, make_checkpoint())
+    assert [p.name for p in root.iterdir()] == ["step-100000000"]
+    for step in (begin, begin + 1, begin + 2):
+        write_checkpoint(series.place(step, best=True), make_checkpoint())
+    series.prune()
+    assert sorted(p.name for p in root.iterdir()) == ["best-100000000", "best-100000001", "step-100000000"]
+    series.prune(finished=True)
+    assert [p.name for p in root.iterdir()] == ["step-100000000"]
+    shutil.rmtree(root / "step-100000000")
+    series.prune()
+    assert root.exists()
+    series.prune(finished=True)
+    assert not root.exists()
+
+
+def test_what_a_run_has_is_found(tmp_path: Path) -> None:
+    run, folder = str(tmp_path / "run"), f"{tmp_path}/run/checkpoints"
+    with pytest.raises(CheckpointError, match="there is no checkpoint here") as raised:
+        find(run)
+    assert raised.value.where == run
+    names = ["step-00000002", "best-00000005", "step-00000010"]
+    for name in (*names, "other-00000003"):
+        write_checkpoint(f"{folder}/{name}", make_checkpoint())
+    (tmp_path / "run/checkpoints/step-00000099").mkdir()
+    inside = {name: f"{folder}/{name}" for name in names}
+    for place in (run, f"{run}/", folder):
+        assert list(find(place).items()) == list(inside.items())
+        assert newest(place) == f"{folder}/step-00000010"
+    write_checkpoint(f"{run}/model", make_checkpoint())
+    assert list(find(run).items()) == [*inside.items(), ("model", f"{run}/model")]
+    assert newest(run) == f"{run}/model"
+    assert find(f"{run}/model/") == {"model": f"{run}/model"}
+    for name in names[::2]:
+        shutil.rmtree(f"{folder}/{name}")
+    assert newest(folder) == f"{folder}/best-00000005"
+
+
 def test_no_snapshots(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there are no snapshots"):
-        Series(str(tmp_path)).read()
+    with pytest.raises(CheckpointError, match="there are no snapshots") as raised:
+        Series(f"{tmp_path}/").read()
+    assert raised.value.where == str(tmp_path)
+    broken = faults.armed("disk.list", faults.fail(lambda: OSError(errno.EIO, "broken")))
+    with broken, pytest.raises(CheckpointError, match=r"the snapshots cannot be listed: .*broken") as raised:
+        Series(str(tmp_path)).steps()
+    assert raised.value.where == str(tmp_path)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])

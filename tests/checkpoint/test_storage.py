@@ -35,6 +35,36 @@ def test_what_is_written_is_read(size: int, piece: int, tmp_path: Path) -> None:
     assert place.read("file", writer.entry) == data
 
 
+@pytest.mark.parametrize("url", ["local", "memory://seeks"])
+def test_reading_goes_on_anywhere(url: str, tmp_path: Path) -> None:
+    size = 2 * BLOCK + 5
+    data = np.random.default_rng(0).integers(0, 256, size, np.uint8).tobytes()
+    place = Storage(str(tmp_path) if url == "local" else url)
+    with place.writer("file") as writer:
+        writer.write(data)
+    with place.open("file", writer.entry) as file:
+        assert file.readable()
+        for offset in (BLOCK, 0, 1, 2 * BLOCK + 1, BLOCK - 1, size, BLOCK + 1):
+            assert file.seek(offset) == offset
+            assert file.read(10) == data[offset : offset + 10]
+            assert file.read() == data[offset + 10 :]
+    assert place.read_start("file", 7) == data[:7]
+    assert place.read_start("file", size + 1) == data
+    assert place.names() == ["file"]
+
+
+def test_a_place_in_a_folder_is_absolute_for_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Storage("run")
+    assert (place.url, place.absolute, place.path("")) == ("run", f"{tmp_path}/run", f"{tmp_path}/run")
+    assert place.path("data-1/x") == f"{tmp_path}/run/data-1/x"
+    assert Storage("memory://runs/x").absolute == "memory://runs/x"
+    place.make_folder("a/b")
+    assert (tmp_path / "run" / "a" / "b").is_dir()
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_change_goes_unnoticed(data: st.DataObject) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from satrap import Categorical, Label, Numeric, Schema
 from satrap.data import CsvOptions, hash_ids, read
+from satrap.data.csv import CsvSource
+from satrap.data.files import find_files
+from satrap.data.source import Scan
 from satrap.errors import ConfigError
 from tests.data.helpers_data import Counted, click_schema, error_of, ids_schema, numbers
 
@@ -174,6 +177,26 @@ def test_progress(tmp_path):
     shares = [dataset.progress(b.position) for b in dataset]
     assert shares == sorted(shares)
     assert 0.4 < shares[-1] <= 1
+
+
+def test_progress_is_the_share_of_the_bytes(tmp_path):
+    first, second = "x\n1\n22\n", "x\n333\n"
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, text in zip(paths, (first, second), strict=True):
+        path.write_text(text)
+    source = CsvSource(find_files([str(path) for path in paths]), CsvOptions())
+    scan = Scan(ids=[], numbers=["x"])
+    found = [source.progress(scan, cursor) for cursor in ([0, -1], [0, 4], [1, -1], [1, 2], [2, -1], [1, 99])]
+    assert found == [0.0, 4 / 13, 7 / 13, 9 / 13, 1.0, 1.0]
+    assert source.num_rows(scan) is None
+    single = source.single(1)
+    assert (single.files, single.names, list(single.cursors(None))) == (1, ["x"], [[0, 2, 0, 0, 0]])
+    assert list(single.cursors([0, 2, 5, 0, 5])) == [[0, 2, 5, 0, 5]]
+    assert single.offset([0, 2, 0, 0, 0]) == 2
+    path = tmp_path / "c.csv.gz"
+    path.write_bytes(gzip.compress(b"x\n1\n"))
+    zipped = CsvSource(find_files(str(path)), CsvOptions())
+    assert (zipped.progress(scan, [0, 2]), zipped.cursors(None)) == (None, None)
 
 
 def test_original_columns_are_verbatim(tmp_path):

@@ -49,6 +49,9 @@ def test_missing_files_name_the_nearest(tmp_path):
     assert error.fix.startswith("did you mean 'train.csv'? check the path")
     assert error.where.endswith("trian.csv")
     assert error_of(lambda: find_files(str(tmp_path / "*.parquet"))).what.startswith("no file matches")
+    error = error_of(lambda: find_files(str(tmp_path / "none" / "x.csv")))
+    assert error.what == "the file does not exist"
+    assert error.fix.startswith("check the path")
     assert "folder" in error_of(lambda: find_files(str(tmp_path))).what
     assert "empty" in error_of(lambda: find_files([])).what
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.data.lists import align, as_lists, within
+from satrap.data.lists import align, as_lists, no_lists, within
 from satrap.data.source import Origin
 from satrap.errors import DataError
 
@@ -62,3 +62,19 @@ def test_brackets_may_surround_numbers_and_are_part_of_ids() -> None:
     assert numbers.to_pylist() == [["1", "2"], None, None]
     assert ids.to_pylist() == [["[1", "2]"], None, None]
     assert as_lists(texts, None, missing) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix"),
+    [
+        (pa.string(), "give the feature a separator"),
+        (pa.dictionary(pa.int32(), pa.string()), "give the feature a separator"),
+        (pa.int64(), "give lists"),
+        (pa.dictionary(pa.int32(), pa.int64()), "give lists"),
+    ],
+    ids=str,
+)
+def test_a_column_without_lists_is_told_what_would_help(kind: pa.DataType, fix: str) -> None:
+    error = no_lists(kind, "rows.csv, column 'a'")
+    assert (error.what, error.fix) == (f"a column of type {kind} holds no lists", fix)
+    assert error.where == "rows.csv, column 'a'"

@@ -103,6 +103,60 @@ def test_an_error_that_nobody_foresaw_is_an_answer(rows: data.Dataset) -> None:
     assert text["where"] == "loader: open"
 
 
+def test_a_client_has_one_pass_at_a_time(rows: data.Dataset) -> None:
+    service, session = LoaderService(lambda part, _: rows if part == "train" else None), Session(1, b"")
+
+    def asked(kind: Kind, *parts: Any) -> Any:
+        [text, *_] = execute(service, Job(session, Header(kind), list(parts), 0, 0.0)).parts
+        return unpack_text(text)
+
+    def next_one() -> Any:
+        while "wait" in (text := asked(Kind.NEXT)):
+            pass
+        return text
+
+    assert next_one() == {"end": True}
+    assert asked(Kind.OPEN, pack_text(ASKED)) == {"rows": rows.num_rows()}
+    assert next_one()["size"] == 50
+    assert (service.batches, service.samples, service.statistics().streams) == (1, 50, 1)
+    assert asked(Kind.OPEN, pack_text(ASKED | {"part": "test"})) == {"missing": True}
+    assert next_one() == {"end": True}
+    assert asked(Kind.OPEN, pack_text(ASKED | {"read": False})) == {"rows": rows.num_rows()}
+    assert (next_one(), service.statistics().streams) == ({"end": True}, 0)
+    asked(Kind.OPEN, pack_text(ASKED))
+    while "size" in next_one():
+        assert service.statistics().streams == 1
+    assert (service.statistics().streams, service.samples) == (0, 50 + rows.num_rows())
+    asked(Kind.OPEN, pack_text(ASKED))
+    session_of_another = 2
+    service.forget(lambda client: client == session_of_another)
+    assert service.statistics().streams == 1
+    service.forget(lambda client: client == session.client)
+    assert service.statistics().streams == 0
+    asked(Kind.OPEN, pack_text(ASKED))
+    service.close()
+    assert service.statistics().streams == 0
+
+
+def test_a_pass_with_an_error_is_over() -> None:
+    class Broken(data.Dataset):
+        def batches(self, epoch: int = 0, position: Any = None) -> Any:
+            yield 1 // 0
+
+    bad = data.read({**columns(10), "clicked": ["no"] * 10}, SCHEMA, batch_size=5)
+    for rows, kinds in ((bad, (Kind.NEXT | 0x80,)), (Broken(bad._source, SCHEMA, bad.settings), (FAILURE,))):
+        service, session = LoaderService(lambda *_, rows=rows: rows), Session(1, b"")
+        rows.with_options = lambda rows=rows, **_: rows  # type: ignore[method-assign]
+        execute(service, Job(session, Header(Kind.OPEN), [pack_text(ASKED)], 0, 0.0))
+        assert service.statistics().streams == 1
+        while "wait" in unpack_text(
+            (answer := execute(service, Job(session, Header(Kind.NEXT), [], 0, 0.0))).parts[0]
+        ):
+            pass
+        assert answer.header.kind in kinds
+        assert service.statistics().streams == 0
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.sampled_from([-1, 0, 1, HUGE, 0.5, float("nan"), "", "train", "\0"]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["user", "kind"]), inner),

@@ -4,7 +4,7 @@ from sklearn.preprocessing import MinMaxScaler, QuantileTransformer
 
 from satrap import Label, Numeric, Schema
 from satrap.data import RowSplit, measure, read
-from satrap.data.measure import NumberSample
+from satrap.data.measure import BLOCK, Moments, NumberSample
 from satrap.errors import ConfigError
 from tests.data.helpers_data import error_of
 
@@ -81,6 +81,34 @@ def test_a_sample_of_numbers_is_the_same_in_any_pieces_and_fair():
     assert len(found[0]) == 5_000
     every = np.quantile(numbers[~np.isnan(numbers)], [0.1, 0.5, 0.9])
     np.testing.assert_allclose(np.quantile(found[0], [0.1, 0.5, 0.9]), every, atol=0.06)
+
+
+def test_no_more_than_200000_numbers_are_sampled():
+    sample = NumberSample()
+    for added, kept in ((199_999, 199_999), (2, 200_000), (1, 200_000)):
+        sample.add(np.append(np.zeros(added), np.nan))
+        assert len(sample.numbers()) == kept
+    assert sample.count == 200_002
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_moments_are_the_same_in_any_pieces(size):
+    numbers = 1e9 + np.random.default_rng(size).normal(size=size)
+    found = []
+    for cuts in ([], [1, 2, BLOCK, BLOCK + 1, 2 * BLOCK], list(range(0, size, 7001))):
+        moments = Moments()
+        for piece in np.split(numbers, cuts):
+            moments.add(np.append(piece, np.nan))
+        moments.end()
+        found.append((moments.count, moments.statistics()))
+    assert found[0] == found[1] == found[2]
+    count, statistics = found[0]
+    if not size:
+        assert (count, statistics) == (0, {"mean": 0.0, "std": 0.0, "min": np.inf, "max": -np.inf})
+        return
+    assert (count, statistics["min"], statistics["max"]) == (size, numbers.min(), numbers.max())
+    assert statistics["mean"] == pytest.approx(numbers.mean(), rel=1e-15)
+    assert statistics["std"] == pytest.approx(numbers.std(), abs=1e-6)
 
 
 def test_nothing_to_measure():

@@ -31,7 +31,10 @@ def test_errors_come_after_the_items_before_them():
     assert not threads()
 
 
-def test_it_runs_ahead_but_no_further_than_depth():
+@pytest.mark.parametrize(
+    ("options", "depth"), [({"depth": 3}, 3), ({}, 2), ({"depth": 1}, 1), ({"depth": 0}, 1)]
+)
+def test_it_runs_ahead_but_no_further_than_depth(options, depth):
     seen = []
 
     def items():
@@ -39,14 +42,32 @@ def test_it_runs_ahead_but_no_further_than_depth():
             seen.append(i)
             yield i
 
-    with prefetch(items(), depth=3) as source:
+    with prefetch(items(), **options) as source:
         deadline = time.monotonic() + 5
-        while len(seen) < 4 and time.monotonic() < deadline:
+        while len(seen) < depth + 1 and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.05)
-        assert seen == [0, 1, 2, 3]
+        assert seen == list(range(depth + 1))
+        assert source.ready == depth
         assert next(source) == 0
     assert not threads()
+
+
+def test_an_item_that_takes_too_long_is_none_and_comes_later():
+    go = threading.Event()
+
+    def items():
+        go.wait(20)
+        yield 7
+
+    with prefetch(items()) as source:
+        assert source.take(0.01) is None
+        go.set()
+        assert source.take(20) == 7
+        with pytest.raises(StopIteration):
+            source.take(20)
+        with pytest.raises(StopIteration):
+            source.take(20)
 
 
 def test_close_ends_the_source_where_it_stands():

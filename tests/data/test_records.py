@@ -107,3 +107,21 @@ def test_open_quote_is_named_with_its_row(tmp_path):
             list(blocks(stream, 34, 44, NOTHING, row=0, size=100))
 
     assert "row 3" in error_of(run).where
+
+
+def test_a_row_that_never_ends_is_refused(tmp_path, monkeypatch):
+    """Blocks grow from 16 bytes to 128."""
+    monkeypatch.setattr("satrap.data.records._MAX_RECORD", 64)
+    path = tmp_path / "a.csv"
+
+    def records(length):
+        path.write_text("1\n" + "x" * length + "\n2\n")
+        (file,) = find_files(str(path))
+        with TextStream(file, "utf-8") as stream:
+            found = list(blocks(stream, 34, 44, NOTHING, row=7, size=16))
+        return [(block.row, block.offset, len(block.starts)) for block in found]
+
+    assert records(127) == [(7, 0, 1), (8, 2, 1), (9, 130, 1)]
+    error = error_of(lambda: records(128))
+    assert error.what == "a row is longer than 64 MiB"
+    assert error.where.endswith("a.csv, row 9")

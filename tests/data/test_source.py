@@ -7,14 +7,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satrap.data.source import Origin, check_columns, permutation
-from satrap.errors import DataError
+from satrap.data.source import Origin, RowSplit, Scan, check_columns, permutation
+from satrap.errors import ConfigError, DataError
 
 
 def test_rows_count_from_one() -> None:
     origin = Origin("rows.csv", np.array([0, 41], np.int64))
     assert origin.at(0, "user") == "rows.csv, row 1, column 'user'"
     assert origin.at(1, "item") == "rows.csv, row 42, column 'item'"
+
+
+@pytest.mark.parametrize(("modulo", "keep"), [(1, (0,)), (3, (2, 0, 2)), (5, (4,)), (4, (0, 1, 2, 3))])
+def test_rows_are_kept_by_their_index(modulo: int, keep: tuple[int, ...]) -> None:
+    rows, kept = RowSplit(modulo, keep), [index for index in range(40) if index % modulo in keep]
+    assert rows.keep == tuple(sorted(set(keep)))
+    assert [rows.before(index) for index in range(40)] == [sum(k < i for k in kept) for i in range(40)]
+    for start, count in ((0, 40), (7, 13), (9, 0), (10, 1)):
+        expected = [index - start for index in kept if start <= index < start + count]
+        assert rows.select(start, count).tolist() == expected
+        scan = Scan(ids=["b", "a"], numbers=["a", "c"], rows=rows)
+        assert (scan.kept(start, count).tolist(), scan.kept_before(start)) == (expected, rows.before(start))
+    everything = Scan(ids=["b", "a"], numbers=["a", "c"])
+    assert (everything.kept(7, 3).tolist(), everything.kept_before(7)) == ([0, 1, 2], 7)
+    assert everything.names == ["b", "a", "c"]
+    assert (everything.raw, everything.order, everything.worker, everything.workers) == (False, None, 0, 1)
+
+
+@pytest.mark.parametrize(("modulo", "keep"), [(0, (0,)), (3, ()), (3, (3,)), (3, (0, -1))])
+def test_impossible_splits_of_rows_are_refused(modulo: int, keep: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RowSplit(modulo, keep)
+    assert caught.value.what == f"rows: modulo {modulo} with keep {sorted(keep)} is impossible"
 
 
 def test_the_first_missing_column_is_named_with_the_nearest_one() -> None:

@@ -59,6 +59,64 @@ def test_numbers_are_seconds_or_their_parts() -> None:
     assert np.isnan(to_seconds(pa.array(["?", "", None]), pa.array(["?"]))).all()
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (10**11 - 1, 1e11 - 1),
+        (10**11, 1e8),
+        (10**14 - 1000, 1e11 - 1),
+        (10**14, 1e8),
+        (10**17 - 10**6, 1e11 - 1),
+        (10**17, 1e8),
+        (-(10**11) + 1, 1 - 1e11),
+        (-(10**11), -1e8),
+    ],
+)
+def test_the_size_of_a_number_tells_its_unit(number: int, expected: float) -> None:
+    assert to_seconds(pa.array([number])).tolist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("2024/0/1", False),
+        ("2024/12/0", False),
+        ("2024/12/31", True),
+        ("2024/12/32", False),
+        ("2024/4/30", True),
+        ("2024/4/31", False),
+        ("2024/2/29", True),
+        ("1900/2/29", False),
+        ("2000/2/29", True),
+        ("2024/1/1 23:59", True),
+        ("2024/1/1 24:00", False),
+        ("2024/1/1 0:60", False),
+    ],
+)
+def test_days_and_hours_that_there_are(text: str, there: bool) -> None:
+    if there:
+        np.testing.assert_array_equal(to_seconds(pa.array([text])), seconds([text]))
+    else:
+        with pytest.raises(pa.ArrowInvalid, match="there is no such time"):
+            to_seconds(pa.array([text]))
+
+
+def test_a_leap_second_is_the_next_minute() -> None:
+    assert to_seconds(pa.array(["2016/12/31 23:59:60.5"])) == seconds(["2017-01-01"]) + 0.5
+    with pytest.raises(pa.ArrowInvalid, match="there is no such time"):
+        to_seconds(pa.array(["2016/12/31 23:59:61"]))
+
+
+def test_a_range_begins_at_its_start_and_ends_before_its_stop() -> None:
+    times = np.array([9.0, 10.0, 19.0, 20.0, np.nan])
+    assert TimeRange("at", 10, 20).keeps(times).tolist() == [False, True, True, False, False]
+    assert TimeRange("at", stop=20).keeps(times).tolist() == [True, True, True, False, True]
+    assert TimeRange("at", 10).keeps(times).tolist() == [False, True, True, True, False]
+    for stop in (9, 10):
+        with pytest.raises(ConfigError, match=f"no time is at or after 10 and before {stop}"):
+            TimeRange("at", 10, stop)
+
+
 @pytest.mark.parametrize("text", ["2023-02-29", "31.12.2024", "2024-13-01", "2024-01-01 25:00", "yesterday"])
 def test_no_times(text: str) -> None:
     with pytest.raises(pa.ArrowInvalid):

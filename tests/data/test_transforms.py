@@ -23,7 +23,16 @@ def test_steps_in_order():
     assert np.isnan(apply(["log1p", {"clip": [0, 1]}], [np.nan])[0])
 
 
+def test_as_many_steps_as_are_wanted():
+    feature = Numeric(transform=["sqrt", {"clip": [3, 3]}, "log1p"])
+    found = [compile_steps(feature, "n", count)(np.array([16.0])).tolist() for count in range(3)]
+    assert found == [[16.0], [4.0], [3.0]]
+    assert compile_steps(feature, "n")(np.array([16.0])).tolist() == [np.log1p(3.0)]
+
+
 def test_unmeasured():
+    assert unmeasured(Numeric(transform=[{"quantiles": 10_000}])) == 0
+    assert unmeasured(Numeric(transform=[{"quantiles": 10_001}])) is None
     assert unmeasured(Numeric(transform=["log1p", "standardize"])) == 1
     assert unmeasured(Numeric(transform={"standardize": {"mean": 0, "std": 1}})) is None
     assert unmeasured(Numeric(transform=["log1p", {"quantiles": 2}])) == 1
@@ -42,6 +51,12 @@ def test_unmeasured():
         ({"minmax": {"min": float("nan"), "max": 1}}, "finite min and max"),
         ({"sqrt": 3}, "sqrt takes no arguments"),
         ({"quantiles": 10}, "quantiles has no values yet"),
+        ({"quantiles": 2}, "quantiles has no values yet"),
+        ({"quantiles": 10_000}, "quantiles has no values yet"),
+        ({"quantiles": 10_001}, "their number, 2 to 10000"),
+        ({"quantiles": True}, "their number, 2 to 10000"),
+        ({"quantiles": [1.0]}, "ascending values"),
+        ({"quantiles": [[1.0, 2.0]]}, "ascending values"),
         ({"quantiles": 1}, "their number, 2 to 10000"),
         ({"quantiles": -5}, "their number"),
         ({"quantiles": [1, 3, 2]}, "ascending values"),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,6 +77,32 @@ def test_a_machine_without_a_compiler_gets_an_error(tmp_path: Path) -> None:
         "ConfigError: compile does not work here: InvalidCxxCompiler: No working C++ compiler" in ended.stderr
     )
     assert "install g++" in ended.stderr
+
+
+def test_each_block_is_translated_once_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Any]()
+
+    def translate(function: Any, **options: Any) -> Any:
+        asked.append((function, options))
+        return lambda x: function(x).numel()
+
+    monkeypatch.setattr(torch, "compile", translate)
+    model = Blocks()
+    compiled.compile_blocks(model, torch.device("cpu"))
+    (tried, options), *blocks = asked
+    assert tried(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert options == {}
+    given = {"dynamic": True, "isolate_recompiles": True, "options": {"fallback_random": True}}
+    assert [options for _, options in blocks] == [given] * 10
+    assert (model.stack(torch.ones(3, 25)), model.blocks[0](torch.ones(3, 10))) == (30, 27)
+
+    def refuse(function: Any, **options: Any) -> Any:
+        raise RuntimeError("no compiler\nat all")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(ConfigError) as caught:
+        compiled.compile_blocks(Blocks(), torch.device("cpu"))
+    assert caught.value.what == "compile does not work here: no compiler"
 
 
 def test_what_cannot_be_translated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from satrap.dense import DataParallel, Workers
-from satrap.dense.compressed import LARGEST, Compressed, PowerSGD, compressed, sent_bytes, thin
+from satrap.dense.compressed import (
+    LARGEST,
+    Compressed,
+    PowerSGD,
+    compressed,
+    kept_bytes,
+    sent_bytes,
+    thin,
+)
 from satrap.dense.workers import Compression
 from tests.dense.threads import together
 
@@ -233,6 +241,20 @@ def test_only_matrices_that_are_much_smaller_as_products_are_compressed() -> Non
     assert [thin(shape, 2) for shape in SHAPES] == [True, False, False, False, True]
     assert not thin((24, 40), 8)
     assert not thin((0, 5), 1)
+    # 2 rank (n + m) < n m
+    assert [thin(shape, 1) for shape in ((4, 4), (4, 5), (5, 4), (2, 2, 4), (20,), ())] == [
+        *(False, True, True, False, False, False)
+    ]
+    assert [thin((24, 40), rank) for rank in (7, 8)] == [True, False]
+
+
+def test_what_is_kept_is_errors_and_factors() -> None:
+    assert kept_bytes(Compression("sign"), SHAPES) == 4 * (24 * 40 + 24 + 12 + 1 + 20 * 27)
+    assert kept_bytes(Compression("powersgd", 2), SHAPES) == 4 * (24 * 40 + 2 * 40 + 20 * 27 + 2 * 27)
+    for kind in KINDS:
+        name, _, rank = kind.partition(" ")
+        [kept, _] = averaged(kind, 2, lambda way, *_: sum(t.nbytes for t in way.state().values()))
+        assert kept == kept_bytes(Compression(name, int(rank or 4)), SHAPES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

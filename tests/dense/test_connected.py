@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from satrap.dense import ConnectedWorkers, Mesh, Workers
-from satrap.errors import ConfigError
+from satrap.dense import ConnectedWorkers, Mesh, Workers, connected
+from satrap.dense.connected import ConnectedGroup
+from satrap.errors import ConfigError, ExchangeError
 from satrap.exchange.servers import Wire
 from tests.dense.peers import terms
 from tests.dense.processes import Process, started
@@ -139,6 +141,128 @@ def test_who_is_called_notices_before_coming(peers: Peers) -> None:
         peers.tell(0, "meet")
         peers.hear(0)
         assert peers.hear(1) == "True"
+
+
+class Time:
+    """A clock that moves only while one sleeps; `then` is called after each sleep."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        self.now, self.then = 100.0, then
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.then()
+
+
+class Lone(ConnectedWorkers):
+    """Worker 1 of three: all that it sees of the others is what the store holds."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self._process, self.deadline = 1, 3, 1, 3.0
+        self._met, self._axes, self._store = {}, {}, dist.HashStore()
+        self.looks: list[tuple[float, str]] = []
+
+    def beat(self, *ranks: int) -> None:
+        for rank in ranks:
+            self._store.add(f"beat/{rank}", 1)
+
+
+class Watching(Lone):
+    """Notes when it looks for signs of life."""
+
+    def _look_for_life(self, seen: dict[int, tuple[int, float]], stage: str) -> None:
+        self.looks.append((connected.time.monotonic() - 100.0, stage))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(connected, "time", clock)
+    monkeypatch.setattr(connected, "_POLL_SECONDS", 0.125)
+    return clock
+
+
+@pytest.mark.parametrize(("alive", "lost"), [([0, 1], [2]), ([1], [0, 2]), ([], [0, 2]), ([0, 2], [])])
+def test_the_first_who_notices_tells_the_others_who_was_lost(
+    alive: list[int], lost: list[int], clock: Time
+) -> None:
+    workers = Lone()
+    workers.beat(0, 1, 2)
+    clock.then = lambda: workers.beat(*alive)
+    assert workers.silent() == lost
+    assert clock.now == 100.0 + 4 * 0.25
+    assert workers._store.check(["lost"]) == bool(lost)
+    assert workers.silent() == lost
+    assert clock.now == 100.0 + (4 * 0.25 if lost else 8 * 0.25)
+
+
+@pytest.mark.parametrize(("stage", "limit"), [("end", 3.0), ("start", 120.0)])
+def test_a_worker_is_lost_when_its_signs_of_life_end(stage: str, limit: float, clock: Time) -> None:
+    workers, seen = Lone(), dict[int, tuple[int, float]]()
+    workers.beat(2)
+    for seconds in (0.0, limit, 0.5):
+        clock.sleep(seconds)
+        workers.beat(0, 1)
+        if seconds != 0.5:
+            workers._look_for_life(seen, stage)
+    with pytest.raises(ExchangeError) as raised:
+        workers._look_for_life(seen, stage)
+    assert raised.value.what == f"worker 2 has shown no sign of life for {limit:g} s"
+    assert raised.value.where == f"stage: {stage}, in worker 1"
+
+
+def test_who_waits_looks_for_signs_of_life(clock: Time) -> None:
+    workers, done = Watching(), list[float]()
+
+    def come() -> None:
+        if clock.now == 101.0:
+            workers._store.add("here/1", 2)
+            workers._store.set("post/letter", "text")
+
+    clock.then = come
+    workers.meet("here", meanwhile=lambda: done.append(clock.now - 100.0))
+    assert done == [0.125 * n for n in range(1, 9)]
+    assert workers.looks == [(0.25 * n, "here") for n in range(1, 5)]
+    assert workers.posted("letter") == b"text"
+    workers.post("mine", b"\0")
+    assert (clock.now, workers.posted("mine")) == (101.0, b"\0")
+    assert not workers.called("here")
+    workers._store.add("here/2", 1)
+    assert workers.called("here")
+
+    clock.now, workers.looks = 100.0, []
+    clock.then = lambda: workers.post("late", b"1") if clock.now == 100.5 else None
+    assert workers.posted("late") == b"1"
+    assert workers.looks == [(0.25, "waiting for another worker"), (0.5, "waiting for another worker")]
+
+
+@pytest.mark.parametrize(
+    ("alive", "named"), [([0, 2], "another worker"), ([0], "worker 2"), ([], "workers 0, 2")]
+)
+def test_an_error_of_the_network_names_who_was_lost(alive: list[int], named: str, clock: Time) -> None:
+    workers = Lone()
+    clock.then = lambda: workers.beat(*alive)
+    for error in (RuntimeError("gloo: closed\nmore"), dist.DistNetworkError("gloo: closed")):
+        with pytest.raises(ExchangeError) as raised, workers.watched("sum"):
+            raise error
+        assert raised.value.what == f"worker 1 lost {named}: gloo: closed"
+        assert raised.value.where == "stage: sum"
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"), workers.watched("sum"):
+        raise RuntimeError("shapes differ")
+    for given, told in (("", "DistStoreError"), ("y" + "x" * 160, "x" * 160)):
+        with pytest.raises(ExchangeError, match=f"lost {named}: {told}\n"), workers._watched("sum"):
+            raise dist.DistStoreError(given)
+
+
+def test_stages_talk_over_the_backend_of_their_device() -> None:
+    workers = Lone()
+    group = ConnectedGroup.__new__(ConnectedGroup)
+    group._main, group._cuda = "gloo", "nccl"
+    workers._axes["pipeline"] = group
+    assert [workers.pipeline_group(device) for device in ("cpu", "cuda")] == ["gloo", "nccl"]
 
 
 LEFT_OPEN = """

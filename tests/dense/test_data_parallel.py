@@ -138,6 +138,24 @@ def test_clipping_bounds_the_step_of_all_alike() -> None:
     assert norm == pytest.approx(1e-3, rel=1e-2)
 
 
+@pytest.mark.parametrize("norm", [1e-5, 1e-7, 0.0])
+def test_clipping_is_that_of_pytorch(norm: float) -> None:
+    """Also where norms are so small that what keeps it from dividing by zero counts."""
+    moved = []
+    for own in (True, False):
+        model = network()
+        nn.init.zeros_(model.weight)
+        loss = (model.weight * norm * torch.tensor([0.6, 0.0, 0.8])).sum()
+        if own:
+            assert DataParallel(model, sgd, 1e-6).step(loss, [], 1.0).accepted
+        else:
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-6)
+            sgd(list(model.parameters())).step()
+        moved.append(model.weight.detach())
+    torch.testing.assert_close(*moved, rtol=1e-5, atol=0)
+
+
 def test_the_mean_is_over_copies_of_the_network_not_over_processes() -> None:
     def work(workers: Workers) -> Tensor:
         model = network()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+
+import pytest
 
 from satrap.dense.interface import interface_of
 
@@ -12,3 +15,13 @@ def test_an_address_has_an_interface() -> None:
     assert interface_of("127.0.1.1") == loopback
     assert interface_of("192.0.2.1") is None  # an address for documentation
     assert interface_of("no.such.host.invalid") is None
+
+
+def test_the_address_towards_other_machines_is_of_the_interface_of_the_route() -> None:
+    routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+    defaults = [name for name, target, *_ in routes if int(target, 16) == 0]
+    if not defaults:
+        pytest.skip("this machine has no default route")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        any_socket.connect(("192.0.2.1", 9))
+        assert interface_of(any_socket.getsockname()[0]) in defaults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,37 @@ def test_processes_have_every_so_many_stages() -> None:
     assert Mesh(pipeline=2, schedule="interleaved_1f1b", stages_per_rank=4).stage_count == 8
     assert str(Mesh(pipeline=2, schedule="looped_bfs")) == "1 data x 2 pipeline of 2 stages = 2 workers"
     assert Mesh(pipeline=2).per_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("mesh", "shards", "regathers", "once"),
+    [
+        (Mesh(4), 1, False, False),
+        (Mesh(4, shard_size=2), 1, False, False),
+        (Mesh(4, sharded=True), 4, True, False),
+        (Mesh(4, sharded=True, shard_size=2), 2, True, False),
+        (Mesh(4, sharded="gradients"), 4, False, False),
+        (Mesh(4, sharded="optimizer"), 4, False, True),
+        (Mesh(4, sharded=True, pipeline=2), 4, False, True),
+    ],
+    ids=str,
+)
+def test_what_is_sharded_decides_when_it_is_gathered_and_reduced(
+    mesh: Mesh, shards: int, regathers: bool, once: bool
+) -> None:
+    assert (mesh.shards, mesh.regathers, mesh.reduces_once) == (shards, regathers, once)
+
+
+def test_numbers_that_are_just_possible() -> None:
+    ones = dict.fromkeys(("data", "tensor", "shard_size", "pipeline", "microbatches", "stages_per_rank"), 1)
+    assert Mesh(**ones).size == 1
+    for name in ones:
+        with pytest.raises(ConfigError, match=f"mesh: {name} must be >= 1, got 0"):
+            Mesh(**{**ones, name: 0})
+    assert [Mesh(pipeline=n).parts for n in (1, 2, 3)] == [4, 8, 12]
+    assert Mesh(pipeline=4, microbatches=4).parts == 4
+    possible = []
+    for count in range(1, 10):
+        with suppress(ConfigError):
+            possible.append(Mesh(pipeline=2, schedule="interleaved_1f1b", microbatches=count).parts)
+    assert possible == [1, 2, 3, 4, 6, 8]  # of 5, 7 and 9, rounds would not be equal

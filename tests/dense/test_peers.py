@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from satrap import optim
 from satrap.dense import Workers
 from satrap.dense.peers import PeerExchange, for_group
 from satrap.errors import StoreError
-from satrap.exchange import LocalExchange, Request
+from satrap.exchange import LocalExchange, Lookup, Request
 from satrap.exchange.protocol import Exchange
+from satrap.exchange.traffic import Answers, Traffic
 from satrap.schema import Table
 from satrap.store import Shard
 from tests.dense.threads import together
@@ -61,6 +63,78 @@ def test_peers_see_what_one_process_sees() -> None:
     assert (held, none) == (8, 0)
     assert one == other
     assert one[0] is False
+
+
+class Told(LocalExchange):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(Shard([*TABLES, Table("kept", dim=4, frozen=True)], seed=0))
+        self.told: list[Any] = []
+
+    def prefetch(self, requests: Sequence[Request]) -> None:
+        self.told.append([request.group for request in requests])
+
+    def flush(self) -> None:
+        self.told.append("flush")
+
+    def update(self, lookup: Any, gradients: Sequence[Any], *, lr_scale: float, finite: bool = False) -> None:
+        self.told.append((lookup, list(gradients), lr_scale, finite))
+
+    def close(self) -> None:
+        self.told.append("close")
+        super().close()
+
+
+class Refusing(Told):
+    def refuse(self) -> None:
+        self.told.append("refuse")
+
+
+@pytest.mark.parametrize("kind", [Told, Refusing])
+def test_the_first_peer_alone_tells_the_exchange_everything(kind: type[Told]) -> None:
+    def peer(workers: Workers) -> list[Any]:
+        inner = None if workers.rank else kind()
+        exchange = PeerExchange(inner, workers)
+        lookup = exchange.lookup(ask(exchange, 1), create=True)
+        lookup.result()
+        exchange.prefetch(ask(exchange, 1))
+        exchange.update(lookup, [7], lr_scale=0.5, finite=True)
+        exchange.refuse()
+        exchange.flush()
+        groups = list(exchange.groups)
+        exchange.close()
+        return [groups, inner]
+
+    (groups, inner), (others, nothing) = together(2, peer)
+    assert groups == others == list(inner.groups)
+    assert [group.frozen for group in groups].count(True) == 1
+    asked, (lookup, *update), refused, *rest = inner.told
+    assert asked == [group.index for group in groups]
+    assert isinstance(lookup, Lookup)
+    assert update == [[7], 0.5, True]
+    assert refused == ("refuse" if kind is Refusing else (None, [], 1.0, False))
+    assert rest == ["flush", "close"]
+    assert nothing is None
+
+
+def test_a_peer_that_asks_nobody_has_nothing_to_save_or_count() -> None:
+    def peer(workers: Workers) -> None:
+        inner = None if workers.rank else Told()
+        exchange = PeerExchange(inner, workers)
+        if inner is not None:
+            assert exchange.durability is inner.durability
+            assert exchange.telemetry is inner.telemetry
+            inner.close()
+            return
+        cut = exchange.durability.cut()
+        assert (cut.counts, cut.write(None, ""), cut.deleted) == ({}, {}, None)  # type: ignore[arg-type]
+        snapshot = exchange.durability.snapshot()
+        assert (list(snapshot), snapshot.write(None, "")) == ([], {})  # type: ignore[arg-type]
+        assert exchange.durability.assist()
+        assert exchange.telemetry.traffic() == Traffic({}, {}, Answers(), Answers())
+
+    together(2, peer)
 
 
 def test_an_exchange_of_one_is_left_alone() -> None:

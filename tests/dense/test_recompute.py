@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from satrap import models
-from satrap.dense.recompute import checkpoint_activations
+from satrap.dense.recompute import _segments, checkpoint_activations
 from satrap.errors import ConfigError
 from satrap.models.experts import Experts
 from tests.train.plain import Batches, Tower, make_batches, make_schema
@@ -83,6 +83,19 @@ def test_the_same_bits_from_less_memory(make: Any) -> None:
         assert torch.equal(one, other)
     # Only boundaries are kept: three in a stack of nine layers, which keep three tensors each.
     assert little < much / 3
+
+
+@pytest.mark.parametrize(
+    ("layers", "lengths"),
+    [(1, [1]), (2, [2]), (3, [2, 1]), (4, [2, 2]), (5, [3, 2]), (9, [3, 3, 3]), (10, [4, 4, 2])],
+)
+def test_a_stack_is_cut_into_about_the_root_of_its_layers(layers: int, lengths: list[int]) -> None:
+    modules = [nn.Flatten(), *stack(layers)]
+    segments = _segments(modules)
+    assert [sum(isinstance(one, nn.Linear) for one in segment) for segment in segments] == lengths
+    assert [one for segment in segments for one in segment] == modules
+    assert all(isinstance(segment[0], nn.Linear) for segment in segments[1:])
+    assert _segments(modules[:1]) == [modules[:1]]
 
 
 @pytest.mark.parametrize("name", [name for name in models.names() if name not in ("lr", "fm", "hstu")])

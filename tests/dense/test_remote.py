@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from satrap import optim
-from satrap.dense.remote import row_optimizer
+from satrap.dense.remote import RemoteStep, row_optimizer
 from satrap.errors import ConfigError
+from satrap.exchange import TableGroup
+from satrap.schema import Table
 from satrap.store import Admission
 from tests.train.plain import Batches, Tower, make_batches
 from tests.train.test_workers import alone, assert_same, distributed
@@ -53,6 +55,23 @@ def test_admission_leaves_out_no_weight_of_the_network(admission: Admission) -> 
     before = alone(Batches(make_batches(3)), mode="sync", **arguments)
     answer = alone(Batches(make_batches(3)), mode="async", admission=admission, **arguments)
     np.testing.assert_allclose(answer.dense, before.dense, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "widths", "dim", "rows"),
+    [(128, [], 64, 2), (129, [8, 63], 64, 3), (130, [65, 64], 66, 2), (1, [64], 65, 1), (0, [], 64, 0)],
+)
+def test_the_rows_of_the_network_have_a_width_of_their_own(
+    numbers: int, widths: list[int], dim: int, rows: int
+) -> None:
+    model = torch.nn.ParameterList([torch.zeros(numbers)])
+    step = RemoteStep(model, lambda p: torch.optim.SGD(p, lr=0.5), None)
+    rule = optim.SGD(lr=0.5)
+    assert step.tables(widths) == [Table("satrap.dense", dim=dim, optimizer=rule, initial_scale=0.0)]
+    step.attach([TableGroup(0, ("user",), 4), TableGroup(2, ("satrap.dense",), dim)])
+    [request] = step.requests
+    assert (request.group, request.ids.tolist(), request.splits.tolist()) == (2, [*range(rows)], [0, rows])
+    assert RemoteStep(model, None, None).tables(widths) == []
 
 
 @pytest.mark.parametrize(

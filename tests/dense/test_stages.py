@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from satrap import models
 from satrap.batch import EmbeddedBatch
 from satrap.dense import Mesh
-from satrap.dense.stages import compute, described, stages_of, tensors
+from satrap.dense.stages import compute, described, stage_cuts, stages_of, tensors
 from satrap.errors import ConfigError
 from tests.dense.test_tensor_plan import schema
 
@@ -111,6 +111,16 @@ def normed() -> nn.Module:
         (Odd(shared=True), {}, "the weight first.weight is used in 2 stages"),
         (Odd(), {"stages": ("secnod",)}, "stages names 'secnod', with which none can begin"),
         (Odd(), {"stages": ("first",)}, "stages cannot begin with first"),
+        (
+            Odd(),
+            {"stages": ("third", "second"), "pipeline": 3},
+            "stages cannot begin with third, second",
+        ),
+        (
+            Odd(),
+            {"stages": ("second", "second"), "pipeline": 3},
+            "stages cannot begin with second, second",
+        ),
         (Strange(), {}, "chain of Strange has a Linear that is not in the model"),
         (Nothing(), {}, "chain has 'second'"),
     ],
@@ -119,6 +129,32 @@ def test_what_cannot_be_cut_is_refused(model: nn.Module, mesh: dict[str, Any], w
     with pytest.raises(ConfigError) as caught:
         stages_of(model, Mesh(**{"pipeline": 2, **mesh}))
     assert caught.value.what == what
+
+
+def test_as_many_stages_as_layers_are_possible_and_each_has_a_layer() -> None:
+    for mesh in (Mesh(pipeline=3), Mesh(pipeline=3, stages=("second", "third"))):
+        assert [[link.name for link in stage] for stage in stages_of(Odd(), mesh)] == [
+            ["first"],
+            ["second"],
+            ["third"],
+        ]
+    assert [[link.name for link in stage] for stage in stages_of(Odd(), Mesh())] == [
+        ["first", "second", "third"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "cuts"),
+    [
+        ("4", {"0": "column", "2": "row", "4": "column", "6": "row"}),
+        ("2", {"0": "alone", "2": "column", "4": "row", "6": "alone"}),
+    ],
+)
+def test_layers_are_cut_in_pairs_of_one_stage(second: str, cuts: dict[str, str]) -> None:
+    widths = ((4, 8), (8, 8), (8, 8), (8, 4))
+    layers = [layer for one, other in widths for layer in (nn.Linear(one, other), nn.ReLU())]
+    assert stage_cuts(nn.Sequential(*layers), Mesh(1, 2, pipeline=2, stages=(second,))) == cuts
+    assert stage_cuts(nn.Sequential(*layers), Mesh(pipeline=2, stages=(second,))) == {}
 
 
 def test_an_old_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

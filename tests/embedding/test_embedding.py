@@ -116,6 +116,10 @@ def test_runs_of_plain_features_are_one_bag() -> None:
     assert [(b.start, b.stop, b.features) for b in merged] == [(0, 4, 2), (4, 6, 1)]
     rows = torch.arange(6.0).view(3, 2)
     torch.testing.assert_close(pool_features(rows, merged), pool_features(rows, parts))
+    again = merge_runs([parts[2], *parts[:2], Bag(inverses, 5, 6), Bag(inverses, 0, 2, None, np.ones(2))])
+    assert [(b.start, b.stop, b.features) for b in again] == [(4, 6, 1), (0, 4, 2), (5, 6, 1), (0, 2, 1)]
+    assert [b.size for b in merged] == [2, 2]
+    assert merge_runs([Bag(inverses, 0, 3), Bag(inverses, 3, 6)])[0].size == 3
 
 
 def make(schema: satrap.Schema) -> tuple[Shard, EmbeddingPlan, Embeddings]:

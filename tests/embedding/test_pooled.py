@@ -99,3 +99,9 @@ def test_less_is_sent(ids: int, dim: int, weighted: bool, wire: Wire) -> None:
     assert sends_less(ids, 40, wire.row_bytes(dim), beside) == (
         vectors - 48 < rows
     )  # the head of a bag is not counted
+
+
+def test_vectors_are_worth_their_bytes_only() -> None:
+    assert bag_bytes(5, 3) == 4 * 5 + 8 * 3
+    assert bag_bytes(5, 3, 7) == 4 * 5 + 8 * 3 + 4 * 7
+    assert [sends_less(9, 4, 16, beside) for beside in (79, 80, 81)] == [True, False, False]

@@ -41,6 +41,13 @@ def test_a_third_shard_takes_a_third_in_two_pieces() -> None:
     assert np.count_nonzero(np.diff(found)) <= 4
 
 
+def test_buckets_that_are_free_are_dealt_in_order_of_the_shards() -> None:
+    """Shard 2 leaves; shard 0 needs 1048 of its buckets, and shard 1 the other 1548."""
+    owners = np.repeat(np.array([0, 1, 2], np.uint16), [1000, 500, 2596])
+    found = balanced(owners, np.full(BUCKETS, 10), [0, 1])
+    np.testing.assert_array_equal(found, np.repeat(np.array([0, 1, 0, 1]), [1000, 500, 1048, 1548]))
+
+
 def loads_of(owners: Owners, weights: np.ndarray, members: Sequence[int]) -> np.ndarray:
     return np.array([weights[owners == shard].sum() for shard in members])
 

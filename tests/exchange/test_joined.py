@@ -14,11 +14,13 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.manifest import read_manifest
 from satrap.checkpoint.storage import Storage
 from satrap.errors import ConfigError
-from satrap.exchange import Lookup, Request
+from satrap.exchange import ExchangeStatistics, Lookup, Request
 from satrap.exchange.collective import Placement
-from satrap.exchange.joined import JoinedExchange
+from satrap.exchange.joined import JoinedExchange, JoinedTelemetry
 from satrap.exchange.servers.steps import GroupUpdate, Share, merge
+from satrap.exchange.traffic import Answers, Traffic
 from satrap.store import StoreConfig
+from satrap.store.statistics import TableStatistics
 from tests.contract.parties import (
     SEED,
     TABLES,
@@ -206,3 +208,31 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
                 JoinedExchange(shards, replicas)
             shards.close()
             replicas.close()
+
+
+class Counted:
+    """Telemetry of one part."""
+
+    def __init__(self, number: int, table: str) -> None:
+        self.number, self.table = number, table
+
+    def statistics(self) -> ExchangeStatistics:
+        own = {self.table: TableStatistics(rows=self.number)}
+        n = self.number
+        return ExchangeStatistics(rows=n, bytes=10 * n, refused=100 * n, load_factor=(n / 8,), tables=own)
+
+    def traffic(self) -> Traffic:
+        n = self.number
+        return Traffic({n: 1}, {}, Answers(n), Answers(), sent=n, received=10 * n, resent=n)
+
+
+def test_counters_are_those_of_both_parts() -> None:
+    telemetry = JoinedTelemetry(Counted(1, "a"), Counted(3, "b"))  # type: ignore[arg-type]
+    assert telemetry.statistics() == ExchangeStatistics(
+        rows=4,
+        bytes=40,
+        refused=400,
+        load_factor=(0.125, 0.375),
+        tables={"a": TableStatistics(rows=1), "b": TableStatistics(rows=3)},
+    )
+    assert telemetry.traffic() == Traffic({1: 1}, {}, Answers(1), Answers(), sent=4, received=40, resent=1)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from satrap.checkpoint.storage import Storage
 from satrap.errors import StoreError
 from satrap.exchange import LocalExchange, Request
+from satrap.exchange.protocol import Cut
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Shard
@@ -86,3 +88,42 @@ def test_snapshot_load_and_clear(exchange: LocalExchange) -> None:
         exchange.durability.load(table, chunk)
     for before, now in zip(rows, exchange.lookup(wanted, create=False).result(), strict=True):
         np.testing.assert_allclose(now, before - 1.0)
+
+
+def test_requests_are_counted(exchange: LocalExchange) -> None:
+    lookup = exchange.lookup([request(0, [1, 2], [1])], create=True)
+    gradients = [np.ones_like(rows) for rows in lookup.result()]
+    exchange.lookup([request(0, [1, 7], [8]), request(1, [9])], create=False).result()
+    exchange.update(lookup, gradients, lr_scale=1.0)
+    wrong = exchange.lookup([Request(0, np.array([1], np.uint64), np.array([0, 2, 1]))], create=True)
+    with pytest.raises(StoreError):
+        wrong.result()
+    exchange.flush()
+    traffic, statistics = exchange.telemetry.traffic(), exchange.telemetry.statistics()
+    assert (traffic.lookups.count, traffic.pushes.count, traffic.waiting) == (3, 1, 0)
+    assert (dict(traffic.own), dict(traffic.others)) == ({0: 1}, {0: 1})
+    assert dict(statistics.peeked) == {"a": 2, "b": 1, "c": 1}
+    assert dict(statistics.unseen) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_delta_that_could_not_be_kept_is_in_the_next_one(exchange: LocalExchange) -> None:
+    storage = Storage("memory://deltas")
+
+    def train(*ids: int) -> None:
+        lookup = exchange.lookup([request(0, list(ids), [])], create=True)
+        exchange.update(lookup, [np.ones_like(rows) for rows in lookup.result()], lr_scale=1.0)
+
+    def rows_of(cut: Cut, folder: str) -> int:
+        return sum(entry.rows for entry in cut.write(storage, folder).values())
+
+    train(1, 2)
+    first = exchange.durability.cut(delta=False)
+    assert (rows_of(first, "data-1"), first.deleted) == (2, None)
+    train(1)
+    lost = exchange.durability.cut(delta=True)
+    assert lost.deleted is not None
+    lost.put_back()
+    train(3)
+    assert rows_of(exchange.durability.cut(delta=True), "data-2") == 2
+    assert rows_of(exchange.durability.cut(delta=True), "data-3") == 0
+    assert rows_of(exchange.durability.cut(), "data-4") == 3

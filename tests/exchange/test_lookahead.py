@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from satrap.errors import ConfigError
+from satrap.exchange import LocalExchange
 from satrap.exchange.collective import Alone, CollectiveExchange
+from satrap.exchange.local_lookahead import LocalLookahead
 from satrap.exchange.lookahead import with_lookahead
+from satrap.store import Shard
 from tests.contract.parties import TABLES, connect, threads
 
 
@@ -15,6 +18,11 @@ def test_who_can_look_ahead() -> None:
             with pytest.raises(ConfigError, match="one worker"):
                 with_lookahead(exchange)
             exchange.close()
+    store = Shard(TABLES)
+    found = with_lookahead(LocalExchange(store))
+    assert isinstance(found, LocalLookahead)
+    assert found.shard is store
+    found.close()
     collective = CollectiveExchange(Alone(), Alone(), TABLES)
     assert with_lookahead(collective) is collective
     collective.close()

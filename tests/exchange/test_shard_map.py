@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +25,33 @@ def test_every_bucket_has_one_owner_and_the_split_is_even(shards: int) -> None:
         np.testing.assert_array_equal(np.flatnonzero(made.owners == shard), list(made.buckets(shard)))
 
 
-@pytest.mark.parametrize("arguments", [(0,), (4097,), (2, 0), (2, 2**32)])
-def test_impossible_maps_are_refused(arguments: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((0,), "shards must be 1 to 4096, got 0"),
+        ((4097,), "shards must be 1 to 4096, got 4097"),
+        ((2, 0), "the epoch of a shard map must be 1 to 4294967295, got 0"),
+        ((2, 2**32), "the epoch of a shard map must be 1 to 4294967295, got 4294967296"),
+        ((2, 1, ((0, 4095),)), "the runs of a shard map must give each of 4096 buckets to a shard"),
+        ((2, 1, ((0, 4096), (1, 0))), "the runs of a shard map must give each of 4096 buckets to a shard"),
+        ((2, 1, ((2, 4096),)), "the runs of a shard map must give each of 4096 buckets to a shard"),
+        ((2, 1, ((1, 4096),), (1,)), "the runs of a shard map must give each of 4096 buckets to a shard"),
+    ],
+)
+def test_impossible_maps_are_refused(arguments: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
         ShardMap(*arguments)
+    assert raised.value.what == said
+
+
+def test_the_next_map_has_the_next_epoch_or_a_later_one() -> None:
+    last = ShardMap(2, 2**32 - 1)
+    assert last.epoch == 2**32 - 1
+    made = ShardMap(2, 3)
+    assert [made.after(made.owners, [0, 1], epoch=epoch).epoch for epoch in (0, 4, 5)] == [4, 4, 5]
+    without = made.after(np.full(4096, 3, np.uint16), [1, 3])
+    assert (without.shards, without.absent, without.runs) == (4, (0, 2), ((3, 4096),))
+    assert made.to_dict() == {"shards": 2, "epoch": 3}
 
 
 @settings(deadline=None, max_examples=30)
@@ -52,23 +76,37 @@ def test_digests_tell_owners_and_members_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "said"),
     [
-        {"runs": [[0, 4095]]},
-        {"runs": [[0, 4096, 1]]},
-        {"runs": [[5, 4096]]},
-        {"runs": [[0, 4097], [0, -1]]},
-        {"absent": [0]},
-        {"absent": [0, 1]},
-        {"absent": ["x"]},
-        {"digest": "0" * 16},
-        {"runs": 7},
-        {"shards": 1.5},
-        {"runs": [[1, 2048], [0, 2048]]},
+        ({"runs": [[0, 4095]]}, "the runs of a shard map must"),
+        ({"runs": [[0, 4096, 1]]}, "a shard map has impossible runs"),
+        ({"runs": [[5, 4096]]}, "the runs of a shard map must"),
+        ({"runs": [[0, 4097], [0, -1]]}, "a shard map has impossible numbers"),
+        ({"absent": [0]}, "the runs of a shard map must"),
+        ({"absent": [0, 1]}, "the runs of a shard map must"),
+        ({"absent": ["x"]}, "a shard map has impossible numbers"),
+        ({"absent": [2**32]}, "a shard map has impossible numbers"),
+        ({"absent": [7] * (4 * 4096 - 5)}, "a shard map has impossible numbers"),
+        ({"digest": "0" * 16}, "the digest of a shard map does not match"),
+        ({"shards": 1.5}, "a shard map has impossible numbers"),
+        ({"epoch": True}, "a shard map has impossible numbers"),
+        ({"runs": [[1, 2048], [0, 2048]]}, "the digest of a shard map does not match"),
     ],
 )
-def test_impossible_plain_data_is_refused(changes: dict[str, object]) -> None:
+def test_impossible_plain_data_is_refused(changes: dict[str, object], said: str) -> None:
     plain = ShardMap(2).after(ShardMap(2).owners, [0, 1]).to_dict()
     assert ShardMap.from_dict(plain).epoch == 2
-    with pytest.raises((ConfigError, TypeError)):
+    with pytest.raises(ConfigError, match=said):
         ShardMap.from_dict(plain | changes)
+
+
+def test_plain_data_with_numbers_that_just_fit_is_read_and_without_them_refused() -> None:
+    plain = ShardMap(2).after(ShardMap(2).owners, [0, 1]).to_dict()
+    absent = [2**32 - 1] * (4 * 4096 - 6)  # 6 numbers are those of shards, epoch and two runs
+    assert ShardMap.from_dict(plain | {"absent": absent}).members == [0, 1]
+    for name in ("shards", "epoch"):
+        lacking = {key: value for key, value in plain.items() if key != name}
+        with pytest.raises(ConfigError, match="a shard map lacks its shards or its epoch"):
+            ShardMap.from_dict(lacking)
+    with pytest.raises(TypeError):
+        ShardMap.from_dict(plain | {"runs": 7})

@@ -7,7 +7,17 @@ from satrap.checkpoint import Checkpoint, write_checkpoint
 from satrap.checkpoint.storage import FileEntry, Storage
 from satrap.checkpoint.stores import write_store
 from satrap.errors import CheckpointError, StoreError
-from satrap.exchange.states import COUNTS, counts_of, held_by, largest, restore, state_of, take_state
+from satrap.exchange.states import (
+    COUNTS,
+    counts_of,
+    held_by,
+    largest,
+    load_rows,
+    restore,
+    state_of,
+    take_counts,
+    take_state,
+)
 from satrap.optim import SGD
 from satrap.schema import Table
 from satrap.store import Admission, Shard
@@ -104,3 +114,30 @@ def test_damage_is_named(tmp_path: Path) -> None:
 def test_a_state_of_other_tables_is_refused() -> None:
     with pytest.raises(StoreError, match="the state of group 0 does not fit"):
         take_state(used(0), {"0.counts": np.array([1])})
+
+
+@pytest.mark.parametrize("limits", [(2**63 - 1, 2**32 - 1), (0, 0)])
+def test_counters_that_are_possible_are_taken_of_all_tables_or_none(limits: tuple[int, int]) -> None:
+    store = used(1)
+    take = take_counts(store, {"a": list(limits), "b": [5, 6], "other": "x"})
+    assert counts_of(store) == {"a": [1, 1], "b": [0, 0]}
+    take()
+    assert counts_of(store) == {"a": list(limits), "b": [5, 6]}
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, [], [1], [1, 2, 3], [-1, 0], [0, -1], [2**63, 0], [0, 2**32], [0.5, 1], [1, "2"]]
+)
+def test_impossible_counters_are_refused(wrong: object) -> None:
+    store = used(1)
+    with pytest.raises(StoreError, match="the counters of table 'b' are missing or impossible"):
+        take_counts(store, {"a": [7, 7], "b": wrong})
+    with pytest.raises(StoreError, match="the counters of table 'a' are missing or impossible"):
+        take_counts(store, wrong)
+    assert counts_of(store) == {"a": [1, 1], "b": [0, 0]}
+
+
+def test_rows_that_are_loaded_are_counted() -> None:
+    store, chunks = used(0, admits=True), list(used(1, admits=True).snapshot())
+    assert load_rows(store, chunks) == (5, True)
+    assert load_rows(used(1, admits=True), chunks[:0]) == (0, False)  # there were others before

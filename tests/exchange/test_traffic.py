@@ -88,6 +88,14 @@ def test_a_second_update_of_a_lookup_counts_nothing() -> None:
     assert staleness(meter) == ({0: 1}, {0: 1})
 
 
+def test_who_has_asked_for_nothing_has_met_nothing() -> None:
+    found = Meter().report()
+    assert (found.sent, found.received, found.resent, found.waiting) == (0, 0, 0, 0)
+    assert (found.rounding_forward, found.rounding_backward) == (None, None)
+    for one in (found.lookups, found.pushes, Answers()):
+        assert (one.count, one.seconds, one.in_flight, one.mean_seconds) == (0, 0.0, 0, 0.0)
+
+
 def test_what_others_count_is_reported_along() -> None:
     assert Meter().report(sent=3, resent=1) == Traffic({}, {}, Answers(), Answers(), sent=3, resent=1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.mutants.__main__ import REVIEWED, ROOT, draw, equivalent
 from tests.mutants.operators import Mutant, mutants
-from tests.mutants.survey import Choice, Survey
+from tests.mutants.survey import READ_SOURCE, Choice, Survey
 
 SOURCE = b'''"""Text."""
 import os
@@ -102,6 +102,16 @@ def test_the_mirrored_tests_come_first_and_the_others_as_long_as_there_is_time(t
     assert choice.tests(compiled, budget=9) == [tests[2], tests[0]]
     [level, *_] = mutants("src/satrap/store/x.py", b"LIMIT = 8\n")
     assert choice.tests(level, budget=9) == tests[::-1]
+
+
+def test_what_reads_the_source_sees_all_numbers(tmp_path: Path) -> None:
+    (tmp_path / READ_SOURCE).parent.mkdir(parents=True)
+    (tmp_path / READ_SOURCE).write_text("")
+    test = f"{READ_SOURCE}::one"
+    choice = Choice(tmp_path, Survey({test: 1.0}, {}))
+    number, other = mutants("src/satrap/store/x.py", b"def take(x=1):\n    del x[0]\n")[::2]
+    assert (number.operator, choice.tests(number, budget=9)) == ("constant", [test])
+    assert (other.operator, choice.tests(other, budget=9)) == ("deletion dropped", [])
 
 
 def test_what_was_judged_equivalent_is_still_there() -> None:

@@ -220,6 +220,7 @@ def test_bad_input_is_refused_and_changes_nothing(change, message):
         {"names": ["y"], "exact_limit": -1},
         {"names": ["y"], "bins": 1000},
         {"names": ["y"], "bins": 32},
+        {"names": ["y"], "bins": 2**30},
     ],
 )
 def test_impossible_arguments_are_refused(arguments):
@@ -231,3 +232,7 @@ def test_metrics_with_other_labels_or_arguments_do_not_merge():
     for other in (BinaryMetrics(["z"]), BinaryMetrics(["y"], bins=64), BinaryMetrics(["y"], grouped=True)):
         with pytest.raises(ConfigError, match="cannot merge"):
             BinaryMetrics(["y"]).merge(other)
+
+
+def test_limits_are_as_the_documentation_says() -> None:
+    BinaryMetrics(["y"]).merge(BinaryMetrics(["y"], exact_limit=4_000_000, bins=524_288, grouped=False))

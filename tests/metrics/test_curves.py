@@ -41,6 +41,13 @@ def test_calibration_is_scikit_learns_in_quantiles() -> None:
     assert found.predicted == pytest.approx(predicted, abs=1e-6)
 
 
+def test_curves_have_200_points_and_20_groups_unless_told() -> None:
+    curves = of(samples(3000))
+    for own, other in ((curves.roc(), curves.roc(200)), (curves.calibration(), curves.calibration(20))):
+        assert [values.tolist() for values in own] == [values.tolist() for values in other]
+    assert [len(curves.roc(points)[0]) for points in (199, 200, 201)] == [199, 200, 201]
+
+
 def test_weights_count_like_repeated_samples() -> None:
     predictions, labels, weights = samples(500)
     times = weights.astype(int)

@@ -61,6 +61,7 @@ def test_shares_merged_are_the_whole(parts: int) -> None:
         (None, None, torch.nn.MSELoss()),
         ("absolute", None, torch.nn.L1Loss()),
         ("huber", 0.25, torch.nn.HuberLoss(delta=0.25)),
+        ("huber", None, torch.nn.HuberLoss(delta=1.0)),
     ],
 )
 def test_the_loss_is_that_of_scaled_labels(loss, delta, torch_loss) -> None:

@@ -107,3 +107,8 @@ def test_every_schema_has_one_metric_that_says_which_model_is_better(labels: lis
     rows = np.tile(np.array([[0.0], [1.0]], np.float32), (4, 1))
     metrics.update(np.repeat(rows, len(labels), 1), np.full((8, outputs), 1 / outputs, np.float32))
     assert np.isfinite(metrics.compute()[name])
+
+
+def test_binary_labels_have_the_limits_of_binary_metrics() -> None:
+    [part] = Metrics([BINARY])._parts.values()
+    BinaryMetrics(["liked"]).merge(part)  # which refuses others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import satrap
-from satrap.checkpoint import write_checkpoint
+from satrap.checkpoint import Series, write_checkpoint
 from satrap.errors import CheckpointError
 from satrap.train import Checkpointing, Result, Trainer, window
+from satrap.train.best import Best, Save
 from tests.train.test_snapshots import (
     StopAt,
     assert_same,
@@ -57,6 +58,49 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     yield made
     assert list(temporary.glob("satrap-*")) == []
+
+
+def test_a_warning_comes_when_something_else_has_become_of_the_best_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    best = Best(Series("memory://runs/x"))
+    assert (best.place, best.step, best.name) == (None, -1, None)
+    offered: list[str] = []
+
+    def save(place: str, error: CheckpointError | None = None) -> Save:
+        def saved(places: Iterable[str]) -> tuple[str, CheckpointError | None]:
+            offered.extend(places)
+            return place, error
+
+        return saved
+
+    full, lost = CheckpointError("no room"), "warning: the best weights could not be kept: "
+    assert best.keep(save("memory://runs/x/best-00000007"), 7) == ""
+    assert (best.place, best.step, best.name) == ("memory://runs/x/best-00000007", 7, "best-00000007")
+    elsewhere = f"{lost}no room; until the run ends they are in /y/best"
+    nowhere = f"{lost}no room; the next evaluation counts anew"
+    assert best.keep(save("/y/best", full), 8) == elsewhere
+    assert (best.place, best.step, best.name) == ("/y/best", 8, None)
+    assert best.keep(save("/y/best", full), 9) == ""
+    assert best.keep(save("", full), 10) == nowhere
+    assert (best.place, best.step, best.name) == (None, 10, None)
+    assert best.keep(save("", full), 11) == ""
+    assert best.keep(save("memory://runs/x/best-00000012"), 12) == ""
+    assert best.keep(save("", full), 13) == nowhere
+    alone = Best()
+    assert alone.keep(save(""), 1) == f"{lost}there is no temporary folder; the next evaluation counts anew"
+    alone.close()
+    first, second, *_ = offered
+    assert first == "memory://runs/x/best-00000007"
+    assert (Path(second).name, Path(second).parent.parent) == ("best", tmp_path)
+    assert offered[3] == second  # one temporary folder for all
+    best.resume("best-00000005", 5)
+    assert (best.place, best.step, best.name) == ("memory://runs/x/best-00000005", 5, "best-00000005")
+    best.resume(None, 6)
+    assert (best.place, best.step) == (None, 6)
+    best.close()
+    assert not Path(second).parent.exists()
 
 
 def assert_of_its_weights(trainer: Trainer, result: Result) -> None:

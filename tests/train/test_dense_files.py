@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import Workers
 from satrap.errors import CheckpointError
 from satrap.train.dense_files import DenseFiles, all_reach, opened
+from tests.dense.threads import together
 
 
 class Two(Workers):
@@ -79,6 +82,7 @@ def test_two_write_one_network_and_a_part_that_cannot_be_written_leaves_the_chec
                 write_checkpoint(place, checkpoint)
             first.release()
             helping.result()
+        assert json.loads(first._workers.posted(first._key))[0] == place  # it was told once
         assert read_checkpoint(place).model["w"].tolist() == [1, 1, 2, 2]
 
 
@@ -106,3 +110,31 @@ def test_a_process_alone_reaches_its_folder_and_leaves_nothing_there(tmp_path: P
     found = opened(Workers(), str(tmp_path))
     assert found is not None
     assert found.weights["w"].read([1], [2]).tolist() == [1, 1]
+
+
+def test_processes_reach_a_folder_together(tmp_path: Path) -> None:
+    place = tmp_path / "new"
+    reached = together(2, lambda workers: all_reach(workers, str(place) if workers.rank == 0 else ""))
+    assert reached == [True, True]
+    assert list(place.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert not all_reach(Workers(), str(tmp_path / "file" / "new"))
+    write_checkpoint(str(place), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
+    for found in together(2, lambda workers: opened(workers, str(place) if workers.rank == 0 else "")):
+        assert found is not None
+        assert found.weights["w"].read([0], [3]).tolist() == [1, 1, 1]
+
+
+class Elsewhere(Workers):
+    """Process 0 of two, of which the other sees another disk."""
+
+    size = 2
+
+    def count(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+
+def test_one_that_does_not_see_the_folder_is_enough_to_give_it_up(tmp_path: Path) -> None:
+    assert not all_reach(Elsewhere(), str(tmp_path))
+    write_checkpoint(str(tmp_path), Checkpoint({}, {"w": torch.ones(3)}, {}, ()))
+    assert opened(Elsewhere(), str(tmp_path)) is None

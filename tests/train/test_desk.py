@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from satrap.exchange.shard_map import ShardMap
 from satrap.train.desk import MEASURES, Moved, Order
 
 
 def test_an_order_of_nothing_moves_nothing_and_an_answer_without_an_error_is_good() -> None:
-    order, answer = Order("x"), Moved("x", ShardMap(2))
-    assert (order.leave, dict(order.join), order.survey, order.by) == ((), {}, False, "rows")
+    assert asdict(Order("x")) == {
+        "id": "x",
+        "leave": (),
+        "join": {},
+        "epoch": 0,
+        "survey": False,
+        "by": "rows",
+    }
     assert MEASURES == ("rows", "bytes", "traffic")
-    assert dict(answer.traffic) == {}
-    assert (answer.error, answer.carried, answer.buckets, dict(answer.rows)) == (None, 0, 0, {})
+    answer = Moved("x", ShardMap(2))
+    told = {"id": "x", "map": answer.map, "error": None, "rows": {}, "bytes": {}, "traffic": {}}
+    counts = ("carried", "carried_bytes", "buckets", "seconds", "pauses", "paused")
+    assert {name: getattr(answer, name) for name in Moved.__slots__} == told | dict.fromkeys(counts, 0)

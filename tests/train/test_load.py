@@ -66,3 +66,53 @@ def test_a_local_store_has_no_shards() -> None:
 def test_staleness_is_sorted_by_number() -> None:
     found = summary(looked(0, 0, 0, 0)[1], 0)
     assert list(found["staleness"]["own"].items()) == [("2", 3), ("10", 1)]
+
+
+@pytest.mark.parametrize(("samples", "each"), [(0, 100.0), (1, 100.0), (8, 12.5)])
+def test_the_traffic_of_a_run_in_figures(samples: int, each: float) -> None:
+    traffic = Traffic(
+        own={1: 2},
+        others={0: 5},
+        lookups=Answers(4, 2.0, in_flight=1),
+        pushes=Answers(2, 0.5, in_flight=2),
+        sent=100,
+        received=200,
+        resent=3,
+        waiting=4,
+        rounding_forward=0.25,
+        rounding_backward=0.125,
+    )
+    assert summary(traffic, samples) == {
+        "staleness": {"own": {"1": 2}, "others": {"0": 5}},
+        "lookup_seconds": 0.5,
+        "push_seconds": 0.25,
+        "sent_bytes_per_sample": each,
+        "received_bytes_per_sample": 2 * each,
+        "resent": 3,
+        "waiting": 4,
+        "rounding_forward": 0.25,
+        "rounding_backward": 0.125,
+    }
+
+
+def test_pushes_and_misses_are_those_since_the_last_look() -> None:
+    load, progress = Load(), Progress()
+    for pushes, seconds, others in ((4, 2.0, {0: 3, 2: 1}), (6, 5.0, {0: 3, 2: 1, 8: 2})):
+        traffic = Traffic({}, others, Answers(), Answers(pushes, seconds))
+        load.look((), traffic, progress, samples=0)
+    assert (progress.push_seconds, progress.others_missed) == (1.5, 8.0)
+    assert (progress.sent_bytes_per_sample, progress.received_bytes_per_sample) == (0.0, 0.0)
+
+
+def test_shards_that_have_come_or_gone_are_counted_anew() -> None:
+    def shard(number: int, seconds: float) -> ShardStatistics:
+        server = ServerStatistics(seconds=seconds, busy_seconds=seconds / 4, requests={"lookup": 8})
+        return ShardStatistics(rows=7, shard=number, server=server)
+
+    load, progress, traffic = Load(), Progress(), Traffic({}, {}, Answers(), Answers())
+    for shards in ([shard(0, 4.0)], [shard(0, 6.0), shard(2, 2.0)], [shard(0, 8.0), shard(2, 3.0)]):
+        load.look(shards, traffic, progress, samples=0)
+    assert progress.shard_busy == (0.25, 0.25)
+    assert progress.shard_rows == (7, 7)
+    assert load.total()["shard_busy"] == [0.25, 0.25]
+    assert load._worked[0].seconds == 2.0  # since the second shard came

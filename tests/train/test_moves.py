@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,13 @@ import pytest
 
 from satrap.batch import Batch
 from satrap.dense import Workers
+from satrap.errors import ExchangeError
+from satrap.exchange.servers.moves import Carried
+from satrap.exchange.shard_map import ShardMap
 from satrap.store import BUCKETS, bucket_of
 from satrap.train import moves
 from satrap.train.desk import Desk, Moved, Order
+from satrap.train.moves import Course, Mover
 from tests.contract.parties import threads
 from tests.dense.threads import together
 from tests.train.plain import VOCABULARY, Batches, make_batches
@@ -139,3 +144,151 @@ def test_traffic_and_bytes_get_even_and_what_is_even_stays(world: int, small_por
     assert size.map.epoch > even.map.epoch
     assert abs(size.rows[0] - size.rows[1]) <= 3  # all rows of this model are of one size
     assert moved.digest == plain.digest
+
+
+class Shards:
+    """Shards that hold what they are said to hold; carrying takes as long as it is said to take."""
+
+    def __init__(self, map: ShardMap, rows: np.ndarray, uses: np.ndarray | None = None) -> None:
+        self.map, self.rows, self.uses = map, rows, np.zeros(BUCKETS) if uses is None else uses
+        self.now, self.takes = 100.0, 0.0
+        self.rehearsed: list[Any] = []
+        self.error: Exception | None = None
+
+    def rehearse(self, map: ShardMap, join: Any) -> None:
+        self.rehearsed.append((map, dict(join)))
+        if self.error is not None:
+            raise self.error
+
+    def rows_by_bucket(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.rows, 100 * self.rows
+
+    def uses_by_bucket(self) -> np.ndarray:
+        return self.uses
+
+    def carry(self, map: ShardMap) -> Carried:
+        self.now += self.takes
+        if self.error is not None:
+            raise self.error
+        moved = int(self.rows[map.owners != self.map.owners].sum())
+        return Carried(moved, 100 * moved)
+
+
+def course_of(shards: Shards, order: Order, monkeypatch: pytest.MonkeyPatch) -> Course:
+    """Return a course that is prepared; time is that of the shards."""
+    monkeypatch.setattr(moves, "time", SimpleNamespace(perf_counter=lambda: shards.now))
+    course = Course(order, shards, 0)  # type: ignore[arg-type]
+    course._prepared.exception(20)
+    assert course.prepared
+    return course
+
+
+def test_portions_are_as_large_as_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(ShardMap(1), np.full(BUCKETS, 10))
+    course = course_of(shards, Order("x", join={1: "h:1"}, epoch=7), monkeypatch)
+    assert (course.failure, course.idle) == (None, False)
+    [(rehearsed, join)] = shards.rehearsed
+    assert (rehearsed.members, rehearsed.epoch, join) == ([0, 1], 7, {1: "h:1"})
+    assert not rehearsed.owners.any()
+
+    def portion(begun: float, steps: int, takes: float) -> tuple[dict[str, Any], dict[str, Any], int]:
+        shards.now, shards.takes = begun, takes
+        plan = course.portion(begun, steps)
+        map = ShardMap.from_dict(plan["map"])
+        said = course.carry(map, begun)
+        moved = np.count_nonzero(map.owners != shards.map.owners)
+        shards.map = map
+        course.paused(begun, steps)
+        return plan, said, int(moved)
+
+    plan, said, moved = portion(100.5, 50, 1 / 64)  # a step takes 0.01 s
+    assert (plan["join"], plan["map"]["epoch"], moved) == ({1: "h:1"}, 7, 8192 // 10)
+    assert said == {"steps": 24}  # 15 times as long as it took, in steps
+    plan, said, moved = portion(101.515625, 60, 0.25)  # a step takes 0.1 s
+    assert (plan["join"], plan["map"]["epoch"], moved) == ({}, 8, int(8192 * 0.02 * 64) // 10)
+    assert said == {"steps": 38}
+    _, said, moved = portion(102.765625, 60, 1e9)  # there was no step between
+    assert (moved, said) == (int(10485 * 0.02 / 0.25) // 10, {"steps": 15 * 10**9})
+    _, _, moved = portion(2e9, 10**9, 0.0005)
+    assert moved == 1  # however slow it was
+    course._rows = 10**6
+    _, said, moved = portion(3e9, 10**9 + 1, 0.25)
+    assert (said, moved) == ({}, 2048 - 819 - 1048 - 83 - 1)
+    assert course.told() == {
+        "carried": 20_480,
+        "carried_bytes": 2_048_000,
+        "buckets": 2048,
+        "pauses": 5,
+        "paused": pytest.approx(1e9 + 0.516, abs=1e-3),
+        "seconds": pytest.approx(1e9),
+    }
+
+
+def test_an_error_while_rows_are_carried_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(ShardMap(2), np.full(BUCKETS, 10))
+    course = course_of(shards, Order("x", leave=(1,)), monkeypatch)
+    plan = course.portion(100.0, 0)
+    assert ShardMap.from_dict(plan["map"]).members == [0, 1]
+    shards.error = ExchangeError("lost")
+    said = course.carry(ShardMap.from_dict(plan["map"]), 100.0)
+    assert said["error"]["what"] == "lost"
+    assert course.told() == dict.fromkeys(
+        ("carried", "carried_bytes", "buckets", "pauses", "paused", "seconds"), 0
+    )
+    course._rows = 10**6
+    assert ShardMap.from_dict(course.portion(100.0, 0)["map"]).members == [0]  # the last portion
+
+
+@pytest.mark.parametrize(("factor", "moves_rows"), [(1.0, False), (1.03, False), (1.05, True)])
+def test_traffic_that_is_nearly_even_moves_nothing(
+    factor: float, moves_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The busier shard would have less by 1.5 % and 2.4 % of a share; rows move for any difference."""
+    weights = np.where(np.arange(BUCKETS) < BUCKETS // 2, factor, 1.0)
+    course = course_of(Shards(ShardMap(2), np.zeros(BUCKETS), weights), Order("x", by="traffic"), monkeypatch)
+    assert course.idle != moves_rows
+    rows = (1000 * weights).astype(np.int64)
+    course = course_of(Shards(ShardMap(2), rows), Order("x", by="rows"), monkeypatch)
+    assert course.idle == (factor == 1.0)
+
+
+def test_why_nothing_can_be_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = Shards(ShardMap(2), np.full(BUCKETS, 10))
+    course = course_of(shards, Order("x", by="traffic"), monkeypatch)
+    assert course.failure is not None
+    assert course.failure.what == "the shards cannot be balanced by traffic"
+    shards.error = ValueError("our own mistake")
+    with pytest.raises(ValueError, match="our own mistake"):
+        _ = course_of(shards, Order("x"), monkeypatch).failure
+
+
+class Quiet:
+    """Snapshots that are never written."""
+
+    def writing(self) -> bool:
+        return False
+
+    def anywhere(self, ready: bool) -> bool:
+        return ready
+
+
+@pytest.mark.parametrize(
+    ("size", "apart", "looks"), [(1, False, [*range(1, 40)]), (2, False, [16, 32]), (2, True, [])]
+)
+def test_several_workers_look_at_the_same_steps(size: int, apart: bool, looks: list[int]) -> None:
+    found: list[int] = []
+
+    class Asked(Wishes):
+        def order(self) -> Order | None:
+            found.append(state.run.steps)
+            return None
+
+    workers, run = Workers(), SimpleNamespace(steps=0)
+    workers.size = size
+    state = SimpleNamespace(workers=workers, exchange=None, apart=apart, run=run)
+    mover = Mover(state, Asked([], 0), Quiet())  # type: ignore[arg-type]
+    nobody = Mover(state, None, Quiet())  # type: ignore[arg-type]
+    for run.steps in range(1, 40):
+        mover.stepped()
+        nobody.stepped()
+    assert found == looks

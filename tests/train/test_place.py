@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import pytest
 import torch
 
-from satrap.dense import Workers
+from satrap.dense import ConnectedWorkers, Workers
 from satrap.errors import ConfigError
 from satrap.exchange import LocalExchange
 from satrap.schema import Table
@@ -55,3 +56,8 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "many")
     with pytest.raises(ConfigError, match="several processes"):
         Place.from_environment()
+
+
+def test_a_process_that_does_not_answer_for_30_seconds_is_lost() -> None:
+    for made in (Place.from_environment, ConnectedWorkers):
+        assert inspect.signature(made).parameters["deadline"].default == 30.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import satrap
 from satrap.embedding import EmbeddingPlan, tables_of
 from satrap.errors import CheckpointError
-from satrap.exchange import LocalExchange
+from satrap.exchange import LocalExchange, Request
 from satrap.store import Shard
 from satrap.train.position import Pending, Position
 from satrap.train.turns import Turn
@@ -95,3 +96,49 @@ def test_a_pass_that_ended_is_not_amid() -> None:
     again = Position(0, 1)
     again.restore([plain], arrays)
     assert (again.epoch, again.amid_pass) == (1, False)
+
+
+def place(epoch: int, worker: int, *, workers: int = 2, done: int = 0, seen: int = 0) -> dict[str, Any]:
+    stream = {"worker": worker, "workers": workers, "position": None, "done": done}
+    return {"epoch": epoch, "streams": [stream], "in_flight": [seen]}
+
+
+ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
+ARRAYS = {"0.0.ids": np.array([0, 5], np.uint64), "0.0.rows": ROWS}
+
+
+def wanted(*ids: int) -> list[Request]:
+    return [Request(0, np.array(ids, np.uint64), np.array([0, len(ids)]))]
+
+
+def test_each_worker_goes_on_from_its_own_place_or_all_from_the_first() -> None:
+    states = [place(1, 0, seen=3), place(2, 1, seen=4)]
+    own, anew = Position(1, 2), Position(1, 2)
+    own.restore(states, ARRAYS)
+    anew.restore(states, None)
+    assert (own.epoch, own.amid_pass, own.replays) == (2, False, True)
+    assert (anew.epoch, anew.amid_pass, anew.replays) == (1, False, False)
+    [rows], seen = own.replayed(wanted(0, 5), 7)
+    assert (rows.tolist(), seen) == (ROWS.tolist(), 4)
+    anew.restore([place(1, 0), place(1, 1, done=1)], None)
+    assert anew.amid_pass
+
+
+@pytest.mark.parametrize(
+    ("ids", "same"), [((9, 5), True), ((0, 5), True), ((9, 6), False), ((9,), False), ((9, 5, 7), False)]
+)
+def test_an_id_that_was_forgotten_may_be_any(ids: tuple[int, ...], same: bool) -> None:
+    position = Position(0, 1)
+    position.restore([place(0, 0, workers=1)], ARRAYS | {"0.0.forgotten": np.array([0])})
+    if same:
+        assert position.replayed(wanted(*ids), 1)[0][0].tolist() == ROWS.tolist()
+    else:
+        with pytest.raises(CheckpointError, match="the data is not what it was"):
+            position.replayed(wanted(*ids), 1)
+
+
+def test_other_requests_than_those_in_flight_are_other_data() -> None:
+    position = Position(0, 1)
+    position.restore([place(0, 0, workers=1)], ARRAYS)
+    with pytest.raises(CheckpointError, match="the data is not what it was"):
+        position.replayed(wanted(0, 5) + wanted(1), 1)

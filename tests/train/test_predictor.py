@@ -77,6 +77,13 @@ def test_it_learns_and_creates_nothing() -> None:
     trainer.close()
 
 
+def test_a_precision_that_does_not_exist_is_refused() -> None:
+    trainer = make_trainer()
+    with pytest.raises(ConfigError, match="precision 'bf16' is unknown"):
+        Predictor(trainer.model, trainer.schema, trainer.exchange, precision="bf16")
+    trainer.close()
+
+
 def test_batches_that_the_caller_reads_are_scored_in_their_order() -> None:
     trainer = make_trainer()
     trainer.fit(Batches(make_batches(10)))

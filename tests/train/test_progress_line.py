@@ -1,4 +1,6 @@
 import io
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +66,36 @@ def test_plain_lines_every_so_often() -> None:
     stream = io.StringIO()
     run(ProgressLine(stream, plain_seconds=0.0))
     assert sum(" | " in line for line in stream.getvalue().splitlines()) == 8
+
+
+@pytest.mark.parametrize(("stream", "every"), [(io.StringIO(), 10.0), (Terminal(), 0.25)])
+def test_a_line_is_shown_as_often_as_it_may_be(
+    stream: io.StringIO, every: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, progress, shown = 100.0, Progress(), []
+    monkeypatch.setattr("satrap.train.progress_line.time", SimpleNamespace(monotonic=lambda: now))
+    with ProgressLine(stream) as line:
+        line.started(progress)
+        for share in (0.99, 1.0, 1.99, 2.0, 2.5, 3.49, 3.5):
+            now = 100.0 + share * every
+            before = len(stream.getvalue())
+            line.step(progress)
+            if len(stream.getvalue()) > before:
+                shown.append(share)
+            if share == 2.5:
+                line.evaluated({"auc": 0.7}, progress)
+                progress.epoch = 1  # of which the validation has told
+    assert shown == [1.0, 2.0, 3.5]
+
+
+def test_steps_that_were_refused_are_told_at_the_end() -> None:
+    stream = io.StringIO()
+    ProgressLine(stream).finished(replace(RESULT, steps=4000, refused=1234, stopped=""))
+    assert stream.getvalue().splitlines() == [
+        "4,000 steps, 600 samples in 1.5 s: 400 samples/s",
+        "warning: 1,234 of 4,000 steps (30.9%) were refused: their loss or a gradient was not finite, so "
+        "nothing was learnt from their samples",
+    ]
 
 
 def test_a_live_line_on_a_terminal_leaves_only_the_results() -> None:
@@ -168,5 +200,14 @@ def test_progress_line_fits_the_terminal() -> None:
         assert line.startswith("epoch 12 step 123,456  30% | ")
         assert "loss 0.5321 | AUC 0.7512" in line
         assert set(line.split(" | ")) <= set(whole.split(" | "))
+    shown, left_out = whole.split(" | "), list[str]()
+    for width in range(len(whole) - 1, 59, -1):
+        now = progress_line(progress, width).split(" | ")
+        left_out += [part.split()[-1] for part in shown if part not in now]
+        shown = now
+    assert left_out == [
+        *("distinct", "B/sample", "ms", "busy", "2.0)", "0%", "GiB", "rows", "samples/s", "left", "refused")
+    ]
+    assert progress_line(progress, 10) == "epoch 12 step 123,456  30% | loss 0.5321 | AUC 0.7512"
     assert progress_line(progress, 80).endswith("30% | loss 0.5321 | AUC 0.7512 | 3 steps refused")
     assert progress_line(progress, len(whole)) == whole

@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from satrap.errors import ConfigError
-from satrap.train.schedule import lookahead, schedule_of
+from satrap.train.schedule import Hybrid, Sync, lookahead, schedule_of
 
 
 @pytest.mark.parametrize(("mode", "given", "expected"), [("sync", 4, 0), ("hybrid", 4, 4), ("async", 0, 0)])
@@ -21,6 +21,11 @@ def test_staleness_grows_to_its_value() -> None:
     assert [schedule_of("hybrid", 4, warmup=6).ahead(t) for t in range(8)] == [0, 0, 1, 2, 2, 3, 4, 4]
     assert schedule_of("async", 4, warmup=0).ahead(0) == 4
     assert schedule_of("sync", 4, lookahead=3).ahead(0) == 3  # what it patches is never stale
+
+
+def test_without_a_word_nothing_begins_small_and_nothing_is_early() -> None:
+    assert (Hybrid(4).ahead(0), Sync().ahead(0), Sync().staleness) == (4, 0, 0)
+    assert schedule_of("sync", 4).ahead(0) == 0
 
 
 def test_what_is_no_mode_or_no_number_is_refused() -> None:

@@ -20,6 +20,7 @@ from satrap.errors import CheckpointError, ConfigError
 from satrap.exchange import LocalExchange
 from satrap.store import Changes, Delta
 from satrap.train import Checkpointing, Observer, Progress, Result, Trainer, window
+from satrap.train.snapshots import _check_same
 from tests import faults
 from tests.train.plain import Batches, grouped, make_batches
 
@@ -612,3 +613,25 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="other settings"):
         trainer.fit(train_data().with_options(batch_size=10), checkpoint=plan, resume=True)
     trainer.close()
+
+
+@pytest.mark.parametrize("name", ["every_steps", "keep", "delta_every_steps"])
+def test_impossible_plans_are_refused(name: str) -> None:
+    plan = Checkpointing("x", **{name: 1})
+    assert {"every_steps": None, "keep": 2, "delta_every_steps": None} | {name: 1} == {
+        one: getattr(plan, one) for one in ("every_steps", "keep", "delta_every_steps")
+    }
+    assert (plan.series().url, plan.series().keep) == ("x", plan.keep)
+    with pytest.raises(ConfigError) as caught:
+        Checkpointing("x", **{name: 0})
+    assert caught.value.what == f"checkpoint: {name} must be >= 1, got 0"
+
+
+def test_a_snapshot_is_of_the_same_arguments_whatever_training_has_changed() -> None:
+    changed = dict.fromkeys(("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best"), 1)
+    own = {"seed": 1, "clip_norm": (1, 2), **changed}
+    _check_same({"seed": 1, "clip_norm": [1, 2], "steps": 2}, own, "here")
+    for saved, fix in (({"seed": 1, "clip_norm": [1, 3]}, "use [1, 3]"), ({"seed": 1}, "use None")):
+        with pytest.raises(ConfigError, match="the snapshot was taken with another clip norm") as caught:
+            _check_same(saved, own, "here")
+        assert (caught.value.where, caught.value.fix) == ("here", f"{fix}, or start anew")

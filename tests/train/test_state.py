@@ -17,6 +17,7 @@ from satrap.checkpoint.saved_dense import DensePart
 from satrap.dense import DataParallel, Workers
 from satrap.train import Checkpointing
 from satrap.train.schedule import Sync
+from satrap.train.state import _shares
 from tests.dense.threads import together
 from tests.train.plain import Batches, Tower, make_batches
 from tests.train.test_snapshots import KillAt, KilledError
@@ -201,3 +202,9 @@ def test_in_async_a_second_fit_goes_on_with_the_optimizer_state_of_the_network()
     np.testing.assert_array_equal(all_rows(whole, "user"), all_rows(halves, "user"))
     whole.close()
     halves.close()
+
+
+def test_processes_that_read_the_same_batches_have_one_share() -> None:
+    runs = [{"streams": [{"worker": n, "done": d}], "of": n} for n, d in ((0, 1), (0, 1), (1, 1), (1, 2))]
+    assert _shares(runs) == [runs[0], runs[2], runs[3]]
+    assert _shares([]) == []

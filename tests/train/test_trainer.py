@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ import pytest
 import torch
 
 import satrap
+from satrap.dense import DataParallel, Mesh, RemoteStep, Workers
+from satrap.dense.divided import Divided
+from satrap.dense.pipelined import Pipelined
+from satrap.embedding.workers import PooledExchange
 from satrap.errors import ConfigError, TrainingError
+from satrap.exchange import LocalExchange
+from satrap.exchange.collective import CollectiveExchange
 from satrap.store import StoreConfig, TableSettings
 from satrap.train import Observer, Trainer, TrainingOptions, lookahead
+from satrap.train.schedule import schedule_of
+from satrap.train.trainer import _backend, _check_lookahead, _check_pooling, _check_together
 from tests.train.plain import (
     VOCABULARY,
     Batches,
@@ -455,3 +464,68 @@ def test_numbers_that_are_not_measured_are_refused_unless_the_loss_is_ones_own()
     trainer = Trainer(Tower(), schema, loss=squared, **optimizers)
     assert trainer.fit(batches).steps == 3
     trainer.close()
+
+
+class Over(Workers):
+    """A worker of a mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+
+
+def test_a_mesh_decides_how_the_network_takes_its_steps() -> None:
+    divided, staged, plain = Over(Mesh(1, 2)), Over(Mesh(pipeline=2)), TrainingOptions()
+    for mode, whole in (("sync", DataParallel), ("hybrid", DataParallel), ("async", RemoteStep)):
+        assert _backend(schedule_of(mode, 0), Over(Mesh(2)), plain) is whole
+    for mode in ("sync", "hybrid"):
+        assert _backend(schedule_of(mode, 0), divided, plain) is Divided
+        assert _backend(schedule_of(mode, 0), staged, plain) is Pipelined
+    others = {"precision": "bfloat16", "microbatches": 2, "checkpoint_activations": True}
+    assert _backend(schedule_of("sync", 0), divided, TrainingOptions(**others)) is Divided
+    for name, value in others.items():
+        with pytest.raises(ConfigError, match=f"{name} {value} does not go with a pipeline") as caught:
+            _backend(schedule_of("sync", 0), staged, TrainingOptions(**{name: value}))
+        assert (caught.value.why == "Mesh has its microbatches") == (name == "microbatches")
+    for workers in (divided, staged):
+        with pytest.raises(ConfigError, match="mode async does not go with a mesh that divides the network"):
+            _backend(schedule_of("async", 0), workers, plain)
+        with pytest.raises(ConfigError, match="compile does not go with a mesh that divides the network"):
+            _backend(schedule_of("sync", 0), workers, TrainingOptions(compile=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "mode", "said"),
+    [
+        (CollectiveExchange, {}, "sync", ""),
+        (CollectiveExchange, {}, "hybrid", "an exchange that pools rows goes with sync only"),
+        (CollectiveExchange, {"clip_norm": 1.0}, "sync", "an exchange that pools rows goes with sync only"),
+        (CollectiveExchange, {"microbatches": 2}, "sync", ""),
+        (PooledExchange, {}, "hybrid", ""),
+        (PooledExchange, {"microbatches": 2}, "sync", "microbatches do not go with embedding workers"),
+        (PooledExchange, {"clip_norm": 1.0}, "sync", "clip_norm does not go with embedding workers"),
+        (LocalExchange, {"clip_norm": 1.0, "microbatches": 2}, "hybrid", ""),
+    ],
+)
+def test_who_pools_rows_decides_what_goes_with_it(
+    kind: type[Any], options: dict[str, Any], mode: str, said: str
+) -> None:
+    exchange = kind.__new__(kind)
+    if kind is CollectiveExchange:
+        exchange.pooled = frozenset({"user"})
+    with pytest.raises(ConfigError, match=said) if said else nullcontext():
+        _check_pooling(exchange, TrainingOptions(**options), mode)
+    if kind is CollectiveExchange:
+        exchange.pooled = frozenset()
+        _check_pooling(exchange, TrainingOptions(**options), mode)
+        with pytest.raises(ConfigError, match="mode async does not go with workers that hold rows"):
+            _check_together(exchange, "async")
+        _check_together(exchange, "sync")
+    if kind is LocalExchange:
+        _check_together(exchange, "async")
+
+
+def test_lookahead_names_the_table_that_does_not_keep_every_row() -> None:
+    _check_lookahead({})
+    with pytest.raises(ConfigError, match="lookahead does not go with eviction") as caught:
+        _check_lookahead({"user": "eviction", "item": "admission"})
+    assert caught.value.where == "table 'user'"

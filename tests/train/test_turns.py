@@ -65,6 +65,11 @@ def test_equal_batches_are_not_scaled_at_all() -> None:
     assert all(turn.share == 1.0 for part in taken for turn in part)
 
 
+def test_samples_that_weigh_nothing_are_no_division_by_zero() -> None:
+    taken = together(2, lambda workers: list(turns(tickets([3]), workers, lambda _: 0.0)))
+    assert [[(turn.share, turn.samples) for turn in part] for part in taken] == [[(1.0, 6)]] * 2
+
+
 def test_the_weight_of_a_batch_is_the_denominator_of_its_loss() -> None:
     def batch(**columns: Any) -> Batch:
         return Batch(3, {}, labels=np.zeros((3, 2), np.float32), **columns)

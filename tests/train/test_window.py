@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from satrap.batch import Batch
 from satrap.schema import Label
+from satrap.train import window
 from satrap.train.window import WINDOW_SAMPLES, Window
 
 
@@ -22,15 +23,15 @@ def drawn(size: int, seed: int) -> tuple[Batch, torch.Tensor]:
 
 
 def test_the_value_is_that_of_the_last_full_window() -> None:
-    window, half = Window([Label(name="y")]), WINDOW_SAMPLES // 2
+    made, half = Window([Label(name="y")]), WINDOW_SAMPLES // 2
     values, expected = [], []
     for seed in range(5):
         batch, logits = drawn(half, seed)
-        values.append(window.add(batch, logits).get("auc", math.nan))
+        values.append(made.add(batch, logits).get("auc", math.nan))
         expected.append((batch.labels, logits.numpy()))
     assert math.isnan(values[0])
     assert values[1] == values[2] != values[3]
-    assert values[3] == values[4] == window.values["auc"]
+    assert values[3] == values[4] == made.values["auc"]
     for last in (1, 3):
         labels, scores = (np.concatenate(parts) for parts in zip(*expected[last - 1 : last + 1], strict=True))
         assert values[last] == pytest.approx(roc_auc_score(labels, scores), abs=2e-3)
@@ -59,3 +60,34 @@ def test_a_restored_window_goes_on_where_it_was() -> None:
     last = drawn(1, 2)
     before = first.values
     assert second.add(*last) == first.add(*last) != before
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "logits", "expected"),
+    [
+        (Label(name="y", kind="regression", mean=1.0, std=2.0), "rmse", [[1.0]], 3.0),
+        (Label(name="y", kind="multiclass", classes=2), "accuracy", [[0.0, 1.0]], 0.0),
+    ],
+)
+def test_labels_of_other_kinds_have_other_metrics(
+    label: Label, name: str, logits: list[list[float]], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "WINDOW_SAMPLES", 4)
+    found = Window([label])
+    batch = Batch(2, {}, labels=np.zeros((2, 1), np.float32))
+    assert found.add(batch, torch.tensor(logits * 2)) == {}
+    assert found.add(batch, torch.tensor(logits * 2)) == {name: pytest.approx(expected)}
+    again = Window([label])
+    again.restore(found.state())
+    assert again.values == found.values
+
+
+def test_an_older_snapshot_has_the_auc_only() -> None:
+    first, second = Window([Label(name="y")]), Window([Label(name="y")])
+    first.add(*drawn(WINDOW_SAMPLES, 0))
+    first.add(*drawn(5, 1))
+    state = first.state()
+    second.restore(state | {"counts": state["counts"][:2]})
+    assert second.values == {"auc": first.values["auc"]}
+    assert second.state()["counts"][0] == 5
+    assert WINDOW_SAMPLES == 50_000

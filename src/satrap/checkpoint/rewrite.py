@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -93,16 +94,23 @@ def _replaced(
             files = write(folder)
         manifest = replace(old, data=folder, files=files)
         if same_rows:
-            found = Counter[str]()
-            for table, chunk in read_chunks(storage, manifest):
-                found[table] += len(chunk.ids)
-            if found != old.rows():
-                text = f"{dict(found)} rows would take the place of {old.rows()}"
-                raise CheckpointError(text, where=storage.url)
+            _check_rows(storage, old, manifest)
         commit(storage, manifest)
     except OSError as error:
         raise CheckpointError(f"the checkpoint could not be written: {error}", where=storage.url) from error
     return manifest
+
+
+def _check_rows(storage: Storage, old: Manifest, new: Manifest) -> None:
+    """Raise CheckpointError unless new files hold as many rows; then remove them."""
+    found = Counter[str]()
+    for table, chunk in read_chunks(storage, new):
+        found[table] += len(chunk.ids)
+    if found != old.rows():
+        with suppress(OSError):
+            storage.remove(new.data)
+        text = f"{dict(found)} rows would take the place of {old.rows()}"
+        raise CheckpointError(text, where=storage.url)
 
 
 def _copied(

@@ -126,8 +126,7 @@ class PowerSGD(Compressed):
         """Return the first m x rank matrix of a parameter, the same in each process."""
         error = self.errors[number]
         random = torch.Generator().manual_seed(number)
-        columns = error.numel() // len(error)
-        return torch.randn(columns, min(self.rank, columns, len(error)), generator=random).to(error.device)
+        return torch.randn(error.numel() // len(error), self.rank, generator=random).to(error.device)
 
     def _first(self, head: Sequence[float], given: Sequence[Tensor]) -> tuple[list[float], Any]:
         for n, q in self.factors.items():
@@ -211,10 +210,10 @@ def sent_bytes(compression: Compression, shapes: Sequence[Sequence[int]], size: 
     counts = [math.prod(shape) for shape in shapes]
     if compression.kind == "sign":
         return (size - 1) * (math.ceil(sum(counts) / 8) + 4 * len(counts))
-    numbers = 0
-    for shape, count in zip(shapes, counts, strict=True):
-        columns = count // shape[0] if thin(shape, compression.rank) else 0
-        numbers += min(compression.rank, shape[0], columns) * (shape[0] + columns) if columns else count
+    numbers = sum(
+        compression.rank * (shape[0] + count // shape[0]) if thin(shape, compression.rank) else count
+        for shape, count in zip(shapes, counts, strict=True)
+    )
     return 2 * (size - 1) / size * 4 * numbers
 
 
@@ -223,9 +222,7 @@ def kept_bytes(compression: Compression, shapes: Sequence[Sequence[int]]) -> int
     if compression.kind == "sign":
         return 4 * sum(map(math.prod, shapes))
     short = [shape for shape in shapes if thin(shape, compression.rank)]
-    columns = [math.prod(shape[1:]) for shape in short]
-    ranks = [min(compression.rank, shape[0], m) for shape, m in zip(short, columns, strict=True)]
-    return 4 * sum(m * (shape[0] + r) for shape, m, r in zip(short, columns, ranks, strict=True))
+    return 4 * sum(math.prod(shape[1:]) * (shape[0] + compression.rank) for shape in short)
 
 
 def thin(shape: Sequence[int], rank: int) -> bool:

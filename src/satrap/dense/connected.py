@@ -348,7 +348,7 @@ class ConnectedWorkers(ConnectedGroup, Workers):
                 seen[rank] = beat, now
             elif now - at > deadline:
                 raise ExchangeError(
-                    f"worker {rank} has shown no sign of life for {self.deadline:g} s",
+                    f"worker {rank} has shown no sign of life for {deadline:g} s",
                     where=f"stage: {stage}, in worker {self.rank}",
                     why="all workers must be there to go on",
                     fix="look at its log",

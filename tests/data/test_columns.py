@@ -1,0 +1,80 @@
+"""Columns become arrays, bytes and numbers, whatever held them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from satrap.data.columns import as_array, bytes_of, is_text, to_floats
+from satrap.errors import DataError
+
+
+def test_values_of_all_kinds_become_one_array() -> None:
+    array = pa.array([1, 2])
+    assert as_array(array) is array
+    for chunks in ([], [[1, 2]], [[1], [2, 3]]):
+        found = as_array(pa.chunked_array(chunks, pa.int64()))
+        assert isinstance(found, pa.Array)
+        assert found.to_pylist() == [value for chunk in chunks for value in chunk]
+    assert as_array([1, 2**63]).type == pa.uint64()
+    assert as_array([1, 2**62]).type == pa.int64()
+    assert as_array(np.array(["a", np.nan, None], object)).to_pylist() == ["a", None, None]
+    matrix = as_array(np.arange(6).reshape(2, 3)[:, ::-1])
+    assert (matrix.type, matrix.to_pylist()) == (pa.list_(pa.int64(), 3), [[2, 1, 0], [5, 4, 3]])
+
+
+@pytest.mark.parametrize("values", [[1, "a"], [2**63, -1], [[1], 2]], ids=str)
+def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"the values have no common type: .") as caught:
+        as_array(values)
+    assert "\n" not in caught.value.what
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
+def test_bytes_of_texts_without_a_copy(kind: pa.DataType) -> None:
+    assert is_text(kind)
+    width = np.int64 if kind in (pa.large_string(), pa.large_binary()) else np.int32
+    whole = pa.array(["ab", "", None, "cde"], pa.string()).cast(kind)
+    for start, count in ((0, 4), (1, 3), (2, 1), (3, 1)):
+        data, offsets = bytes_of(whole.slice(start, count))
+        assert offsets.dtype == width
+        texts = [data[a:b].tobytes() for a, b in pairwise(offsets)]
+        assert texts == [b"ab", b"", b"", b"cde"][start : start + count]
+    data, offsets = bytes_of(pa.array([], kind))
+    assert (len(data), offsets.tolist(), offsets.dtype) == (0, [0], width)
+    data, offsets = bytes_of(pa.array([None, None], kind))
+    assert (len(data), offsets.tolist()) == (0, [0, 0, 0])
+
+
+def test_other_types_are_no_text() -> None:
+    assert not any(map(is_text, (pa.int64(), pa.list_(pa.string()), pa.dictionary(pa.int8(), pa.string()))))
+
+
+NA = pa.array(["NA", "?"])
+TEXTS = ["1.5", " 2 ", "", None, "true", "True", "TRUE", "false", "False", "FALSE", "NA", "?"]
+NUMBERS = [1.5, 2.0, math.nan, math.nan, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, math.nan, math.nan]
+
+
+def test_texts_are_read_as_numbers() -> None:
+    for array in (pa.array(TEXTS), pa.array(TEXTS).dictionary_encode(), pa.array(TEXTS, pa.large_string())):
+        np.testing.assert_array_equal(to_floats(array, NA), NUMBERS)
+    np.testing.assert_array_equal(to_floats(pa.array(TEXTS[:10])), NUMBERS[:10])
+    np.testing.assert_array_equal(to_floats(pa.array(TEXTS[:4])), NUMBERS[:4])
+    for array, given in ((pa.array(TEXTS), None), (pa.array(["1", "x"]), NA), (pa.array(["true", "x"]), NA)):
+        with pytest.raises(pa.ArrowInvalid):
+            to_floats(array, given)
+
+
+def test_numbers_and_truth_stay_and_dates_are_refused() -> None:
+    np.testing.assert_array_equal(to_floats(pa.array([1, None, 3])), [1.0, math.nan, 3.0])
+    np.testing.assert_array_equal(to_floats(pa.array([True, False, None])), [1.0, 0.0, math.nan])
+    assert to_floats(pa.array([2**53 + 1])).tolist() == [2.0**53]
+    for refused in (pa.array([datetime.date(2026, 1, 1)]), pa.array([b"0" * 16], pa.uuid())):
+        with pytest.raises(pa.ArrowInvalid, match="dates, times and ids are no numbers"):
+            to_floats(refused)
