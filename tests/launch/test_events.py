@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_the_first_step_of_each_epoch_is_told_and_then_one_every_fifth_of_a_seco
 ) -> None:
     """Also on a machine that has just been started, whose clock is near 0."""
     now, told = 0.0, list[Event]()
-    monkeypatch.setattr(events.time, "monotonic", lambda: now)
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now))
     forward = Forward(told.append)
     steps = [(0.0, 0), (0.1, 0), (0.2, 0), (0.3, 0), (0.35, 1), (0.5, 1), (0.55, 1), (0.55, 2)]
     for number, (now, epoch) in enumerate(steps):  # noqa: B007 - the clock reads `now`
