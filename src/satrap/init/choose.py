@@ -78,7 +78,7 @@ def add_features(
             found.add(f"{name}_bins", keys, "the same in bins: learns steps and peaks")
         if decision.also_id:
             found.add(f"{name}_id", {"dim": dim_of(distinct), "column": name}, f"the same as an id, {count}")
-    
+
 
 def has_long_tail(values: Any) -> bool:
     """Return whether logarithms measure numbers, float64[n], better: skewness above 2, none negative."""
