@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from satrap.cli import init as module
 from satrap.config import load
 from tests.cli.command import satrap
 from tests.init.frames import clicks, shop
@@ -79,3 +82,24 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("rows.csv.gz").write_text("y,x\n0,1\n")
     satrap("init", "rows.csv.gz", "--label", "y").assert_refused("not compressed with gzip")
     assert not Path("recipe.yaml").exists()
+
+
+def test_rows_are_counted_on_a_terminal_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 10.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    with module._Counting() as counting:
+        now = 20.0
+        counting(1000)
+    assert capsys.readouterr().err == ""
+    now = 10.0
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with module._Counting() as counting:
+        for now, rows in ((11.0, 1000), (11.5, 2000), (12.0, 3000), (12.75, 4000)):  # noqa: B007
+            counting(rows)
+    assert capsys.readouterr().err == "\r2,000 rows read\r4,000 rows read\r\x1b[K"
+
+
+def test_columns_are_counted_in_words() -> None:
+    assert [module._columns(count) for count in (0, 1, 2)] == ["0 columns", "1 column", "2 columns"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from satrap.cli import prepare as module
+from satrap.prepare import Progress
 from tests.cli.command import SATRAP, satrap
 from tests.launch.runs import RECIPE, frame
 
@@ -102,3 +106,27 @@ def test_two_kills_change_no_byte(tmp_path: Path) -> None:
     assert (out / "manifest.json").read_bytes() == (whole / "manifest.json").read_bytes()
     assert (out / "recipe.yaml").read_bytes() == (whole / "recipe.yaml").read_bytes()
     assert not list(out.glob("*.part"))
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = 10.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with module._Line() as line:
+        line(Progress(1000, 2_000_000_000, None))
+        now = 12.0
+        line(Progress(3000, 3_000_000_000, 4_000_000_000))
+        line(Progress(4000, 5_000_000_000, 4_000_000_000))
+        line.say("a warning")
+    clear, end = "\x1b[K", "\r\x1b[K"
+    first = f"\r1,000 rows, 2.00 GB read{clear}"
+    second = f"\r 75%  3,000 rows, 3.00 GB read, 500 MB/s{clear}"
+    third = f"\r100%  4,000 rows, 5.00 GB read, 1,500 MB/s{clear}"
+    assert capsys.readouterr().err == f"{first}{second}{third}{end}a warning\n{end}"
+
+
+def test_no_progress_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    with module._Line() as line:
+        line(Progress(1000, 2_000_000_000, None))
+        line.say("a warning")
+    assert capsys.readouterr().err == "a warning\n"

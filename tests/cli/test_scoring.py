@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from satrap.cli.scoring import _warn_of_unseen
 from tests.cli.command import process, satrap
 from tests.launch.runs import frame, make_recipe
 
@@ -92,3 +93,11 @@ def test_predict_refuses_to_overwrite_and_leaves_nothing_behind(run: Path, tmp_p
     frame(0).to_csv(tmp_path / "new.csv", index=False)
     satrap(*given, tmp_path / "x.csv").assert_refused("no rows")
     assert {path.name for path in tmp_path.iterdir()} == {"new.csv", "out.csv"}
+
+
+def test_from_more_than_half_on_unseen_ids_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    _warn_of_unseen({"user": 0.5, "item": 0.0})
+    assert capsys.readouterr().err == ""
+    _warn_of_unseen({"user": 0.51, "item": 0.5, "city": 0.75})
+    first = "warning: most ids have never been trained: user 51%, city 75%"
+    assert capsys.readouterr().err.splitlines()[0] == first

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from satrap.config.explain import walk
+from satrap.config.explain import shown, walk
 from satrap.config.keys import Sections
 from satrap.optim import KINDS
 from tests.config.recipes import TEXT, edited, line_of, refused
@@ -163,3 +163,17 @@ def test_a_feature_of_the_other_kind_is_told_how_to_say_so(tmp_path: Path, featu
     fix = refused(tmp_path, f"features.user={feature}").fix
     assert fix.startswith(f"{hint}allowed here: ")
     assert "numeric: true for a number" in refused(tmp_path, "features.user=16").fix
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x" * 58, repr("x" * 58)),
+        ("x" * 59, "'" + "x" * 56 + "..."),
+        (None, "nothing"),
+        (False, "false"),
+        (2.5, "2.5"),
+    ],
+)
+def test_values_are_shown_short(value: object, text: str) -> None:
+    assert shown(value) == text

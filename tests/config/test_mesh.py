@@ -39,6 +39,8 @@ def test_workers_follow_the_mesh(tmp_path: Path, settings: list[str], workers: i
         ({"data": 2, "tensor": 2}, "dense.mesh is 2 x 2 = 4"),
         ({"tensor": 2}, "dense.mesh is data x 2"),
         ({"data": 2}, "dense.mesh is 2 x 1 = 2"),
+        ({"data": 2, "pipeline": 2}, "dense.mesh is 2 x 1 x 2 = 4"),
+        ({"tensor": 2, "pipeline": 2}, "dense.mesh is data x 2 x 2"),
     ],
 )
 def test_given_another_number_it_is_an_error(tmp_path: Path, mesh: dict[str, int], said: str) -> None:
@@ -113,3 +115,9 @@ def test_stages_are_whole(tmp_path: Path, other: str) -> None:
 def test_keys_of_a_pipeline_without_one_are_refused(tmp_path: Path, key: str) -> None:
     error = refused(tmp_path, f"dense.{key}")
     assert error.what == f"dense.{key.split('=')[0]} has no effect without dense.mesh.pipeline"
+
+
+@pytest.mark.parametrize("other", ["cluster.loaders=1", "cluster.placements={user: replicated}"])
+def test_what_goes_with_shared_weights_alone(tmp_path: Path, other: str) -> None:
+    loaded(tmp_path, SERVERS, "cluster.workers=2", "dense.sharded=true", other)
+    loaded(tmp_path, SERVERS, "cluster.workers=2", other)

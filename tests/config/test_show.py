@@ -42,3 +42,11 @@ def test_reference_explains_sections_and_keys() -> None:
     assert "batch_size" not in training
     with pytest.raises(ConfigError, match="no section 'trainin'"):
         reference("trainin")
+
+
+def test_origins_stand_in_one_column(tmp_path: Path) -> None:
+    """The 72nd, but for longer lines."""
+    for line in annotated(loaded(tmp_path, f"data.train=[{'x' * 90}]")).splitlines():
+        left, marked, _ = line.partition("  # ")
+        if marked:
+            assert len(left) == max(len(left.rstrip()), 72)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from satrap.config import load
+from satrap.config import load, source
 from satrap.config.show import to_yaml
 from satrap.config.source import read
 from satrap.errors import ConfigError
@@ -192,3 +192,33 @@ def test_an_unknown_version_of_yaml_is_refused(version: str, tmp_path: Path) -> 
     recipe.write_text(f"%YAML {version}\n---\ndata: {{train: a.csv}}\n")
     with pytest.raises(ConfigError, match="YAML"):
         load(recipe)
+
+
+def nested(depth: int) -> str:
+    return "{a: " * depth + "1" + "}" * depth
+
+
+def test_limits_of_depth_and_size(tmp_path: Path) -> None:
+    """A list of 98 ones has 99 nodes; the recipe, its list of aliases and 202 lists have 20,000."""
+    read(write(tmp_path, nested(16)))
+    full = f"a: &a [{', '.join(['1'] * 98)}]\nb: [{', '.join(['*a'] * 201)}]\n"
+    assert len(read(write(tmp_path, full)).values["b"]) == 201
+    read(write(tmp_path, f"a: 1\n#{',' * (4 * 20_000 - 2)}"))
+    for text in (nested(17), full + "c: 1\n", f"a: 1\n#{',' * (4 * 20_000 - 1)}"):
+        with pytest.raises(ConfigError, match="too deeply or too large"):
+            read(write(tmp_path, text))
+
+
+def test_a_file_has_at_most_a_mebibyte(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("#" * (1 << 20))
+    assert len(source._text(path)) == 1 << 20
+    path.write_text("#" * (1 << 20) + "#")
+    with pytest.raises(ConfigError, match="at most 1,048,576 bytes"):
+        source._text(path)
+
+
+def test_values_as_errors_show_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(write(tmp_path, f"a: !!int {'x' * 81}\n"))
+    assert caught.value.what == f"cannot read the value {'x' * 80!r}"

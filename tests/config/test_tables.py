@@ -121,3 +121,19 @@ def test_a_frozen_table_may_have_a_budget_but_no_admission(tmp_path: Path) -> No
     loaded(tmp_path, "tables.user.memory=1MiB", "tables.user.eviction=null", text=FROZEN)
     error = refused(tmp_path, "tables.user.admission={min_count: 2}", text=FROZEN)
     assert error.what == "tables.user.admission does not go with frozen: true"
+
+
+@pytest.mark.parametrize(("memory", "good"), [("4194303", True), ("4194304", False), ("4194305", False)])
+def test_a_table_leaves_memory_to_the_others(memory: str, good: bool, tmp_path: Path) -> None:
+    settings = ["embedding.memory=4MiB", f"tables.user.memory={memory}"]
+    if good:
+        loaded(tmp_path, *settings)
+    else:
+        said = "all of" if memory == "4194304" else "more than"
+        assert f"{said} embedding.memory, 4194304" in refused(tmp_path, *settings).what
+
+
+def test_a_table_with_a_chance_below_one_is_decided_by_it(tmp_path: Path) -> None:
+    for key, decided in (("min_count: 1", False), ("probability: 0.99", True), ("min_count: 2", True)):
+        found = kept(loaded(tmp_path, f"tables.user.admission={{{key}}}").sections)["user"]
+        assert found.decided_by == ([("tables", "user", "admission")] if decided else [])

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from satrap.config.cluster import Cluster
 from satrap.config.keys import Embedding, Training
 from satrap.config.values import as_bytes
 
@@ -25,3 +26,20 @@ def test_devices() -> None:
         assert Training.model_validate({"device": name}).device == name
     with pytest.raises(ValidationError, match="should be cpu, cuda or cuda:N"):
         Training.model_validate({"device": "gpu"})
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad"),
+    [
+        ("metrics_port", [0, 65535], [-1, 65536]),
+        ("workers", [1], [0]),
+        ("loaders", [0], [-1]),
+        ("addresses", [["h:1"], ["h:12345"]], [["h"], ["h:"], ["h:123456"], ["a b:1"]]),
+    ],
+)
+def test_limits(key: str, good: list[object], bad: list[object]) -> None:
+    for value in good:
+        assert getattr(Cluster.model_validate({key: value}), key) == value
+    for value in bad:
+        with pytest.raises(ValidationError):
+            Cluster.model_validate({key: value})

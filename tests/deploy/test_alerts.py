@@ -130,3 +130,30 @@ def test_the_document_lists_them() -> None:
     page = Path(__file__).parents[2] / "docs" / "metrics.md"
     listed = re.findall(r"^\| `(Satrap\w+)` \| (\w+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert listed == [(alert.name, alert.severity) for alert in ALERTS]
+
+
+def test_how_long_they_wait() -> None:
+    [group] = alerts()["groups"]
+    assert {rule["alert"]: rule.get("for") for rule in group["rules"]} == {
+        "SatrapProcessDown": "2m",
+        "SatrapNoSteps": "15m",
+        "SatrapRestarts": None,
+        "SatrapRefusedSteps": None,
+        "SatrapRefusedRequests": None,
+        "SatrapStrangers": None,
+        "SatrapLostMessages": "10m",
+        "SatrapShardBusy": "15m",
+        "SatrapWaitsForData": "15m",
+        "SatrapMemoryFull": "30m",
+        "SatrapFewDescriptors": "5m",
+    }
+    assert group["rules"][0] == {
+        "alert": "SatrapProcessDown",
+        "expr": 'up{role=~"worker|shard|loader|embedding-worker"} == 0',
+        "for": "2m",
+        "labels": {"severity": "critical"},
+        "annotations": {
+            "summary": "{{ $labels.instance }} of run {{ $labels.run }} does not answer",
+            "description": ALERTS[0].action,
+        },
+    }

@@ -92,3 +92,72 @@ def test_queries_follow_the_variables() -> None:
             assert "$window" not in target["expr"]
     names = [variable["name"] for variable in made["templating"]["list"]]
     assert names == ["datasource", "run"]
+
+
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def test_whole_panels() -> None:
+    panels = dashboard()["panels"]
+    places = [tuple(panel["gridPos"][key] for key in "xywh") for panel in panels[:5]]
+    assert places == [(0, 0, 8, 8), (8, 0, 8, 8), (16, 0, 8, 8), (0, 8, 8, 8), (8, 8, 8, 8)]
+    plain, stacked = {"lineWidth": 1, "fillOpacity": 10}, {"mode": "normal", "group": "A"}
+    assert {panel["title"] for panel in panels if panel["fieldConfig"]["defaults"]["custom"] != plain} == {
+        "Time of a worker, by stage",
+        "Rows",
+    }
+    assert panels[3]["fieldConfig"]["defaults"]["custom"] == {
+        "lineWidth": 1,
+        "fillOpacity": 40,
+        "stacking": stacked,
+    }
+    (staleness,) = [panel for panel in panels if panel["title"] == "Staleness"]
+    buckets = (
+        'sum by (le, whose) (rate(satrap_worker_staleness_updates_bucket{run=~"$run"}[$__rate_interval]))'
+    )
+    assert staleness == {
+        "id": 6,
+        "type": "timeseries",
+        "title": "Staleness",
+        "description": "Updates that a lookup did not see: the worker's own, and those of others.",
+        "datasource": SOURCE,
+        "gridPos": {"x": 16, "y": 8, "w": 8, "h": 8},
+        "fieldConfig": {"defaults": {"unit": "short", "custom": plain}, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+        "targets": [
+            {
+                "refId": letter,
+                "datasource": SOURCE,
+                "expr": f"histogram_quantile({share}, {buckets})",
+                "legendFormat": f"{{{{whose}}}}, {percent}",
+            }
+            for letter, share, percent in (("A", "0.5", "50%"), ("B", "0.99", "99%"))
+        ],
+    }
+
+
+def test_the_dashboard_itself() -> None:
+    made = dashboard()
+    del made["panels"]
+    run = {"query": "label_values(satrap_role_info, run)", "refId": "run"}
+    assert made == {
+        "title": "satrap",
+        "uid": "satrap",
+        "tags": ["satrap"],
+        "editable": True,
+        "schemaVersion": 39,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {
+            "list": [
+                {"type": "datasource", "name": "datasource", "label": "Source", "query": "prometheus"},
+                {
+                    "type": "query", "name": "run", "label": "Run", "datasource": SOURCE, "query": run,
+                    "refresh": 2, "sort": 1, "multi": True, "includeAll": True,
+                },
+            ]
+        },
+    }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,44 @@ def test_values_are_those_of_the_manifests(tmp_path: Path) -> None:
     }
     assert (folder / "files" / "mine.py").exists()
     assert "{{" not in (folder / "files" / "recipe.yaml").read_text()
+
+
+@pytest.mark.parametrize("settings", [NEEDED, SERVERS, RAY], ids=["local", "servers", "ray"])
+def test_templates_and_values_give_the_manifests(tmp_path: Path, settings: list[str]) -> None:
+    """Without Helm: a template of an object only looks values up."""
+    folder, plain = chart(tmp_path, *settings)
+    values = YAML(typ="safe", pure=True).load((folder / "values.yaml").read_text())
+
+    def looked_up(match: re.Match[str]) -> str:
+        found = values
+        for key in re.findall(r'"([^"]+)"', match[1]):
+            found = found[key]
+        return str(found)
+
+    found = {}
+    for path in (folder / "templates").iterdir():
+        text = path.read_text(encoding="utf-8")
+        if path.stem != "configmap":
+            [found[path.stem]] = load_all(re.sub(r"'?\{\{ index \.Values (.*?) \}\}'?", looked_up, text))
+    for one in plain:
+        if one["kind"] == "ConfigMap":
+            [meta] = load_all((folder / "templates" / "configmap.yaml").read_text().partition("\ndata:")[0])
+            assert meta == {key: value for key, value in one.items() if key != "data"}
+        else:
+            assert yaml_numbers(found.pop(one["kind"].lower())) == yaml_numbers(one)
+    assert found == {}
+    [about] = load_all((folder / "Chart.yaml").read_text())
+    assert (about["apiVersion"], about["name"], about["type"]) == ("v2", "run", "application")
+
+
+def yaml_numbers(value: Any) -> Any:
+    """Quantities such as "2" and 2 alike."""
+    if isinstance(value, dict):
+        return {key: yaml_numbers(one) for key, one in value.items()}
+    return [yaml_numbers(one) for one in value] if isinstance(value, list) else str(value)
+
+
+def test_the_namespace_is_left_to_helm(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path), NEEDED)
+    files = helm(recipe, Request(name="run", image="i", data_claim="d", namespace="ml"))
+    assert "namespace" not in "".join(files.values())

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
 from satrap.config import load
@@ -28,3 +30,32 @@ def test_texts_of_several_lines_stay_readable(tmp_path: Path) -> None:
     first = next(YAML(typ="safe", pure=True).load_all(text))
     (tmp_path / "recipe.yaml").write_text(first["data"]["recipe.yaml"])
     assert load(tmp_path / "recipe.yaml").sections.embedding.memory == 1 << 30
+
+
+KEY = [
+    "# once, before: the key of the cluster, which these manifests name and do not hold",
+    "#   satrap key cluster.key",
+    "#   kubectl create secret generic run-key --from-file=cluster.key",
+]
+USE = [
+    "# start:  kubectl apply -f FILE",
+    "# watch:  kubectl logs -f job/run-train",
+    "# result: folder run in the volume of claim run-run",
+]
+SHARDS = ["# after the job, shards still run: kubectl delete statefulset run-shard"]
+RAY = ["cluster.launcher=ray", "cluster.exchange=servers"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        (["cluster.exchange=servers", "checkpoint.url=s3://b/run"], [*KEY, *USE, *SHARDS]),
+        (RAY, [*KEY, *USE]),
+        ([], USE),
+    ],
+)
+def test_the_whole_head(tmp_path: Path, settings: list[str], lines: list[str]) -> None:
+    recipe = load(make_recipe(tmp_path), [*NEEDED, *settings])
+    text = kubernetes(recipe, Request(name="run", image="i", data_claim="d"))
+    first = f"# Made by satrap {version('satrap')}: satrap deploy kubernetes"
+    assert text.partition("---\n")[0].splitlines() == [first, "#", *lines]

@@ -189,5 +189,48 @@ def test_a_run_that_is_stopped_has_time_to_save(recipe: Path) -> None:
     assert set(found) == {"ConfigMap", "PersistentVolumeClaim", "Job"}
 
 
+TIER = ["embedding.eviction.policy=lru", "embedding.tier={path: /x, size: 9GiB}"]
+HELPERS = ["cluster.workers=2", "cluster.loaders=2", "cluster.embedding_workers=1", "cluster.restarts=5"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "asked"),
+    [
+        (
+            "servers",
+            [*SERVERS, *TIER, *HELPERS, "checkpoint.durability=journal", "cluster.grace=45.5"],
+            {
+                "worker_cpu": 2, "shard_cpu": 0.5, "storage": 3 << 30, "storage_class": "fast",
+                "env_secrets": ("s3",), "service_account": "trainer", "namespace": "ml", "queue": "q",
+                "one_zone": True, "shard_nodes": {"pool": "memory"},
+            },
+        ),
+        (
+            "shared",
+            [*SERVERS[:-1], "cluster.shards=1"],
+            {"shared": True, "shard_memory": 5 << 30, "worker_memory": 2 << 30, "key_secret": "ours"},
+        ),
+        ("gpu", [*NEEDED, *TIER, "training.device=cuda", "cluster.restarts=0"], {"data_claim": "d"}),
+        (
+            "ray",
+            [
+                *NEEDED, *TIER, *SERVERS[-2:], "cluster.workers=2", "cluster.loaders=2", "cluster.restarts=0",
+                "cluster.launcher=ray", "training.device=cuda", "cluster.resources.worker.gpu=1",
+                "cluster.grace=45.5",
+            ],
+            {"shard_cpu": 0.5, "queue": "q"},
+        ),
+    ],
+)  # fmt: skip
+def test_whole_manifests(recipe: Path, name: str, settings: list[str], asked: Object) -> None:
+    """Everything but the recipe, as it was read through once, line by line."""
+    text = (Path(__file__).parent / "expected" / f"{name}.yaml").read_text(encoding="utf-8")
+    expected = {one["kind"]: one for one in YAML(typ="safe", pure=True).load_all(text)}
+    found = objects(recipe, *settings, **asked)
+    assert list(found) == ["ConfigMap", *expected]
+    del found["ConfigMap"]
+    assert found == expected
+
+
 def test_quantities_are_rounded_up() -> None:
     assert [quantity(1), quantity(1 << 20), quantity((1 << 30) + 1)] == ["1Mi", "1Mi", "1025Mi"]

@@ -129,3 +129,24 @@ def test_paths_leave_no_volume(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("rows.csv", "../rows.csv"))
     with pytest.raises(ConfigError, match="which has paths relative to its root"):
         made(path, *NEEDED)
+
+
+def test_a_pod_has_as_many_workers_as_a_host_has_gpus(tmp_path: Path) -> None:
+    path, settings = make_recipe(tmp_path), [*SERVERS, "training.device=cuda"]
+    assert made(path, *settings, "cluster.workers=16").recipe.sections.cluster.workers == 16
+    with pytest.raises(ConfigError, match="17 workers on cuda"):
+        made(path, *settings, "cluster.workers=17")
+    ray = [*settings, "cluster.launcher=ray", "cluster.resources.worker.gpu=1"]
+    assert made(path, *ray, "cluster.workers=17").recipe.sections.cluster.workers == 17
+
+
+def test_the_most_bytes_of_recipe_and_code(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, RECIPE.replace("{name: dnn, hidden: [8]}", '{class: "mine.py:Net"}'))
+    (tmp_path / "mine.py").write_text("class Net: ...\n")
+    code = "class Net: ...\n#"
+    room = 900_000 - len(made(path, *NEEDED).files["recipe.yaml"]) - len(code)
+    (tmp_path / "mine.py").write_text(code + "x" * room)
+    assert sum(map(len, made(path, *NEEDED).files.values())) == 900_000
+    (tmp_path / "mine.py").write_text(code + "x" * (room + 1))
+    with pytest.raises(ConfigError, match="more than 900,000 bytes"):
+        made(path, *NEEDED)

@@ -20,6 +20,8 @@ def test_names_that_kubernetes_refuses(name: str) -> None:
         ("2026", "run-2026"),
         ("é", "run"),
         ("a" * 60, "a" * 40),
+        ("1" * 60, "run-" + "1" * 36),
+        ("-a--b-", "a-b"),
     ],
 )
 def test_any_recipe_has_a_name(recipe: str, name: str) -> None:

@@ -43,3 +43,26 @@ def test_a_category_is_worth_what_its_label_rates_are() -> None:
 
 def test_one_class_or_lists_have_none() -> None:
     assert np.isnan(alone([1, 2, 3], np.zeros(3)))
+
+
+def test_a_row_is_scored_by_the_other_half() -> None:
+    random = np.random.default_rng(6)
+    codes, target = random.integers(0, 4, 60), random.integers(0, 2, 60).astype(float)
+    scores = []
+    for i, code in enumerate(codes):
+        others = [target[j] for j in range(len(codes)) if j % 2 != i % 2 and codes[j] == code]
+        scores.append((sum(others) + target.mean()) / (len(others) + 1))
+    expected = roc_auc_score(target, scores)
+    assert expected > 0.5
+    assert alone([f"c{code}" for code in codes], target) == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_without_a_number_tell_nothing() -> None:
+    values = np.where(np.arange(40) % 4 == 0, np.nan, np.arange(40.0))
+    target = (np.arange(40) >= 20).astype(float)
+    assert alone(values, target) == 0.75 * 1 + 0.25 * 0.5
+
+
+def test_neither_one_class_nor_a_list_has_an_auc() -> None:
+    assert np.isnan(alone([1, 2, 3], np.ones(3)))
+    assert np.isnan(alone([[1], [2], [3, 4]], np.array([0.0, 1.0, 1.0])))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -109,3 +111,62 @@ def test_features_of_one_name_stay_apart() -> None:
         "a_3": {"numeric": True, "column": "a"},
     }
     assert found.width == 13
+
+
+def test_widths_by_the_ids() -> None:
+    widths = {0: 4, 1: 4, 32: 4, 33: 8, 127: 8, 128: 16, 10**6: 16}
+    assert {distinct: dim_of(distinct) for distinct in widths} == widths
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((1999, 20, 10), (9, 10)),
+        ((2000, 20, 10), (10, 10)),
+        ((10**6, 20, 0), (32, 0)),
+        ((10**6, 500, 500), (15, 500)),
+        ((10**6, 1884, 1884), (4, 151)),
+        ((10**6, 1879, 1879), (4, 153)),
+        ((10**6, 3000, 3000), (4, 8)),
+    ],
+)
+def test_bins_and_how_many_numbers_have_them(given: tuple[int, int, int], found: tuple[int, int]) -> None:
+    """Of 15,000 parts each column needs 7, a number with bins 8 and one for each bin; 100 are always left."""
+    assert bins_for(*given) == found
+
+
+def test_a_tail_is_long_from_a_skewness_of_two() -> None:
+    """Of zeros and a share p of ones it is (1 - 2p) / sqrt(p (1 - p)): 2.07 for 14 %, 1.96 for 15 %."""
+    assert has_long_tail(np.repeat([0.0, 1.0, np.nan], [86, 14, 50]))
+    assert not has_long_tail(np.repeat([0.0, 1.0], [85, 15]))
+    assert not has_long_tail(np.repeat([-1.0, 1.0], [86, 14]))
+    assert not has_long_tail(np.ones(5))
+    assert is_curved(np.array([0.0, 1.0, 10.0, 100.0]))
+
+
+def test_far_numbers_are_cut_off() -> None:
+    """A one among n zeros is sqrt(n) deviations from the mean."""
+    assert transform_of(np.append(np.zeros(24), 1.0), logarithm=False) == ["standardize"]
+    far = np.append(np.zeros(26), [1.0, np.nan])
+    assert transform_of(far, logarithm=False) == ["standardize", {"clip": [-5, 5]}]
+    assert transform_of(far, logarithm=True) == ["log1p", "standardize", {"clip": [-5, 5]}]
+    assert transform_of(np.ones(3), logarithm=True) == "standardize"
+
+
+@pytest.mark.parametrize(
+    ("values", "bins", "cuts"),
+    [
+        (range(3), 1, [1, 2]),
+        (range(4), 1, []),
+        (range(8), 4, [1, 2, 3, 4, 5, 6, 7]),
+        (range(9), 4, [2, 4, 6]),
+        (range(12), 4, [3, 6, 9]),
+        (range(64), 40, list(range(1, 64))),
+        (range(65), 40, [i * 65 // 40 for i in range(1, 40)]),
+        ([7, 7, 7], 4, []),
+        ([0, 1 / 3, 2 / 3], 4, [0.333333, 0.666667]),
+        ([1e6, 1e6 + 1 / 3, 1e6 + 2 / 3], 4, [1000000.33333, 1000000.66667]),
+    ],
+)
+def test_boundaries(values: Sequence[float], bins: int, cuts: list[float]) -> None:
+    assert boundaries_of(np.array(values, np.float64), bins) == cuts

@@ -122,3 +122,59 @@ def test_arrow_types_without_text() -> None:
     table = pa.table({"y": [0, 1], "at": pa.array([datetime.time(1), datetime.time(2)])})
     found = profile(open_source(table), "y")
     assert decide(found.columns["at"], found.sample.column("at").chunk(0)).kind == "category"
+
+
+def shuffled(values: list[Any]) -> list[Any]:
+    return [*values[1:], values[0]]
+
+
+def of_ids(rows: int, distinct: int) -> list[int]:
+    return shuffled([i % distinct for i in range(rows)])
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "why"),
+    [
+        ("order_id", of_ids(99, 99), "whole numbers that name things"),
+        ("order_id", of_ids(100, 90), "a different id in almost every row"),
+        ("order_id", of_ids(100, 89), "whole numbers that name things"),
+        ("x", [2, 1, 2, 1], "two values"),
+        ("x", [1, 2, 4], "it only counts the rows"),
+        ("x", [7, 5, 2**31], "whole numbers that name things"),
+        ("x", [9, 7, 2**31 - 1], "a number"),
+        ("x", [9, 7, -(2**31)], "whole numbers that name things"),
+        ("x", [9, 7, 1 - 2**31], "a number"),
+        ("date", [19000101, 21001231, 20240131], "days as numbers: written as 2024-01-31 they are times"),
+        ("x", [19000101, 21001231, 20240131], "a number"),
+        *(
+            ("date", [20240131, 20240105, day], "a number")
+            for day in (20240100, 20240132, 20240001, 20241301)
+        ),
+        *(("date", [20240131, 20240105, day], "a number") for day in (19000100, 21001232)),
+        ("day", [300_000_000, 3_999_999_999, 400_000_000], "a time"),
+        ("x", [300_000_000, 399_999_999, 350_000_000], "a number"),
+        ("day", [299_999_999, 2**31 - 1, 400_000_000], "a number"),
+        ("day", [4_000_000_000, 300_000_000, 400_000_000], "whole numbers that name things"),
+        ("day", [300_000_000_000, 3_999_999_999_999, 400_000_000_000], "a time"),
+        ("day", [299_999_999_999, 3_999_999_999_999, 400_000_000_000], "whole numbers that name things"),
+        ("day", [300_000_000_000, 4_000_000_000_000, 400_000_000_000], "whole numbers that name things"),
+        ("day", [300_000_000.5, 300_000_001.0, 300_000_000.0], "a number"),
+        ("x", [f"${i}" for i in range(20)] * 2, "a category"),
+        ("x", [f"${i}" for i in range(21)] * 2, "a category; a number if '$0' were written without its sign"),
+        ("x", [f"{i} " + "a b c d e" for i in range(31)] + ["x 1 2 3 4 5"] * 69, "free text: no input yet"),
+        ("x", [f"{i} " + "a b c d e" for i in range(29)] + ["x 1 2 3 4 5"] * 71, "a category"),
+        ("x", [f"{i} " + "a b c d" for i in range(31)] + ["x 1 2 3 4"] * 69, "a category"),
+        ("x", ["p", "q", "r"] * 2 + ["1"] * 6, "numbers and text mixed"),
+        ("x", ["p", "q", "r"] * 2 + ["1"] * 5, "a category"),
+    ],
+)
+def test_limits(name: str, values: list[Any], why: str) -> None:
+    assert decided(name, values).why == why
+
+
+def test_limits_of_what_is_both() -> None:
+    """At least 300 values, a tenth of the numbers between them, each in 20 rows."""
+    assert decided("x", list(range(300)) * 20).also_id
+    assert not decided("x", list(range(299)) * 20).also_id
+    assert decided("x", list(range(0, 3000, 10)) * 20).also_id
+    assert not decided("x", list(range(0, 3300, 11)) * 20).also_id

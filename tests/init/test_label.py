@@ -101,3 +101,64 @@ def test_a_label_that_cannot_be_learned(
 ) -> None:
     with pytest.raises(kind, match=match):
         chosen(values, **asked)
+
+
+def spread(count: int, *, low: int = 1, high: int = 50) -> list[int]:
+    """So many different whole numbers, each six times."""
+    return [*range(low, low + count - 1), high] * 6
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "keys"),
+    [
+        (["x", "w", "w", "x"], "y", {"positive": ["w"]}),
+        (["x", "w", "w", "w"], "y", {"positive": ["x"]}),
+        ([2.5, 7, 7, 7], "y", {"positive": ["7.0"]}),
+        (spread(12), "y", {"kind": "multiclass"}),
+        (spread(13), "y", {"kind": "regression", "loss": "squared"}),
+        ([0.5, 1, 2] * 6, "y", {"kind": "regression", "loss": "squared"}),
+        (spread(3), "rating", {"kind": "multiclass"}),
+        (spread(4), "rating", {"threshold": 3.0}),
+        (spread(25), "rating", {"threshold": 13.0}),
+        (spread(26), "rating", {"kind": "regression", "loss": "squared"}),
+        (spread(4, low=-10, high=100), "rating", {"threshold": -8.0}),
+        (spread(4, low=-11), "rating", {"kind": "multiclass"}),
+        (spread(4, high=101), "rating", {"kind": "multiclass"}),
+    ],
+)
+def test_limits_between_kinds(values: list[Any], name: str, keys: dict[str, Any]) -> None:
+    found = chosen(values, name).keys
+    assert {key: value for key, value in found.items() if key != "classes"} == keys
+
+
+@pytest.mark.parametrize(
+    ("values", "loss"),
+    [
+        ([0] * 8 + [1000] * 2, "poisson"),  # its skewness is 1.5
+        ([0] * 8 + [1001] * 2, "squared"),
+        ([1] * 8 + [1000] * 2, "squared"),
+        ([0] * 7 + [1000] * 3, "squared"),  # 0.87
+        ([0.0] * 8 + [0.5, 1000], "squared"),
+        ([-1] * 399 + [5], "squared"),  # the square root of 399 deviations from the mean
+        ([-1] * 401 + [5], "huber"),
+        ([5] * 401 + [-1], "huber"),
+    ],
+)
+def test_losses_of_numbers(values: list[float], loss: str) -> None:
+    assert chosen(values, kind="regression").keys == {"kind": "regression", "loss": loss}
+
+
+def test_classes_have_two_rows_each_and_their_order() -> None:
+    assert chosen(list("abcabc")).keys["classes"] == ["a", "b", "c"]
+    with pytest.raises(DataError, match="3 values in 5 rows"):
+        chosen(list("abcab"))
+    assert chosen(["10", "9", "x"] * 2, kind="multiclass").keys["classes"] == ["x", "9", "10"]
+
+
+def test_a_threshold_divides_the_rows() -> None:
+    assert chosen([1, 2, 3], threshold=3.0).share == pytest.approx(1 / 3)
+    assert chosen([1, 2, 3], threshold=1.5).share == pytest.approx(2 / 3)
+    for threshold in (1.0, 3.5):
+        with pytest.raises(ConfigError, match="all rows the same label"):
+            chosen([1, 2, 3], threshold=threshold)
+    assert chosen(["a", "b", "b", "c"], positive=["b", "c"]).share == 0.75

@@ -251,3 +251,23 @@ def test_clear_errors(
     with pytest.raises(kind, match=match) as caught:
         written(tmp_path, frame, **asked)
     assert len(str(caught.value).splitlines()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "users", "named"), [(90, 9, False), (90, 10, True), (50, 10, True), (50, 11, False)]
+)
+def test_a_group_of_users_is_ten_or_more_of_five_rows_each(
+    tmp_path: Path, rows: int, users: int, named: bool
+) -> None:
+    frame = pd.DataFrame({"y": np.random.default_rng(2).integers(0, 2, rows), "x": np.arange(rows) % 3})
+    text = written(tmp_path, frame.assign(user=[f"u{i % users}" for i in range(rows)]))
+    assert ("group: user" in text) == named
+
+
+def test_rows_of_training(tmp_path: Path) -> None:
+    """Eight tenths, or nine if there are files for the test."""
+    frame = pd.DataFrame({"y": [0, 1] * 50, "x": [f"c{i % 7}" for i in range(100)]})
+    assert "only about 40 training rows have the rarer label" in written(tmp_path, frame)
+    frame.to_csv(tmp_path / "test.csv", index=False)
+    text = written(tmp_path, frame, test=[str(tmp_path / "test.csv")])
+    assert "only about 45 training rows have the rarer label" in text

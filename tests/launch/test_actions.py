@@ -24,3 +24,17 @@ def test_a_role_is_what_it_reported() -> None:
     assert role.traces == "process 7; its last lines: " + " | ".join(
         f"line {n}" for n in range(9 - TAIL_LINES, 9)
     )
+
+
+def test_a_role_that_has_said_little() -> None:
+    role = RoleState("shard 0", "h:1")
+    assert (role.killed, role.moved, role.traces) == (False, False, "; it logged nothing")
+    role.heard(Ready("h:1"))
+    assert (role.ready, role.moved) == (True, False)
+    role.heard(Launched("process 7"))
+    role.heard(Logged(""))
+    assert role.traces == "process 7; it logged nothing"
+    for code, killed in ((0, False), (1, False), (-1, True)):
+        role.heard(Ended(code))
+        assert role.killed == killed
+        assert role.ending == ("was killed by SIGHUP" if killed else f"ended with exit code {code}")

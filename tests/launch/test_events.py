@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from satrap.events import Event, decode, encode
+from satrap.launch import events
 from satrap.launch.events import Forward, tell
 from satrap.train import Observer, Progress, Result
 
@@ -54,3 +58,16 @@ def test_an_observer_hears_through_the_pipe_what_it_would_hear_here() -> None:
         ("evaluated", {"auc": 0.7}, progress),
         ("finished", result),
     ]
+
+
+def test_the_first_step_of_each_epoch_is_told_and_then_one_every_fifth_of_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also on a machine that has just been started, whose clock is near 0."""
+    now, told = 0.0, list[Event]()
+    monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now))
+    forward = Forward(told.append)
+    steps = [(0.0, 0), (0.1, 0), (0.2, 0), (0.3, 0), (0.35, 1), (0.5, 1), (0.55, 1), (0.55, 2)]
+    for number, (now, epoch) in enumerate(steps):  # noqa: B007 - the clock reads `now`
+        forward.step(Progress(step=number, epoch=epoch, loss=0.5))
+    assert [event.progress.step for event in told if isinstance(event, events.Stepped)] == [0, 2, 4, 6, 7]

@@ -138,3 +138,24 @@ def test_the_beginning_says_what_is_started(tmp_path: Path) -> None:
     assert "starting hybrid: one process" in said
     several = ["cluster.exchange=servers", "cluster.shards=2", "cluster.workers=3"]
     assert _beginning(load(make_recipe(tmp_path), several)) == "starting hybrid: 2 shards, 3 workers"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            ["cluster.exchange=servers", "cluster.shards=1", "cluster.workers=2", "cluster.loaders=1"],
+            "starting hybrid: 1 shard, 1 loader, 2 workers",
+        ),
+        (
+            ["cluster.exchange=servers", 'cluster.addresses=["h:1", "h:2"]', "cluster.embedding_workers=1"],
+            "starting hybrid: 1 embedding worker, 1 worker; shards at h:1, h:2",
+        ),
+        (
+            ["cluster.exchange=collective", "cluster.workers=2", "training.mode=sync"],
+            "starting sync: 2 workers",
+        ),
+    ],
+)
+def test_processes_that_are_started(tmp_path: Path, settings: list[str], line: str) -> None:
+    assert _beginning(load(make_recipe(tmp_path), settings)) == line

@@ -6,7 +6,7 @@ import pytest
 
 from satrap.config import load
 from satrap.errors import ConfigError
-from satrap.launch.folder import OWN, RunFolder
+from satrap.launch.folder import OWN, RunFolder, locked
 from tests.launch.runs import make_recipe
 
 
@@ -63,3 +63,35 @@ def test_open_wants_a_finished_run(tmp_path: Path) -> None:
         RunFolder.open(folder.path)
     folder.model.mkdir()
     assert RunFolder.open(folder.path).model == folder.model
+
+
+def test_why_a_run_ended(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for text, why in ((None, ""), ("{", ""), ("{}", ""), ('{"stopped": "patience"}', "patience")):
+        if text is not None:
+            folder.metrics_file.write_text(text)
+        assert folder.stopped == why
+
+
+def test_one_process_is_at_work_in_a_folder(tmp_path: Path) -> None:
+    with locked(tmp_path / "a" / "b", "search"):
+        with (
+            pytest.raises(ConfigError, match="another search is at work in the output folder"),
+            locked(tmp_path / "a" / "b", "search"),
+        ):
+            pass
+        assert (tmp_path / "a" / "b" / "lock").stat().st_mode & 0o777 == 0o600
+    with locked(tmp_path / "a" / "b", "search"):
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match="cannot write the output folder: File exists"),
+        locked(tmp_path / "file", "x"),
+    ):
+        pass
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").touch()
+    with pytest.raises(ConfigError, match="the output is a file, not a folder"):
+        RunFolder.claim(load(make_recipe(tmp_path)), tmp_path / "run")

@@ -4,6 +4,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
+from satrap.launch import machine
 from satrap.launch.machine import Session, machine_facts, processor
 from satrap.train import Progress
 
@@ -32,3 +35,14 @@ def test_each_session_is_a_line_and_a_folder_that_cannot_be_written_a_warning(tm
     said: list[str] = []
     Session(tmp_path / "none" / "sessions.jsonl", notice=said.append).started(Progress())
     assert "sessions.jsonl cannot be written" in said[0]
+
+
+def test_cores_have_two_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1.23456)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 7)
+    facts = machine_facts()
+    assert (facts["cores"], facts["memory"], facts["processor"]) == (1.23, 7, processor())
+    assert {name: facts[name] for name in ("satrap", "numpy", "numba")} == {
+        name: version(name) for name in ("satrap", "numpy", "numba")
+    }
+    assert facts["system"] == f"{platform.system()} {platform.release()} {platform.machine()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,33 @@ def test_a_resumed_run_has_the_map_of_its_last_move_under_an_epoch_of_its_own(tm
     assert again.entries[0]["command"] == "add"
     assert MapLog.of(file, 3, resume=True).map == ShardMap(3)  # the recipe says otherwise now
     assert MapLog.of(file, 2, resume=False).map == ShardMap(2)
+
+
+def test_files_are_looked_for_every_fifth_of_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10.0
+    monkeypatch.setattr(mailbox, "LOOK_SECONDS", 0.25)
+    monkeypatch.setattr(mailbox, "time", SimpleNamespace(monotonic=lambda: now))
+    box = Mailbox(tmp_path)
+    desk = FolderDesk(box, print)
+    with box.open():
+        order = Order("a")
+        box.give(order)
+        found = []
+        for now in (10.0, 10.125, 10.25, 10.375, 10.5):  # noqa: B007 - the clock reads `now`
+            box.ask("list")
+            found.append((len(list(box.requests())), desk.order()))
+    assert found == [(1, order), (0, None), (2, order), (0, None), (2, order)]
+
+
+def test_a_folder_with_an_answer_that_nobody_has_read_stays(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path / "requests")
+    with box.open():
+        box.reply(box.ask("list"), {"said": "done"})
+        box.ask("add")
+    [left] = box.folder.iterdir()
+    assert left.name.endswith(".answer.json")
+    with box.open():
+        assert not left.exists()
+    assert not box.folder.exists()

@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from satrap import launch
 from satrap.config import load
+from satrap.config.cluster import Cluster
+from satrap.errors import ConfigError, ExchangeError
 from satrap.launchers import ray_controller
 from satrap.launchers.ray_controller import Controller
 from tests.cli.command import SATRAP, process
@@ -185,3 +189,121 @@ def test_a_stopped_run_is_saved_and_can_be_detached_again(nodes: Nodes, tmp_path
     attached = process(*words, "--attach", *short)
     assert attached.code == 0, (attached.out, attached.err)
     assert "going on after step" in attached.out
+
+
+class AwayError(Exception):
+    """In place of Ray's errors."""
+
+
+class Actor:
+    """Answers as written down: what `said` returns, or an error instead."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers, self.asked, self.stops = answers, list[Any](), 0
+        self.said = SimpleNamespace(remote=self._said)
+        self.stop = SimpleNamespace(remote=self._stop)
+
+    def _said(self, *given: Any) -> Any:
+        self.asked.append(given)
+        return self.answers.pop(0) if self.answers else AwayError("gone")
+
+    def _stop(self) -> None:
+        self.stops += 1
+
+
+class RayHere:
+    """The part of Ray that `attach` calls, with one actor and a clock of which each pause takes 20 s."""
+
+    exceptions = SimpleNamespace(RayError=AwayError)
+
+    def __init__(self, actor: Actor | None) -> None:
+        self.actor, self.now, self.pauses, self.joined = actor, 0.0, 0, list[str]()
+        self.killed: object = None
+
+    def is_initialized(self) -> bool:
+        return bool(self.joined)
+
+    def get_actor(self, name: str, *, namespace: str) -> Actor:
+        if self.actor is None:
+            raise ValueError(name)
+        assert (name, namespace) == ("/a/run", "satrap")
+        return self.actor
+
+    def get(self, answer: Any, *, timeout: float) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def kill(self, actor: object) -> None:
+        self.killed = actor
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, _: float) -> None:
+        self.now += 20.0
+        self.pauses += 1
+
+
+ON_RAY = Cluster(exchange="servers", launcher="ray", address="h:1")
+
+
+def attached(monkeypatch: pytest.MonkeyPatch, ray: RayHere, *, stop: bool = False) -> tuple[list[str], int]:
+    """What a follower shows, and the exit code."""
+    monkeypatch.setattr(ray_controller, "ray_module", lambda: ray)
+    monkeypatch.setattr(ray_controller, "join", ray.joined.append)
+    monkeypatch.setattr(ray_controller, "time", ray)
+    shown: list[str] = []
+    code = ray_controller.attach(ON_RAY, Path("/a/run"), shown.append, stop=stop)
+    assert ray.joined == ["h:1"]
+    return shown, code
+
+
+def test_a_follower_shows_each_line_once_whatever_happens_to_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Any] = [
+        TimeoutError(),
+        (1, 0, ["a"], None),
+        AwayError("busy"),
+        (1, 3, ["d"], None),  # b and c are not kept any more
+        (2, 0, ["a", "b"], None),
+        (2, 2, [], 3),
+    ]
+    ray = RayHere(Actor(answers))
+    shown, code = attached(monkeypatch, ray)
+    assert ray.actor is not None
+    again = "another controller keeps the run going"
+    assert shown == ["a", "(2 earlier lines were dropped)", "d", again, "a", "b"]
+    assert ray.actor.asked == [(0, 0, 2.0), (0, 0, 2.0), (1, 1, 2.0), (1, 1, 2.0), (1, 4, 2.0), (2, 2, 2.0)]
+    assert (code, ray.actor.stops, ray.pauses, ray.killed) == (3, 0, 2, ray.actor)
+
+
+def test_a_run_is_asked_once_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = RayHere(Actor([(1, 0, ["saved"], None), (1, 1, [], 1)]))
+    assert attached(monkeypatch, ray, stop=True) == (["saved"], 1)
+    assert ray.actor is not None
+    assert ray.actor.stops == 1
+
+
+def test_a_controller_that_is_away_for_more_than_a_minute_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted from its last answer, here after 40 s: it is asked until 120 s."""
+    ray = RayHere(Actor([AwayError("1"), AwayError("2"), (1, 0, [], None)]))
+    with pytest.raises(ExchangeError) as caught:
+        attached(monkeypatch, ray)
+    assert (caught.value.what, caught.value.why) == ("the controller of the run does not answer", "gone")
+    assert caught.value.fix == "once its node is back: satrap train --output /a/run --attach"
+    assert (ray.now, ray.pauses, ray.killed) == (120.0, 6, None)
+
+
+@pytest.mark.parametrize("keys", [Cluster(), Cluster(exchange="servers", launcher="ray")])
+def test_nobody_follows_a_run_without_a_cluster(keys: Cluster) -> None:
+    with pytest.raises(ConfigError, match="a run can be detached on a Ray cluster only"):
+        ray_controller.attach(keys, Path("run"), print)
+
+
+def test_nobody_follows_a_run_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="no controller keeps the run in /a/run going"):
+        attached(monkeypatch, RayHere(None))

@@ -26,7 +26,6 @@ class Features:
 
     lines: Lines = field(default_factory=dict)
     width: int = 0
-    ids: int = 0
 
     def add(self, name: str, keys: dict[str, Any], why: str) -> None:
         """Add a feature; a name that is taken gets a number."""
@@ -56,13 +55,11 @@ def add_features(
     count = f"{'' if column.distinct.exact else 'about '}{distinct:,} values{missing}"
     if decision.kind == "category":
         found.add(name, {"dim": dim_of(distinct)}, f"{decision.why}, {count}")
-        found.ids += distinct
     elif decision.kind == "values":
         keys: dict[str, Any] = {"dim": dim_of(distinct), "multi": True, "pooling": "mean"}
         if decision.separator:
             keys["separator"] = decision.separator
         found.add(name, keys, f"{decision.why}{missing}")
-        found.ids += distinct
     elif decision.kind == "vector":
         found.add(name, {"vector": column.longest}, f"{decision.why}{missing}")
     elif decision.kind == "number":
@@ -81,7 +78,6 @@ def add_features(
             found.add(f"{name}_bins", keys, "the same in bins: learns steps and peaks")
         if decision.also_id:
             found.add(f"{name}_id", {"dim": dim_of(distinct), "column": name}, f"the same as an id, {count}")
-            found.ids += distinct
 
 
 def has_long_tail(values: Any) -> bool:
